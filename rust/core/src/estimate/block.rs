@@ -1,0 +1,510 @@
+//! A transformer layer operator by operator: attention, then the MLP or the experts.
+
+use super::compute::{FusedAttention, Gemm};
+use super::layer::{Pass, Pricer, ACTIVATION};
+use super::shard::{Layer, LayerCost};
+use crate::spec::model::{LayerKind, Moe, Position, QkNorm};
+use crate::spec::workload::Precision;
+use crate::units::Bytes;
+
+/// Prices one layer.
+pub(super) fn price(pricer: &Pricer<'_>, kind: LayerKind) -> Layer {
+    let mut block = Block::new(pricer);
+    block.attention(kind);
+    match (&pricer.model.moe, kind.moe) {
+        (Some(moe), true) => block.experts(moe),
+        _ => block.mlp(pricer.model.ffn_hidden, 1.0),
+    }
+    block.finish()
+}
+
+/// The passes and bytes of one layer as they add up.
+struct Block<'p, 'a> {
+    p: &'p Pricer<'a>,
+    forward: Pass,
+    input: Pass,
+    weight: Pass,
+    /// Forward time of the part that selective recompute repeats.
+    core: Pass,
+    kept: f64,
+    /// Bytes of `kept` that selective recompute drops.
+    kept_core: f64,
+    transient: f64,
+    dense_parameters: f64,
+    expert_parameters: f64,
+}
+
+impl<'p, 'a> Block<'p, 'a> {
+    fn new(p: &'p Pricer<'a>) -> Self {
+        Block {
+            p,
+            forward: Pass::default(),
+            input: Pass::default(),
+            weight: Pass::default(),
+            core: Pass::default(),
+            kept: 0.0,
+            kept_core: 0.0,
+            transient: 0.0,
+            dense_parameters: 0.0,
+            expert_parameters: 0.0,
+        }
+    }
+
+    /// A linear layer's three products; returns (forward, input gradient, weight gradient) seconds.
+    fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
+        let d = &self.p.device;
+        let times = (d.linear(g), d.linear(g.input_gradient()), d.linear(g.weight_gradient()));
+        self.forward.run(times.0);
+        self.input.run(times.1);
+        self.weight.run(times.2);
+        if self.p.workload.precision == Precision::Fp8 {
+            // Operands are cast and transposed to 8 bits: read 2, write 1 + 1 bytes an element, input and
+            // output gradient (Transformer Engine's delayed scaling reads no extra maximum).
+            let batch = g.batch as f64;
+            let cast = |elements: f64| d.stream(4.0 * batch * elements);
+            self.forward.run(cast((g.m * g.k) as f64));
+            self.input.run(cast((g.m * g.n) as f64));
+        }
+        times
+    }
+
+    /// A memory-bound kernel forward, and one backward, over `elements`, in 16-bit passes.
+    fn stream(&mut self, elements: f64, forward: f64, backward: f64, kernels: (u32, u32)) {
+        let d = &self.p.device;
+        if forward > 0.0 {
+            self.forward.run_many(d.stream(forward * elements * ACTIVATION), kernels.0);
+        }
+        if backward > 0.0 {
+            self.input.run_many(d.stream(backward * elements * ACTIVATION), kernels.1);
+        }
+    }
+
+    /// Norm before a sub-layer: keeps its input and its output.
+    fn norm(&mut self) {
+        let p = self.p;
+        if p.model.norms_per_layer == 0 {
+            return;
+        }
+        let width = p.model.hidden as f64;
+        p.norm(&mut self.forward, &mut self.input, p.residual_tokens, width);
+        self.kept += 2.0 * p.residual_bytes();
+        self.dense_parameters += p.model.norm_parameters() as f64;
+        if p.model.norms_per_layer == 4 {
+            // Sandwich: one more norm on the sub-layer's output.
+            p.norm(&mut self.forward, &mut self.input, p.residual_tokens, width);
+            self.kept += p.residual_bytes();
+            self.dense_parameters += p.model.norm_parameters() as f64;
+        }
+    }
+
+    /// Bias, dropout and residual addition after a sub-layer.
+    fn residual(&mut self) {
+        let p = self.p;
+        let elements = p.residual_tokens * p.model.hidden as f64;
+        let dropout = p.workload.dropout;
+        let (forward, backward, kernels) = match (p.framework.fused.residual, dropout) {
+            // Read two, write one; the gradient passes through.
+            (_, false) => (3.0, 0.0, (1, 0)),
+            // The mask is one byte an element, half a 16-bit pass.
+            (true, true) => (3.5, 2.5, (1, 1)),
+            // Bias (2), dropout (2.5), addition (3).
+            (false, true) => (7.5, 2.5, (3, 1)),
+        };
+        self.stream(elements, forward, backward, kernels);
+        if dropout {
+            self.kept += elements;
+        }
+    }
+
+    /// Collectives around a sub-layer: its input is gathered before `entry`, its output summed after `exit`
+    /// (product times forward, input gradient, weight gradient).
+    fn tensor_edges(&mut self, entry: (f64, f64, f64), exit: (f64, f64, f64)) {
+        let p = self.p;
+        if p.shard.tp == 1 {
+            return;
+        }
+        let bytes = p.tokens * p.model.hidden as f64 * ACTIVATION;
+        let (gather, sum) = (p.tensor_gather(bytes), p.tensor_sum(bytes));
+        self.forward.tensor += p.beside_forward(gather, entry.0) + p.beside_forward(sum, exit.0);
+        // Backward: the output gradient is gathered; the input is gathered again for the weight gradient
+        // behind the input gradient; the input gradient is summed behind the weight gradient.
+        self.input.tensor += p.beside_forward(gather, exit.1);
+        if p.shard.sp {
+            self.input.tensor += p.beside_backward(gather, entry.1);
+            self.transient = self.transient.max(bytes);
+        }
+        self.input.tensor += p.beside_backward(sum, entry.2);
+    }
+
+    fn attention(&mut self, kind: LayerKind) {
+        let p = self.p;
+        let (m, s) = (p.model, p.shard);
+        let (h, tokens) = (m.hidden, p.tokens as u64);
+        let heads = u64::from(m.heads) / s.tp.min(u64::from(m.heads));
+        let kv_heads = (u64::from(m.kv_heads) / s.tp).max(1);
+        self.norm();
+        let (entry, q_width, kv_width, v_out) = match &m.mla {
+            Some(a) => {
+                let qk = a.qk_nope_dim + a.qk_rope_dim;
+                let mut entry = (0.0, 0.0, 0.0);
+                let add =
+                    |x: (f64, f64, f64), y: (f64, f64, f64)| (x.0 + y.0, x.1 + y.1, x.2 + y.2);
+                // Down-projections are whole on each rank; up-projections are cut by heads.
+                if a.q_lora_rank > 0 {
+                    entry = add(entry, self.linear(Gemm::new(tokens, a.q_lora_rank, h)));
+                    entry = add(entry, self.linear(Gemm::new(tokens, heads * qk, a.q_lora_rank)));
+                    let latent = p.tokens * a.q_lora_rank as f64;
+                    self.stream(latent, 2.0, 5.0, (1, 2));
+                    self.kept += 2.0 * latent * ACTIVATION;
+                    self.dense_parameters +=
+                        (h * a.q_lora_rank + a.q_lora_rank * heads * qk + a.q_lora_rank) as f64;
+                } else {
+                    entry = add(entry, self.linear(Gemm::new(tokens, heads * qk, h)));
+                    self.dense_parameters += (h * heads * qk) as f64;
+                }
+                let latent = a.kv_lora_rank + a.qk_rope_dim;
+                let up = heads * (a.qk_nope_dim + a.v_dim);
+                entry = add(entry, self.linear(Gemm::new(tokens, latent, h)));
+                entry = add(entry, self.linear(Gemm::new(tokens, up, a.kv_lora_rank)));
+                self.stream(p.tokens * a.kv_lora_rank as f64, 2.0, 5.0, (1, 2));
+                self.kept += (latent + a.kv_lora_rank) as f64 * p.tokens * ACTIVATION;
+                self.dense_parameters += (h * latent + a.kv_lora_rank * up + a.kv_lora_rank) as f64;
+                (entry, heads * qk, heads * (qk + a.v_dim), heads * a.v_dim)
+            }
+            None => {
+                let (q, kv) = (heads * m.head_dim, 2 * kv_heads * m.head_dim);
+                let entry = self.linear(Gemm::new(tokens, q + kv, h));
+                self.dense_parameters += (h * (q + kv)) as f64;
+                if m.qkv_bias {
+                    self.dense_parameters += (q + kv) as f64;
+                }
+                (entry, q, kv, q)
+            }
+        };
+        if m.position == Position::Relative {
+            self.linear(Gemm::new(tokens, h / s.tp, h));
+            self.dense_parameters += (h * h / s.tp) as f64;
+        }
+        let qk_elements = p.tokens * (q_width + kv_width / 2) as f64;
+        if m.qk_norm != QkNorm::None {
+            self.stream(qk_elements, 2.0, 5.0, (2, 4));
+            self.kept += qk_elements * ACTIVATION;
+            self.dense_parameters += match m.qk_norm {
+                QkNorm::Full => (q_width + kv_width / 2) as f64,
+                QkNorm::Head | QkNorm::None => 2.0 * m.head_dim as f64,
+            };
+        }
+        if m.position == Position::Rope {
+            let rotated = match &m.mla {
+                Some(a) => p.tokens * ((heads + 1) * a.qk_rope_dim) as f64,
+                None => qk_elements,
+            };
+            if p.framework.fused.rope {
+                self.stream(rotated, 2.0, 2.0, (2, 2));
+            } else {
+                // For queries and keys: cosine product (2), negate and join halves (4), sine product (2), sum (3).
+                self.stream(rotated, 11.0, 11.0, (10, 10));
+            }
+            // The rotated copies live beside the packed projection, whose values are still in use.
+            self.kept += rotated * ACTIVATION;
+        }
+        if m.attention_sinks {
+            self.dense_parameters += heads as f64;
+        }
+        // Queries, keys, values and the output, which is the next product's input.
+        self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * ACTIVATION;
+        self.core_attention(kind, heads);
+        let exit = self.linear(Gemm::new(tokens, h, v_out));
+        self.dense_parameters += (v_out * h) as f64;
+        if m.o_bias {
+            self.dense_parameters += h as f64;
+        }
+        // In a parallel block one gather and one sum serve both halves; the MLP prices them.
+        if !m.parallel_block {
+            self.tensor_edges(entry, exit);
+            self.residual();
+        }
+    }
+
+    /// Scores, softmax and values; with context parallel a ring of key and value blocks behind them.
+    fn core_attention(&mut self, kind: LayerKind, heads: u64) {
+        let p = self.p;
+        let (m, s) = (p.model, p.shard);
+        let length = p.workload.sequence_length as f64;
+        let seen = match (&m.window, kind.windowed) {
+            (Some(w), true) => (w.size as f64).min(length),
+            _ => length,
+        };
+        // Causal pairs of one head of one sequence: a triangle, then a band as wide as the window.
+        let causal = seen * seen / 2.0 + seen * (length - seen);
+        let sequences = s.mbs as f64 * heads as f64 / s.cp as f64;
+        let (qk_dim, v_dim) = m.attention_widths();
+        let (forward, backward) = if p.fused_attention {
+            let call = FusedAttention {
+                pairs: causal * sequences,
+                qk_dim,
+                v_dim,
+                sequence: p.workload.sequence_length / s.cp,
+            };
+            self.core.run(p.device.attention_forward(call));
+            self.input.run_many(p.device.attention_backward(call), 2);
+            // One 32-bit log-sum-exp a query.
+            self.kept += p.tokens * heads as f64 * 4.0;
+            (p.device.attention_forward(call), p.device.attention_backward(call))
+        } else {
+            self.unfused_core(length, seen, heads, qk_dim, v_dim)
+        };
+        self.forward.compute += self.core.compute;
+        self.forward.kernels += self.core.kernels;
+        if s.cp > 1 {
+            let widths = match &m.mla {
+                Some(_) => heads * (qk_dim + v_dim),
+                None => (u64::from(m.kv_heads) / s.tp).max(1) * 2 * m.head_dim,
+            };
+            let block = p.tokens * widths as f64 * ACTIVATION;
+            let group = s.context_group();
+            let step = p.fabric.send(block, group.stride.max(1) * (s.cp - 1).min(1));
+            let far = p.fabric.all_gather(block * s.cp as f64, group) / (s.cp - 1) as f64;
+            // A ring step lasts as long as its slowest hop: the one that leaves the domain, if any does.
+            let hop = step.max(far);
+            let exposed = |compute: f64, hop: f64| {
+                let steps = (s.cp - 1) as f64;
+                if p.framework.overlap.context {
+                    steps * (hop - compute / s.cp as f64).max(0.0)
+                } else {
+                    steps * hop
+                }
+            };
+            self.forward.context += exposed(forward, hop);
+            // Keys and values once more, and their gradients.
+            self.input.context += exposed(backward, 2.0 * hop);
+        }
+    }
+
+    /// Attention with stored scores: two products, scale and mask, softmax, dropout. Returns its forward and
+    /// backward seconds.
+    fn unfused_core(&mut self, length: f64, _seen: f64, heads: u64, qk: u64, v: u64) -> (f64, f64) {
+        let p = self.p;
+        let s = p.shard;
+        let (rows, columns) = (p.workload.sequence_length / s.cp, p.workload.sequence_length);
+        let batch = s.mbs * heads;
+        let scores = Gemm { batch, m: rows, n: columns, k: qk };
+        let values = Gemm { batch, m: rows, n: v, k: columns };
+        let before = (self.core.compute, self.input.compute);
+        let d = &p.device;
+        for g in [scores, values] {
+            self.core.run(d.product16(g));
+            self.input.run(d.product16(g.input_gradient()));
+            self.input.run(d.product16(g.weight_gradient()));
+        }
+        let elements = batch as f64 * rows as f64 * length;
+        let bytes = elements * ACTIVATION;
+        if p.framework.fused.softmax {
+            self.core.run(d.stream(2.0 * bytes));
+            self.input.run(d.stream(3.0 * bytes));
+        } else {
+            // Scale (2), mask (2.5), cast to 32 bits (3), softmax (4), cast back (3).
+            self.core.run_many(d.stream(14.5 * bytes), 5);
+            self.input.run_many(d.stream(16.0 * bytes), 5);
+        }
+        if p.workload.dropout {
+            self.core.run(d.stream(2.5 * bytes));
+            self.input.run(d.stream(2.5 * bytes));
+        }
+        // Softmax output, dropout mask and dropout output: Korthikanti's 5 as^2b.
+        let stored = bytes + if p.workload.dropout { elements + bytes } else { 0.0 };
+        self.kept += stored;
+        self.kept_core += stored;
+        self.transient = self.transient.max(2.0 * bytes);
+        (self.core.compute - before.0, self.input.compute - before.1)
+    }
+
+    /// A dense MLP of inner width `ffn` over all tokens; `copies` residual streams end here.
+    fn mlp(&mut self, ffn: u64, copies: f64) {
+        let p = self.p;
+        let m = p.model;
+        if !m.parallel_block || m.norms_per_layer > 1 {
+            self.norm();
+        }
+        let (entry, exit) = self.mlp_products(p.tokens, ffn / p.shard.tp, p.tokens * copies);
+        self.dense_parameters += dense_share(m.mlp_parameters(ffn, m.mlp_bias), p.shard.tp);
+        self.tensor_edges(entry, exit);
+        self.residual();
+        if m.parallel_block {
+            self.residual();
+        }
+    }
+
+    /// The products and activation of an MLP: `tokens` rows, `width` inner columns on this device.
+    #[allow(clippy::type_complexity)]
+    fn mlp_products(
+        &mut self,
+        tokens: f64,
+        width: u64,
+        kept_tokens: f64,
+    ) -> ((f64, f64, f64), (f64, f64, f64)) {
+        let m = self.p.model;
+        let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
+        let entry = self.linear(Gemm::new(tokens as u64, inputs * width, m.hidden));
+        self.activation(tokens * width as f64);
+        let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
+        self.kept += kept_tokens * ((inputs + 1) * width) as f64 * ACTIVATION;
+        self.transient = self.transient.max(tokens * ((inputs + 1) * width) as f64 * ACTIVATION);
+        (entry, exit)
+    }
+
+    /// The nonlinearity over `elements` inner channels, with its gate and bias.
+    fn activation(&mut self, elements: f64) {
+        let gated = self.p.model.activation.gated();
+        let (forward, backward, kernels) = match (gated, self.p.framework.fused.activation) {
+            // Read both halves, write their product; backward read three, write two.
+            (true, true) => (3.0, 5.0, (1, 1)),
+            // Nonlinearity (2), product (3); backward product (5), nonlinearity (3), joining halves (4).
+            (true, false) => (5.0, 12.0, (2, 4)),
+            (false, true) => (2.0, 3.0, (1, 1)),
+            // Bias (2) and nonlinearity (2); backward nonlinearity (3) and bias sum (1).
+            (false, false) => (4.0, 4.0, (2, 2)),
+        };
+        self.stream(elements, forward, backward, kernels);
+    }
+
+    /// A mixture of experts: router, dispatch, expert MLPs, combine, shared expert.
+    fn experts(&mut self, moe: &Moe) {
+        let p = self.p;
+        let (m, s) = (p.model, p.shard);
+        self.norm();
+        // With whole experts every rank routes its own slice of the sequence; with experts cut over the
+        // tensor-parallel group the group routes together.
+        let own_tokens = p.residual_tokens;
+        let h = m.hidden as f64;
+        let visits = own_tokens * f64::from(moe.topk);
+        // Router: 32-bit scores, top-k, and the permutation's index.
+        self.linear(Gemm::new(own_tokens as u64, u64::from(moe.experts), m.hidden));
+        self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, (6, 4));
+        self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
+            + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
+        // Permute into expert order, and back with the weighted sum.
+        self.stream(visits * h, 2.0, 2.0, (1, 1));
+        self.stream(visits * h, 2.0, 3.0, (1, 1));
+        self.kept += visits * h * ACTIVATION;
+        self.exchange(visits * h * ACTIVATION);
+
+        let experts = u64::from(moe.experts) / s.ep;
+        let width = moe.expert_ffn / s.etp;
+        let arrived = visits * s.etp as f64 * load_of_the_fullest(visits * s.ep as f64, s.ep);
+        let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
+        let rows = (arrived / experts as f64).ceil() as u64;
+        let batch = experts;
+        for (n, k) in [(inputs * width, m.hidden), (m.hidden, width)] {
+            let g = Gemm { batch, m: rows, n, k };
+            if p.framework.fused.grouped_gemm {
+                self.linear(g);
+            } else {
+                for _ in 0..experts {
+                    self.linear(Gemm { batch: 1, ..g });
+                }
+            }
+        }
+        self.activation(arrived * width as f64);
+        self.kept += arrived * (h + ((inputs + 1) * width) as f64) * ACTIVATION;
+        self.transient =
+            self.transient.max(arrived * (h + ((inputs + 1) * width) as f64) * ACTIVATION);
+        self.expert_parameters +=
+            dense_share(experts * m.mlp_parameters(moe.expert_ffn, moe.expert_bias), s.etp);
+        if moe.shared_ffn > 0 {
+            let (entry, exit) = self.mlp_products(p.tokens, moe.shared_ffn / s.tp, p.tokens);
+            self.tensor_edges(entry, exit);
+            self.dense_parameters +=
+                dense_share(m.mlp_parameters(moe.shared_ffn, moe.expert_bias), s.tp)
+                    + if moe.shared_gate { h } else { 0.0 };
+        }
+        self.residual();
+    }
+
+    /// Dispatch and combine: all-to-all over the expert group, then over the expert's own tensor-parallel group.
+    fn exchange(&mut self, bytes: f64) {
+        let p = self.p;
+        let s = p.shard;
+        let mut once = p.fabric.all_to_all(bytes, s.expert_group());
+        if s.etp > 1 {
+            once += p.fabric.all_gather(bytes * s.etp as f64, s.tensor_group());
+        }
+        self.forward.expert += 2.0 * once;
+        self.input.expert += 2.0 * once;
+    }
+
+    fn finish(mut self) -> Layer {
+        let p = self.p;
+        let launch = p.launch();
+        if p.framework.overlap.expert {
+            // The other micro-batch's computation hides the exchange as far as it lasts.
+            self.forward.expert = (self.forward.expert - self.forward.compute).max(0.0);
+            let behind = self.input.compute + self.weight.compute;
+            self.input.expert = (self.input.expert - behind).max(0.0);
+        }
+        self.gathers();
+        let input_bytes = Bytes::from_f64(p.residual_bytes());
+        let recompute = Pass { shard: 0.0, ..self.forward };
+        Layer {
+            cost: LayerCost {
+                forward: self.forward.split(launch),
+                input_gradient: self.input.split(launch),
+                weight_gradient: self.weight.split(launch),
+                recompute_selective: self.core.split(launch),
+                recompute_full: recompute.split(launch),
+                kept: Bytes::from_f64(self.kept),
+                kept_selective: Bytes::from_f64(self.kept - self.kept_core),
+                kept_input: input_bytes,
+                dense_parameters: self.dense_parameters.round() as u64,
+                expert_parameters: self.expert_parameters.round() as u64,
+            },
+            transient: Bytes::from_f64(self.transient),
+        }
+    }
+
+    /// Sharded parameters are gathered, and sharded gradients reduced, layer by layer in every micro-batch, one
+    /// layer ahead: what is longer than the layer's computation shows.
+    fn gathers(&mut self) {
+        let p = self.p;
+        let s = p.shard;
+        if s.zero < 2 || !p.framework.gather_each_micro_batch {
+            return;
+        }
+        let dense = s.sharded(s.replica_group());
+        let expert = s.sharded(s.expert_replica_group());
+        let move_all = |bytes_each: f64| {
+            p.fabric.all_gather(self.dense_parameters * bytes_each, dense)
+                + p.fabric.all_gather(self.expert_parameters * bytes_each, expert)
+        };
+        let gather = if s.zero == 3 { move_all(p.framework.bytes.parameter as f64) } else { 0.0 };
+        let reduce = move_all(p.framework.bytes.gradient_sent as f64);
+        let forward = self.forward.compute + self.forward.tensor;
+        let backward = self.input.compute + self.weight.compute + self.input.tensor;
+        let hidden = |seconds: f64, behind: f64, overlapped: bool| {
+            if overlapped {
+                (seconds - behind).max(0.0)
+            } else {
+                seconds
+            }
+        };
+        let o = p.framework.overlap;
+        self.forward.shard += hidden(gather, forward, o.parameter_gather);
+        self.input.shard += hidden(gather + reduce, backward, o.gradient_reduce);
+    }
+}
+
+/// A tensor-parallel rank's share of a matrix's parameters.
+fn dense_share(parameters: u64, ranks: u64) -> f64 {
+    parameters as f64 / ranks as f64
+}
+
+/// How many times the mean the fullest of `ranks` receives when `visits` are spread at random.
+///
+/// The expected maximum of `ranks` nearly normal counts of mean `visits / ranks`: mean + sqrt(2 mean ln ranks).
+fn load_of_the_fullest(visits: f64, ranks: u64) -> f64 {
+    if ranks <= 1 || visits <= 0.0 {
+        return 1.0;
+    }
+    let mean = visits / ranks as f64;
+    1.0 + (2.0 * (ranks as f64).ln() / mean).sqrt()
+}

@@ -1,0 +1,236 @@
+//! Seconds of a collective on a group, from where its members really sit.
+//!
+//! A group is split by levels: the scale-up domain (NVLink, HCCS, a PCIe tree), then the network with its
+//! switches. Each level moves the bytes that must cross it with the links that the group's members own
+//! there, all levels at once as pipelined rings and trees do, so the slowest level decides. Small messages pay
+//! start-up: one launch and one hop for each doubling of the group.
+//!
+//! Volumes: an all-gather or reduce-scatter of `bytes` (the whole tensor) brings `(n-1)/n` of it to each of n
+//! members; an all-reduce is both in turn. Between units of u members each, a unit receives `1 - u/n` of the
+//! tensor over the u network shares of its members (Thakur, Rabenseifner, Gropp 2005; for two nodes the
+//! tree moves half of the tensor each way).
+
+use crate::spec::cluster::{Chip, Cluster, FabricLevel, Group, NetworkLink, Topology};
+
+/// One kind of chip with the network around it.
+#[derive(Clone, Debug)]
+pub struct Fabric<'a> {
+    chip: &'a Chip,
+    levels: &'a [FabricLevel],
+}
+
+/// Bus bandwidths inside the domain differ by operation.
+#[derive(Clone, Copy)]
+enum Operation {
+    AllReduce,
+    AllGather,
+}
+
+impl<'a> Fabric<'a> {
+    /// The chip's links with the cluster's network levels above them.
+    pub fn new(cluster: &'a Cluster, chip: &'a Chip) -> Fabric<'a> {
+        Fabric { chip, levels: &cluster.fabric }
+    }
+
+    /// Seconds to gather a tensor of `bytes` on every member, or to reduce and scatter it.
+    pub fn all_gather(&self, bytes: f64, group: Group) -> f64 {
+        self.scatter(bytes, group, Operation::AllGather)
+    }
+
+    /// Seconds to sum a tensor of `bytes` on every member.
+    pub fn all_reduce(&self, bytes: f64, group: Group) -> f64 {
+        // Both halves move the same volume; start-up is paid once.
+        2.0 * self.scatter(bytes, group, Operation::AllReduce) - self.start_up(group)
+    }
+
+    /// Seconds until every member has exchanged `bytes` (all that one member holds) with all others.
+    pub fn all_to_all(&self, bytes: f64, group: Group) -> f64 {
+        if group.size <= 1 || bytes <= 0.0 {
+            return 0.0;
+        }
+        let n = group.size as f64;
+        let inside = group.members_within(u64::from(self.chip.link_domain));
+        let local = bytes * (inside - 1) as f64
+            / n
+            / self.domain_rate(self.chip.link.all_to_all_gb_per_s, inside);
+        let network = self
+            .network_levels(group)
+            .map(|(below, rate)| bytes * (group.size - below) as f64 / n / rate)
+            .fold(0.0, f64::max);
+        local.max(network) + self.start_up(group)
+    }
+
+    /// Seconds to send `bytes` to a device `distance` ranks away.
+    pub fn send(&self, bytes: f64, distance: u64) -> f64 {
+        let domain = u64::from(self.chip.link_domain);
+        if distance < domain {
+            bytes / (self.chip.link.p2p_gb_per_s * 1e9) + self.chip.link.latency_us * 1e-6
+        } else {
+            let rate = self.chip.network_bytes_per_s() * self.fraction_beyond(distance);
+            bytes / rate + self.chip.network.latency_us * 1e-6
+        }
+    }
+
+    /// Seconds to send `bytes` to a device of another kind.
+    pub fn send_between(
+        &self,
+        bytes: f64,
+        other: &Fabric<'_>,
+        between: Option<&NetworkLink>,
+    ) -> f64 {
+        let (rate, latency) = match between {
+            Some(link) => (link.bandwidth_gb_per_s * 1e9, link.latency_us),
+            None => (
+                self.chip.network_bytes_per_s().min(other.chip.network_bytes_per_s()),
+                self.chip.network.latency_us.max(other.chip.network.latency_us),
+            ),
+        };
+        bytes / rate + latency * 1e-6
+    }
+
+    fn scatter(&self, bytes: f64, group: Group, operation: Operation) -> f64 {
+        if group.size <= 1 || bytes <= 0.0 {
+            return 0.0;
+        }
+        let n = group.size as f64;
+        let inside = group.members_within(u64::from(self.chip.link_domain));
+        let rate = match operation {
+            // Multicast in the switch sums only what stays inside its domain.
+            Operation::AllReduce if inside == group.size => self.chip.link.all_reduce_gb_per_s,
+            Operation::AllReduce => {
+                self.chip.link.all_reduce_gb_per_s.min(self.chip.link.all_gather_gb_per_s)
+            }
+            Operation::AllGather => self.chip.link.all_gather_gb_per_s,
+        };
+        let local =
+            if inside > 1 { bytes * (n - 1.0) / n / self.domain_rate(rate, inside) } else { 0.0 };
+        let network = self
+            .network_levels(group)
+            .map(|(below, rate)| bytes * (1.0 - below as f64 / n) / (below as f64 * rate))
+            .fold(0.0, f64::max);
+        local.max(network) + self.start_up(group)
+    }
+
+    /// Bytes a second of a collective among `members` of one domain, for a rate measured with all of it.
+    fn domain_rate(&self, gb_per_s: f64, members: u64) -> f64 {
+        let all = u64::from(self.chip.devices_per_node);
+        let share = match self.chip.link.topology {
+            Topology::Switch | Topology::Pcie => 1.0,
+            // One wire to each peer: a smaller group drives fewer of them.
+            Topology::Mesh if members <= all && all > 1 => {
+                members.saturating_sub(1).max(1) as f64 / (all - 1) as f64
+            }
+            Topology::Mesh => 1.0,
+        };
+        gb_per_s * 1e9 * share
+    }
+
+    /// For each network level that the group crosses: members below it, and a member's bytes a second there.
+    fn network_levels(&self, group: Group) -> impl Iterator<Item = (u64, f64)> + '_ {
+        let node = u64::from(self.chip.devices_per_node);
+        let nic = self.chip.network_bytes_per_s();
+        let first = (u64::from(self.chip.link_domain), 1.0);
+        let above = self.levels.iter().map(move |l| (l.nodes * node, l.bandwidth_fraction));
+        std::iter::once(first).chain(above).filter_map(move |(span, fraction)| {
+            let below = group.members_within(span);
+            (below < group.size).then_some((below, nic * fraction))
+        })
+    }
+
+    fn fraction_beyond(&self, distance: u64) -> f64 {
+        let node = u64::from(self.chip.devices_per_node);
+        self.levels
+            .iter()
+            .filter(|l| distance >= l.nodes * node)
+            .map(|l| l.bandwidth_fraction)
+            .fold(1.0, f64::min)
+    }
+
+    /// One launch, then one hop for each doubling: inside the domain at a tenth of the start-up, across the
+    /// network at its own.
+    fn start_up(&self, group: Group) -> f64 {
+        let inside = group.members_within(u64::from(self.chip.link_domain));
+        let doublings =
+            |n: u64| f64::from(n.max(1).ilog2() + u32::from(!n.max(1).is_power_of_two()));
+        let local = self.chip.link.latency_us * (1.0 + 0.1 * doublings(inside));
+        let network = if inside < group.size {
+            self.chip.network.latency_us * doublings(group.size.div_ceil(inside))
+        } else {
+            0.0
+        };
+        (local + network) * 1e-6
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{a100, cluster};
+
+    fn close(a: f64, b: f64) {
+        assert!((a / b - 1.0).abs() < 1e-9, "{a} against {b}");
+    }
+
+    #[test]
+    fn an_all_reduce_in_a_node_moves_twice_n_minus_one_over_n() {
+        // 1 GB over 8 at 235 GB/s bus bandwidth: 2 * 7/8 / 235 s, plus 10 us * (1 + 0.1 * 3).
+        let cluster = cluster(a100(), 8);
+        let f = Fabric::new(&cluster, &cluster.groups[0].chip);
+        let got = f.all_reduce(1e9, Group { size: 8, stride: 1 });
+        close(got, 2.0 * 0.875 / 235.0 + 13e-6);
+    }
+
+    #[test]
+    fn two_nodes_exchange_half_of_the_tensor_over_their_eight_cards() {
+        // 16 ranks, 8 a node: each node receives half of 1 GB over 8 x 25 GB/s x efficiency.
+        let cluster = cluster(a100(), 16);
+        let chip = &cluster.groups[0].chip;
+        let f = Fabric::new(&cluster, chip);
+        let wire = 0.5 / (8.0 * 25.0 * chip.network.efficiency);
+        let local = 15.0 / 16.0 / 230.0;
+        let got = f.all_gather(1e9, Group { size: 16, stride: 1 });
+        close(got, wire.max(local) + 13e-6 + 20e-6);
+    }
+
+    #[test]
+    fn a_group_with_one_member_a_node_has_one_card_each() {
+        let cluster = cluster(a100(), 64);
+        let chip = &cluster.groups[0].chip;
+        let f = Fabric::new(&cluster, chip);
+        let got = f.all_gather(1e9, Group { size: 8, stride: 8 });
+        close(got, 7.0 / 8.0 / (25.0 * chip.network.efficiency) + 10e-6 + 60e-6);
+    }
+
+    #[test]
+    fn a_mesh_group_of_two_uses_one_of_seven_wires() {
+        let mut chip = a100();
+        chip.link.topology = Topology::Mesh;
+        let cluster = cluster(chip, 8);
+        let f = Fabric::new(&cluster, &cluster.groups[0].chip);
+        let pair = f.all_gather(1e9, Group { size: 2, stride: 1 }) - 11e-6;
+        close(pair, 0.5 / (230.0 / 7.0));
+    }
+
+    #[test]
+    fn a_lone_device_communicates_nothing() {
+        let cluster = cluster(a100(), 8);
+        let f = Fabric::new(&cluster, &cluster.groups[0].chip);
+        assert_eq!(f.all_gather(1e9, Group { size: 1, stride: 8 }), 0.0);
+        assert_eq!(f.all_to_all(1e9, Group { size: 1, stride: 8 }), 0.0);
+    }
+
+    #[test]
+    fn an_oversubscribed_spine_slows_only_what_crosses_it() {
+        let mut c = cluster(a100(), 1024);
+        let group = Group { size: 64, stride: 8 };
+        let free = Fabric::new(&c, &c.groups[0].chip).all_gather(1e9, group);
+        c.fabric.push(FabricLevel { nodes: 64, bandwidth_fraction: 0.5 });
+        let inside = Fabric::new(&c, &c.groups[0].chip).all_gather(1e9, group);
+        assert_eq!(free, inside, "64 members, one a node, stay below the switch");
+        // Two units of 64 members exchange half of the tensor over 64 halved cards: still hidden
+        // behind the 127/128 that each member takes over its own card.
+        c.fabric[0].nodes = 1;
+        let outside = Fabric::new(&c, &c.groups[0].chip).all_gather(1e9, group);
+        assert!(outside > 1.9 * free);
+    }
+}

@@ -1,0 +1,275 @@
+//! Seconds of one operator on one chip: a roofline with efficiency by shape.
+//!
+//! An operator takes the longer of its arithmetic and its memory traffic, plus the time a kernel occupies
+//! the device beyond its work. Arithmetic efficiency depends on the shape: partly filled tiles and waves, short
+//! inner dimensions and unaligned rows all cost.
+
+use crate::spec::cluster::{AttentionRate, Chip, Pass};
+use crate::spec::workload::Precision;
+
+/// A chip as one workload uses it: its rates in plain units.
+#[derive(Clone, Debug)]
+pub struct Device<'a> {
+    chip: &'a Chip,
+    /// Sustained 16-bit matrix rate, operations a second.
+    matrix: f64,
+    /// Sustained rate of the linear layers' products: 8-bit if the workload says so.
+    linear: f64,
+    linear_half_k: f64,
+    linear_bytes: f64,
+    memory: f64,
+    kernel: f64,
+    attention: Vec<&'a AttentionRate>,
+}
+
+/// A matrix product `[m, k] x [k, n]`, `batch` times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gemm {
+    /// Independent products of this shape.
+    pub batch: u64,
+    /// Rows of the result.
+    pub m: u64,
+    /// Columns of the result.
+    pub n: u64,
+    /// Inner dimension.
+    pub k: u64,
+}
+
+impl Gemm {
+    /// One product.
+    pub fn new(m: u64, n: u64, k: u64) -> Gemm {
+        Gemm { batch: 1, m, n, k }
+    }
+
+    /// Operations: a multiplication and an addition for each of `batch m n k`.
+    pub fn flops(self) -> f64 {
+        2.0 * self.batch as f64 * self.m as f64 * self.n as f64 * self.k as f64
+    }
+
+    /// The product that gives the gradient of its left operand.
+    pub fn input_gradient(self) -> Gemm {
+        Gemm { n: self.k, k: self.n, ..self }
+    }
+
+    /// The product that gives the gradient of its right operand.
+    pub fn weight_gradient(self) -> Gemm {
+        Gemm { m: self.k, k: self.m, ..self }
+    }
+}
+
+/// What fused attention computes on one device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FusedAttention {
+    /// Query and key pairs times heads times sequences that are computed, masked ones left out.
+    pub pairs: f64,
+    /// Width of a head in the score product.
+    pub qk_dim: u64,
+    /// Width of a head in the value product.
+    pub v_dim: u64,
+    /// Length of the sequence as one kernel call sees it.
+    pub sequence: u64,
+}
+
+impl<'a> Device<'a> {
+    /// The chip's rates in `precision`, with the first of `kernels` that it has a table for.
+    pub fn new(chip: &'a Chip, precision: Precision, kernels: &[String]) -> Device<'a> {
+        let peaks = &chip.peak_tflops;
+        let sixteen = match precision {
+            Precision::Fp16 => peaks.fp16.or(peaks.bf16),
+            Precision::Bf16 | Precision::Fp8 => peaks.bf16.or(peaks.fp16),
+        };
+        // `Problem::validate` has refused a chip without the workload's format.
+        let matrix = sixteen.unwrap_or(1.0) * 1e12 * chip.gemm.efficiency;
+        let (linear, linear_half_k, linear_bytes) = match (precision, peaks.fp8) {
+            (Precision::Fp8, Some(fp8)) => {
+                (fp8 * 1e12 * chip.gemm.fp8_efficiency, chip.gemm.fp8_half_k, 1.0)
+            }
+            _ => (matrix, chip.gemm.half_k, 2.0),
+        };
+        let attention = kernels
+            .iter()
+            .map(|kernel| chip.attention.iter().filter(|r| &r.kernel == kernel).collect::<Vec<_>>())
+            .find(|rows| !rows.is_empty())
+            .unwrap_or_default();
+        Device {
+            chip,
+            matrix,
+            linear,
+            linear_half_k,
+            linear_bytes,
+            memory: chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency,
+            kernel: chip.host.kernel_us * 1e-6,
+            attention,
+        }
+    }
+
+    /// Whether a fused-attention rate is known.
+    pub fn has_fused_attention(&self) -> bool {
+        !self.attention.is_empty()
+    }
+
+    /// Seconds of a product of a linear layer, in the workload's format.
+    pub fn linear(&self, g: Gemm) -> f64 {
+        self.product(g, self.linear, self.linear_half_k, self.linear_bytes)
+    }
+
+    /// Seconds of a product that stays in 16 bits.
+    pub fn product16(&self, g: Gemm) -> f64 {
+        self.product(g, self.matrix, self.chip.gemm.half_k, 2.0)
+    }
+
+    /// Seconds of a memory-bound kernel that moves `bytes`, reads and writes together.
+    pub fn stream(&self, bytes: f64) -> f64 {
+        bytes / self.memory + self.kernel
+    }
+
+    /// Time of the arithmetic: full waves of tiles, each tile with its start-up along k.
+    ///
+    /// A smaller tile fills the last wave better but reads more operand bytes for each operation; the faster of
+    /// the chip's own tile, its half and its quarter is taken, as a library's heuristic would.
+    fn product(&self, g: Gemm, rate: f64, half_k: f64, operand_bytes: f64) -> f64 {
+        if g.m == 0 || g.n == 0 || g.k == 0 || g.batch == 0 {
+            return 0.0;
+        }
+        let curve = &self.chip.gemm;
+        let (tm, tn) = (u64::from(curve.tile_m), u64::from(curve.tile_n));
+        let tile_seconds = |tm: u64, tn: u64| {
+            let tiles = g.batch * g.m.div_ceil(tm) * g.n.div_ceil(tn);
+            let waves = tiles.div_ceil(u64::from(curve.processors));
+            let area = (tm * tn) as f64;
+            let intensity = area / (tm + tn) as f64;
+            let loss = 1.0 + TILE_LOAD / intensity;
+            waves as f64 * f64::from(curve.processors) * area * loss
+        };
+        let own = 1.0 + TILE_LOAD * (tm + tn) as f64 / (tm * tn) as f64;
+        let elements = tile_seconds(tm, tn)
+            .min(tile_seconds(tm, (tn / 2).max(1)))
+            .min(tile_seconds((tm / 2).max(1), (tn / 2).max(1)))
+            / own;
+        let mut arithmetic = 2.0 * elements * (g.k as f64 + half_k) / rate;
+        let row = curve.alignment_bytes as f64 / operand_bytes;
+        let aligned = |width: u64| (width as f64 / row).fract() == 0.0;
+        if !aligned(g.k) || !aligned(g.n) {
+            arithmetic *= curve.unaligned_slowdown;
+        }
+        let (m, n, k) = (g.m as f64, g.n as f64, g.k as f64);
+        let bytes = g.batch as f64 * (operand_bytes * (m * k + k * n) + 2.0 * m * n);
+        arithmetic.max(bytes / self.memory) + self.kernel
+    }
+
+    /// Seconds of the forward pass of fused attention.
+    pub fn attention_forward(&self, a: FusedAttention) -> f64 {
+        let flops = 2.0 * a.pairs * (a.qk_dim + a.v_dim) as f64;
+        flops / self.attention_rate(Pass::Forward, a) + self.kernel
+    }
+
+    /// Seconds of the backward pass: five products for the forward's two, of which three are as wide as the scores
+    /// and two as wide as the values (Dao 2023, arXiv:2307.08691).
+    pub fn attention_backward(&self, a: FusedAttention) -> f64 {
+        let flops = 2.0 * a.pairs * (3 * a.qk_dim + 2 * a.v_dim) as f64;
+        flops / self.attention_rate(Pass::Backward, a) + self.kernel
+    }
+
+    /// Rate of causal fused attention: the row of the nearest head width, its points joined in 1/s.
+    fn attention_rate(&self, pass: Pass, a: FusedAttention) -> f64 {
+        let rate = |pass, causal| self.measured_rate(pass, causal, a.qk_dim, a.sequence);
+        let other = match pass {
+            Pass::Forward => Pass::Backward,
+            Pass::Backward | Pass::Both => Pass::Forward,
+        };
+        // Where only the unmasked pass was timed, masking costs it what it costs the other pass.
+        let by_ratio = || {
+            let (plain, masked, unmasked) =
+                (rate(pass, false)?, rate(other, true)?, rate(other, false)?);
+            Some(plain * masked / unmasked)
+        };
+        rate(pass, true)
+            .or_else(by_ratio)
+            .or_else(|| rate(Pass::Both, true))
+            .or_else(|| rate(pass, false))
+            .or_else(|| rate(Pass::Both, false))
+            .or_else(|| rate(other, true))
+            .or_else(|| rate(other, false))
+            .unwrap_or(self.matrix)
+    }
+
+    fn measured_rate(&self, pass: Pass, causal: bool, width: u64, sequence: u64) -> Option<f64> {
+        let row = self
+            .attention
+            .iter()
+            .filter(|r| r.pass == pass && r.causal == causal)
+            .min_by_key(|r| u64::from(r.head_dim).abs_diff(width))?;
+        Some(1e12 * interpolate(&row.sequence, &row.tflops, sequence as f64))
+    }
+}
+
+/// Operand loads of a tile beside its arithmetic: operations that one loaded element costs in lost issue slots.
+///
+/// From the shared-memory bandwidth of a tensor-core processor: 128 bytes a cycle against 2,048 16-bit
+/// multiply-adds (A100 whitepaper) leave 8 multiply-adds' worth of intensity before loads and arithmetic collide.
+const TILE_LOAD: f64 = 8.0;
+
+/// Joins measured rates linearly in time, that is 1/rate is linear in 1/x; flat beyond the last point, and
+/// proportional to x below the first, where start-up dominates.
+fn interpolate(xs: &[u32], rates: &[f64], x: f64) -> f64 {
+    let (first, last) = (0, xs.len() - 1);
+    if x <= f64::from(xs[first]) {
+        return rates[first] * x / f64::from(xs[first]);
+    }
+    if x >= f64::from(xs[last]) {
+        return rates[last];
+    }
+    let i = xs.partition_point(|&p| f64::from(p) <= x) - 1;
+    let (x0, x1) = (1.0 / f64::from(xs[i]), 1.0 / f64::from(xs[i + 1]));
+    let share = (1.0 / x - x0) / (x1 - x0);
+    1.0 / (1.0 / rates[i] + share * (1.0 / rates[i + 1] - 1.0 / rates[i]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::a100;
+
+    #[test]
+    fn a_large_aligned_product_runs_at_the_sustained_rate() {
+        // 8192^3 on 108 processors with 128 x 256 tiles: 2048 tiles in 19 waves of 108 = 2052 slots;
+        // 2 * 2052 * 32768 * (8192 + 280) / (312e12 * 0.8333) = 4.382 ms, plus 3 us of kernel.
+        let chip = a100();
+        let d = Device::new(&chip, Precision::Bf16, &[]);
+        let expected = 2.0 * 2052.0 * 32768.0 * 8472.0 / (312e12 * chip.gemm.efficiency) + 3e-6;
+        let got = d.linear(Gemm::new(8192, 8192, 8192));
+        assert!((got / expected - 1.0).abs() < 1e-9, "{got} against {expected}");
+    }
+
+    #[test]
+    fn an_unaligned_product_is_slower_by_the_chip_s_factor() {
+        let chip = a100();
+        let d = Device::new(&chip, Precision::Bf16, &[]);
+        let aligned = d.linear(Gemm::new(4096, 8192, 4096)) - 3e-6;
+        let unaligned = d.linear(Gemm::new(4096, 8191, 4096)) - 3e-6;
+        assert!((unaligned / aligned - chip.gemm.unaligned_slowdown).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_thin_product_is_bound_by_memory() {
+        // One row: 8192 x 8192 weights of 2 bytes at 2039 GB/s x 0.87.
+        let chip = a100();
+        let d = Device::new(&chip, Precision::Bf16, &[]);
+        let bytes = 2.0 * (8192.0 * 8192.0 + 8192.0) + 2.0 * 8192.0;
+        let expected = bytes / (2039e9 * 0.87) + 3e-6;
+        let got = d.linear(Gemm::new(1, 8192, 8192));
+        assert!((got / expected - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn measured_points_are_met_and_joined_in_time() {
+        let (xs, rates) = ([512, 1024], [100.0, 150.0]);
+        assert_eq!(interpolate(&xs, &rates, 512.0), 100.0);
+        assert_eq!(interpolate(&xs, &rates, 1024.0), 150.0);
+        assert_eq!(interpolate(&xs, &rates, 256.0), 50.0);
+        assert_eq!(interpolate(&xs, &rates, 1e9), 150.0);
+        // Half way in 1/x: x = 2 * 512 * 1024 / 1536 = 682.67, rate the harmonic mean 120.
+        let middle = interpolate(&xs, &rates, 2.0 * 512.0 * 1024.0 / 1536.0);
+        assert!((middle - 120.0).abs() < 1e-9);
+    }
+}

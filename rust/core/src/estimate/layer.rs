@@ -1,0 +1,298 @@
+//! Time, memory and parameters of one layer, and of the embedding and head at the ends, on one device.
+//!
+//! A layer is listed operator by operator as a device sees it after sharding: matrix products, attention,
+//! memory-bound kernels and the collectives between them, for the forward pass, the backward pass (gradient
+//! of the input, then of the weights) and the recompute. Activation bytes follow Korthikanti et al. 2022
+//! (arXiv:2205.05198, section 4), operator by operator, generalised to gated MLPs, grouped queries, latent
+//! attention and experts; its 34 sbh + 5 as^2b comes out for a GPT layer (see the tests).
+
+use super::block;
+use super::collective::Fabric;
+use super::compute::Device;
+use super::compute::Gemm;
+use super::shard::{End, Layer, LayerCost, Shard, Split};
+use crate::spec::framework::{Framework, TensorOverlap};
+use crate::spec::model::{LayerKind, Model, Position};
+use crate::spec::problem::Problem;
+use crate::spec::workload::{Attention, Workload};
+use crate::units::{Bytes, Time};
+
+/// One pass over a device, in seconds, with the number of kernels that the host must launch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pass {
+    pub(super) compute: f64,
+    pub(super) tensor: f64,
+    pub(super) context: f64,
+    pub(super) expert: f64,
+    pub(super) shard: f64,
+    pub(super) kernels: u32,
+}
+
+impl Pass {
+    pub(super) fn run(&mut self, seconds: f64) {
+        self.compute += seconds;
+        self.kernels += 1;
+    }
+
+    pub(super) fn run_many(&mut self, seconds: f64, kernels: u32) {
+        self.compute += seconds;
+        self.kernels += kernels;
+    }
+
+    /// Whole picoseconds by cause; a pass lasts at least as long as its launches.
+    pub(super) fn split(self, launch: f64) -> Split {
+        let device = self.compute + self.tensor + self.context + self.expert;
+        let waiting = (f64::from(self.kernels) * launch - device).max(0.0);
+        Split {
+            compute: Time::from_seconds(self.compute + waiting),
+            tensor: Time::from_seconds(self.tensor),
+            context: Time::from_seconds(self.context),
+            expert: Time::from_seconds(self.expert),
+            shard: Time::from_seconds(self.shard),
+        }
+    }
+}
+
+/// Prices layers for one kind of chip and one way of sharding.
+#[derive(Clone)]
+pub struct Pricer<'a> {
+    pub(super) model: &'a Model,
+    pub(super) workload: &'a Workload,
+    pub(super) framework: &'a Framework,
+    pub(super) device: Device<'a>,
+    pub(super) fabric: Fabric<'a>,
+    pub(super) shard: Shard,
+    /// Tokens of one micro-batch on this device, in the tensor-parallel region.
+    pub(super) tokens: f64,
+    /// Tokens in the region of norms and residuals.
+    pub(super) residual_tokens: f64,
+    pub(super) fused_attention: bool,
+}
+
+/// Bytes of an activation.
+pub(super) const ACTIVATION: f64 = 2.0;
+
+impl<'a> Pricer<'a> {
+    /// Prices for chips of group `kind`.
+    pub fn new(problem: &'a Problem, kind: usize, shard: Shard) -> Pricer<'a> {
+        let cluster = &problem.cluster;
+        let chip = &cluster.groups[kind].chip;
+        let workload = &problem.workload;
+        let device = Device::new(chip, workload.precision, &problem.framework.attention_kernels);
+        let tokens = (shard.mbs * workload.sequence_length) as f64 / shard.cp as f64;
+        let residual_tokens = if shard.sp { tokens / shard.tp as f64 } else { tokens };
+        let fused_attention =
+            workload.attention == Attention::Flash && device.has_fused_attention();
+        Pricer {
+            model: &problem.model,
+            workload,
+            framework: &problem.framework,
+            device,
+            fabric: Fabric::new(cluster, chip),
+            shard,
+            tokens,
+            residual_tokens,
+            fused_attention,
+        }
+    }
+
+    /// The links of this chip.
+    pub fn fabric(&self) -> &Fabric<'a> {
+        &self.fabric
+    }
+
+    /// Bytes of one micro-batch's residual stream on this device.
+    pub fn residual_bytes(&self) -> f64 {
+        self.residual_tokens * self.model.hidden as f64 * ACTIVATION
+    }
+
+    /// Bytes that this device sends to the next stage for one micro-batch.
+    pub fn boundary_bytes(&self) -> f64 {
+        let whole = self.tokens * self.model.hidden as f64 * ACTIVATION;
+        if self.shard.sp || self.framework.sharded_sends {
+            whole / self.shard.tp as f64
+        } else {
+            whole
+        }
+    }
+
+    /// One layer of a kind.
+    pub fn layer(&self, kind: LayerKind) -> Layer {
+        block::price(self, kind)
+    }
+
+    /// The embedding: a look-up, its gradient a scatter-add.
+    pub fn embedding(&self) -> End {
+        let m = self.model;
+        let row = m.hidden as f64 * ACTIVATION;
+        let mut forward = Pass::default();
+        let mut backward = Pass::default();
+        forward.run(self.device.stream(2.0 * self.tokens * row));
+        backward.run(self.device.stream(3.0 * self.tokens * row));
+        // Rows live on one rank each: a sum over the group, scattered at once with sequence parallel.
+        let sum = self.tensor_sum(self.tokens * row);
+        forward.tensor += sum;
+        if self.shard.sp {
+            backward.tensor += sum;
+        }
+        if self.workload.dropout {
+            forward.run(self.device.stream(2.5 * self.residual_tokens * row));
+            backward.run(self.device.stream(2.5 * self.residual_tokens * row));
+        }
+        if m.embedding_norm {
+            forward.run(self.device.stream(2.0 * self.residual_tokens * row));
+            backward.run(self.device.stream(5.0 * self.residual_tokens * row));
+        }
+        let mask = if self.workload.dropout { 0.5 } else { 0.0 };
+        let norm = if m.embedding_norm { 1.0 } else { 0.0 };
+        let launch = self.launch();
+        End {
+            cost: LayerCost {
+                forward: forward.split(launch),
+                input_gradient: backward.split(launch),
+                kept: Bytes::from_f64((mask + norm) * self.residual_tokens * row),
+                kept_selective: Bytes::from_f64((mask + norm) * self.residual_tokens * row),
+                kept_input: Bytes::from_f64((mask + norm) * self.residual_tokens * row),
+                dense_parameters: self.vocab_rows() * m.hidden
+                    + m.position_rows.max(self.learned_rows()) * m.hidden
+                    + if m.embedding_norm { m.norm_parameters() } else { 0 },
+                ..LayerCost::default()
+            },
+            logits: Bytes::ZERO,
+        }
+    }
+
+    /// Final norm, output head and cross-entropy.
+    pub fn head(&self) -> End {
+        let m = self.model;
+        let h = m.hidden;
+        let rows = self.vocab_rows();
+        let launch = self.launch();
+        let mut forward = Pass::default();
+        let mut input = Pass::default();
+        let mut weight = Pass::default();
+        let residual = self.residual_tokens * h as f64 * ACTIVATION;
+        self.norm(&mut forward, &mut input, self.residual_tokens, h as f64);
+        let logits = Gemm::new(self.tokens as u64, rows, h);
+        forward.run(self.device.product16(logits));
+        input.run(self.device.product16(logits.input_gradient()));
+        weight.run(self.device.product16(logits.weight_gradient()));
+        // Tensor-parallel vocabulary: gather the input, sum the maxima, the targets and the exponentials.
+        forward.tensor += self.tensor_gather(self.tokens * h as f64 * ACTIVATION);
+        input.tensor += self.tensor_sum(self.tokens * h as f64 * ACTIVATION);
+        let scalars = 3.0 * self.fabric.all_reduce(self.tokens * 4.0, self.shard.tensor_group());
+        forward.tensor += scalars;
+        let elements = self.tokens * rows as f64;
+        if self.framework.fused.cross_entropy {
+            // One pass forward; the gradient overwrites the logits in another.
+            forward.run(self.device.stream(elements * 4.0));
+            input.run(self.device.stream(elements * 4.0));
+        } else {
+            // Cast to 32 bits (2 + 4), maximum (4), difference (8), exponential (8), sum (4), division (8).
+            forward.run_many(self.device.stream(elements * 38.0), 8);
+            // Scaling by the incoming gradient (8), cast to 16 bits (6).
+            input.run_many(self.device.stream(elements * 14.0), 3);
+        }
+        let logits_bytes = if self.framework.fused.cross_entropy { 4.0 } else { 12.0 };
+        let head_rows = if m.tied_embeddings { 0 } else { rows * h };
+        End {
+            cost: LayerCost {
+                forward: forward.split(launch),
+                input_gradient: input.split(launch),
+                weight_gradient: weight.split(launch),
+                kept: Bytes::from_f64(2.0 * residual),
+                kept_selective: Bytes::from_f64(2.0 * residual),
+                kept_input: Bytes::from_f64(2.0 * residual),
+                dense_parameters: head_rows
+                    + if m.head_bias { rows } else { 0 }
+                    + m.norm_parameters(),
+                ..LayerCost::default()
+            },
+            logits: Bytes::from_f64(elements * logits_bytes),
+        }
+    }
+
+    /// Parameters of the copy of the embedding that the last stage holds when weights are tied.
+    pub fn tied_parameters(&self) -> u64 {
+        if self.model.tied_embeddings {
+            self.vocab_rows() * self.model.hidden
+        } else {
+            0
+        }
+    }
+
+    /// Rows of the padded vocabulary on one tensor-parallel rank.
+    fn vocab_rows(&self) -> u64 {
+        let multiple = self.framework.vocab_multiple * self.shard.tp;
+        self.model.vocab.div_ceil(multiple) * multiple / self.shard.tp
+    }
+
+    /// A learned position table grows with the sequence.
+    fn learned_rows(&self) -> u64 {
+        if self.model.position == Position::Learned {
+            self.workload.sequence_length
+        } else {
+            0
+        }
+    }
+
+    pub(super) fn launch(&self) -> f64 {
+        self.framework.launch_us * 1e-6
+    }
+
+    /// A norm over `width` channels of `tokens` tokens: fused, it reads and writes once forward, and reads twice
+    /// and writes once backward, the weight gradient reading both again.
+    pub(super) fn norm(&self, forward: &mut Pass, backward: &mut Pass, tokens: f64, width: f64) {
+        let bytes = tokens * width * ACTIVATION;
+        if self.framework.fused.norm {
+            forward.run(self.device.stream(2.0 * bytes));
+            backward.run_many(self.device.stream(5.0 * bytes), 2);
+        } else {
+            // Cast to 32 bits, square, mean, scale, cast back, weight: 18 passes' worth of 16-bit traffic.
+            forward.run_many(self.device.stream(18.0 * bytes), 6);
+            backward.run_many(self.device.stream(36.0 * bytes), 12);
+        }
+    }
+
+    /// Seconds to bring a sequence-sharded tensor of `bytes` together; nothing without sequence parallel.
+    pub(super) fn tensor_gather(&self, bytes: f64) -> f64 {
+        if self.shard.sp {
+            self.fabric.all_gather(bytes, self.shard.tensor_group())
+        } else {
+            0.0
+        }
+    }
+
+    /// Seconds to sum a tensor of `bytes` over the tensor-parallel group, scattered with sequence parallel.
+    pub(super) fn tensor_sum(&self, bytes: f64) -> f64 {
+        if self.shard.sp {
+            self.fabric.all_gather(bytes, self.shard.tensor_group())
+        } else {
+            self.fabric.all_reduce(bytes, self.shard.tensor_group())
+        }
+    }
+
+    /// What a tensor-parallel collective of `seconds` adds beside a product of `product` seconds in the forward
+    /// pass.
+    pub(super) fn beside_forward(&self, seconds: f64, product: f64) -> f64 {
+        match self.framework.overlap.tensor {
+            TensorOverlap::None | TensorOverlap::Backward => seconds,
+            TensorOverlap::Pipelined => self.pipelined(seconds, product),
+        }
+    }
+
+    /// The same in the backward pass.
+    pub(super) fn beside_backward(&self, seconds: f64, product: f64) -> f64 {
+        match self.framework.overlap.tensor {
+            TensorOverlap::None => seconds,
+            TensorOverlap::Backward => (seconds - product).max(0.0),
+            TensorOverlap::Pipelined => self.pipelined(seconds, product),
+        }
+    }
+
+    /// Cut into one piece a rank, the first of which nothing hides.
+    fn pipelined(&self, seconds: f64, product: f64) -> f64 {
+        let first = seconds / self.shard.tp as f64;
+        first + (seconds - first - product).max(0.0)
+    }
+}

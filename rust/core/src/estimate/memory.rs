@@ -1,0 +1,177 @@
+//! Bytes of one device of a stage at its peak, item by item.
+//!
+//! Parameters, gradients and optimizer state by ZeRO stage (Rajbhandari et al. 2020, arXiv:1910.02054);
+//! activations by the micro-batches that the schedule keeps in flight.
+
+use super::shard::Shard;
+use super::MemoryItems;
+use crate::spec::cluster::{Chip, Group};
+use crate::spec::framework::Framework;
+use crate::spec::problem::Schedule;
+use crate::units::Bytes;
+
+/// Micro-batches whose activations a stage holds at its peak, for each of its chunks (first to last).
+///
+/// 1F1B holds `pp - stage` (Narayanan et al. 2021, arXiv:2104.04473); interleaved 1F1B warms up with
+/// `2 (pp - stage - 1) + (vpp - 1) pp` chunk passes and holds one more; GPipe holds all; ZB-H1 holds `pp` on every
+/// stage, its last weight gradients waiting; ZB-V holds `2 pp` halves (arXiv:2401.10241, 2405.15362).
+pub fn in_flight(
+    schedule: Schedule,
+    pp: u64,
+    vpp: u64,
+    stage: u64,
+    micro_batches: u64,
+) -> InFlight {
+    let m = micro_batches;
+    match schedule {
+        Schedule::GPipe => InFlight { passes: m * vpp, pp: m, vpp },
+        Schedule::OneFOneB => InFlight { passes: (pp - stage).min(m), pp: m, vpp: 1 },
+        Schedule::ZeroBubbleH1 => InFlight { passes: pp.min(m), pp: m, vpp: 1 },
+        Schedule::Interleaved => {
+            let warm = 2 * (pp - stage - 1) + (vpp - 1) * pp;
+            InFlight { passes: (warm + 1).min(m * vpp), pp, vpp }
+        }
+        // Both chunks together hold 2 pp passes; the outer chunk waits longer for its backward pass.
+        Schedule::ZeroBubbleV => {
+            let outer = (2 * pp - stage).min(m);
+            InFlight { passes: outer + (2 * pp).saturating_sub(outer).min(m), pp: outer, vpp: 2 }
+        }
+    }
+}
+
+/// Chunk passes in flight: the first `pp` belong to chunk 0, the next to chunk 1, and round again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    passes: u64,
+    pp: u64,
+    vpp: u64,
+}
+
+impl InFlight {
+    /// Passes of `chunk` in flight.
+    pub fn of_chunk(self, chunk: u64) -> u64 {
+        let round = self.pp * self.vpp;
+        let whole = self.passes / round * self.pp;
+        whole + (self.passes % round).saturating_sub(chunk * self.pp).min(self.pp)
+    }
+}
+
+/// What a stage holds, before it is sharded and counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Holdings {
+    /// Dense parameters on this tensor-parallel rank.
+    pub dense_parameters: u64,
+    /// Expert parameters on this rank.
+    pub expert_parameters: u64,
+    /// Parameters of the largest layer (dense and expert), for gathered copies.
+    pub layer_parameters: (u64, u64),
+    /// Activations of all micro-batches in flight.
+    pub activations: Bytes,
+    /// Logits and loss.
+    pub logits: Bytes,
+    /// Tensors that live only while one layer runs.
+    pub working_set: Bytes,
+    /// One message to the next stage; 0 without a pipeline.
+    pub boundary: Bytes,
+}
+
+/// The items of a stage's memory.
+pub fn items(
+    held: &Holdings,
+    shard: &Shard,
+    optimizer_offload: bool,
+    framework: &Framework,
+) -> MemoryItems {
+    let bytes = &framework.bytes;
+    let each = framework.gather_each_micro_batch;
+    // Parameters and gradients stay whole when they are gathered and reduced once a step.
+    let (mut parameters, mut gradients, mut optimizer, mut buffers) = (0u64, 0u64, 0u64, 0u64);
+    for (count, layer, replicas) in [
+        (held.dense_parameters, held.layer_parameters.0, shard.replica_group()),
+        (held.expert_parameters, held.layer_parameters.1, shard.expert_replica_group()),
+    ] {
+        let cut = |from: u8, count: u64, sharded: bool| {
+            if shard.zero >= from && sharded {
+                count.div_ceil(group_size(shard, replicas))
+            } else {
+                count
+            }
+        };
+        parameters += cut(3, count, each) * bytes.parameter;
+        gradients += cut(2, count, each) * bytes.gradient;
+        optimizer += cut(1, count, true) * bytes.optimizer;
+        if shard.zero == 3 && each {
+            // The layer at work and the one fetched ahead, and the whole gradient of one layer.
+            buffers += 2 * layer * bytes.parameter + layer * bytes.gradient_sent;
+        }
+    }
+    if shard.dp * shard.cp > 1 {
+        buffers += framework.bucket_bytes;
+    }
+    // One message arriving from each side.
+    buffers += 2 * held.boundary.0;
+    MemoryItems {
+        parameters: Bytes(parameters),
+        gradients: Bytes(gradients),
+        optimizer: if optimizer_offload { Bytes::ZERO } else { Bytes(optimizer) },
+        activations: held.activations,
+        logits: held.logits,
+        working_set: held.working_set,
+        buffers: Bytes(buffers),
+        context: Bytes::from_gib(framework.context_gib),
+    }
+}
+
+fn group_size(shard: &Shard, replicas: Group) -> u64 {
+    shard.sharded(replicas).size.max(1)
+}
+
+/// What the allocator may hand out on a chip: visible memory less the context, less the margin.
+pub fn capacity(chip: &Chip, framework: &Framework, margin: f64) -> Bytes {
+    Bytes::from_gib((chip.memory_gib - framework.context_gib).max(0.0) * (1.0 - margin))
+}
+
+impl MemoryItems {
+    /// What the framework's allocator hands out.
+    pub fn allocated(&self) -> Bytes {
+        self.parameters
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            // The loss is done before the first layer is recomputed: the larger of the two counts.
+            + self.logits.max(self.working_set)
+            + self.buffers
+    }
+
+    /// What the driver shows.
+    pub fn total(&self) -> Bytes {
+        self.allocated() + self.context
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_f_one_b_holds_as_many_micro_batches_as_stages_follow() {
+        let of = |stage| in_flight(Schedule::OneFOneB, 4, 1, stage, 100).of_chunk(0);
+        assert_eq!([of(0), of(1), of(2), of(3)], [4, 3, 2, 1]);
+        assert_eq!(in_flight(Schedule::OneFOneB, 4, 1, 0, 2).of_chunk(0), 2);
+    }
+
+    #[test]
+    fn interleaving_holds_one_part_in_pp_vpp_more_than_one_f_one_b() {
+        // pp 4, vpp 2, first stage: 2 * 3 + 4 + 1 = 11 chunk passes, that is 5.5 micro-batches of
+        // both chunks: 4 (1 + 3 / 8) (Korthikanti et al. 2022, section 4.2.3).
+        let held = in_flight(Schedule::Interleaved, 4, 2, 0, 100);
+        assert_eq!(held.of_chunk(0) + held.of_chunk(1), 11);
+        assert_eq!(held.of_chunk(0), 7);
+        assert_eq!(held.of_chunk(1), 4);
+    }
+
+    #[test]
+    fn gpipe_holds_every_micro_batch() {
+        assert_eq!(in_flight(Schedule::GPipe, 4, 1, 3, 100).of_chunk(0), 100);
+    }
+}

@@ -1,0 +1,380 @@
+//! What a plan costs: the only verdict.
+//!
+//! A layer is priced operator by operator ([`layer`], over [`compute`] and [`collective`]); a stage is a range of
+//! layers ([`stage`], with its [`memory`] and its [`replica`] work); the step is the longest path through the
+//! schedule's events ([`pipeline`]). The search calls [`Step::new`] with tables that it keeps; [`estimate`] builds them
+//! for one plan. Both give the same time to the picosecond.
+
+mod block;
+pub mod collective;
+pub mod compute;
+pub mod layer;
+pub mod memory;
+pub mod pipeline;
+pub mod replica;
+pub mod shard;
+pub mod stage;
+
+use crate::error::Error;
+use crate::plan::{check, Plan};
+use crate::spec::problem::{Problem, Schedule};
+use crate::units::{Bytes, Time};
+use pipeline::{Event, Sends, StageClock};
+use serde::{Deserialize, Serialize};
+use shard::Shard;
+use stage::{Place, StageCost, Table};
+
+/// What one step of a plan costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Estimate {
+    /// Time of one step, in picoseconds.
+    pub step_ps: Time,
+    /// The same in seconds.
+    pub step_s: f64,
+    /// Tokens of the whole cluster in a second.
+    pub tokens_per_s: f64,
+    /// Model FLOPs (no recompute, full attention) over the 16-bit peak of the devices used.
+    pub mfu: f64,
+    /// Where the step goes, seen from its slowest stage. The parts add up to `step_ps`.
+    pub time: TimeItems,
+    /// One entry a pipeline stage.
+    pub stages: Vec<StageEstimate>,
+    /// Why it is not a legal plan, or does not fit; empty for a plan that runs.
+    pub violations: Vec<String>,
+}
+
+/// Where a step goes, in picoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimeItems {
+    /// Forward and backward passes of the layers, embedding and head, recompute apart.
+    pub compute_ps: Time,
+    /// Forward passes run a second time.
+    pub recompute_ps: Time,
+    /// Tensor-parallel communication that is not hidden.
+    pub tensor_ps: Time,
+    /// Context-parallel communication that is not hidden.
+    pub context_ps: Time,
+    /// Expert all-to-all that is not hidden.
+    pub expert_ps: Time,
+    /// Gathers and reductions of sharded parameters in every micro-batch that are not hidden, and activation offload.
+    pub shard_ps: Time,
+    /// Pipeline sends on the device's own time line.
+    pub pipeline_ps: Time,
+    /// Waiting for other stages.
+    pub bubble_ps: Time,
+    /// Gradient reduction and parameter gathering that is not hidden.
+    pub data_ps: Time,
+    /// Gradient norm and optimizer step.
+    pub optimizer_ps: Time,
+}
+
+/// What one pipeline stage costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StageEstimate {
+    /// Forward pass of one micro-batch through all chunks, in picoseconds.
+    pub forward_ps: Time,
+    /// Backward pass of one micro-batch with its recompute, in picoseconds.
+    pub backward_ps: Time,
+    /// Memory by item.
+    pub memory: MemoryItems,
+    /// Sum of the items: what the driver shows at the peak.
+    pub memory_bytes: Bytes,
+    /// Sum of the items without `context`: what the framework's allocator hands out.
+    pub allocated_bytes: Bytes,
+    /// What a device of this chip offers, margin taken off.
+    pub capacity_bytes: Bytes,
+}
+
+/// Memory of one device of a stage at its peak, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryItems {
+    /// Parameters.
+    pub parameters: Bytes,
+    /// Gradients.
+    pub gradients: Bytes,
+    /// Optimizer state.
+    pub optimizer: Bytes,
+    /// Activations kept for the backward pass, of all micro-batches in flight.
+    pub activations: Bytes,
+    /// Logits and loss (last stage).
+    pub logits: Bytes,
+    /// Activations that exist only while one layer is computed (again).
+    pub working_set: Bytes,
+    /// Communication buffers: gathered parameters, gradient buckets, pipeline sends.
+    pub buffers: Bytes,
+    /// Device context, communicators and library workspaces, outside the allocator.
+    pub context: Bytes,
+}
+
+impl Plan {
+    /// How its stages are sharded.
+    pub fn shard(&self) -> Shard {
+        Shard {
+            dp: self.dp,
+            tp: self.tp,
+            sp: self.sp,
+            cp: self.cp,
+            ep: self.ep,
+            etp: self.etp,
+            mbs: self.mbs,
+            zero: self.zero,
+            shard_group: self.shard_group,
+        }
+    }
+
+    /// Micro-batches of one step.
+    pub fn micro_batches(&self, problem: &Problem) -> u64 {
+        problem.workload.global_batch_size / (self.mbs * self.dp)
+    }
+
+    /// Where stage `index` stands.
+    pub fn place(&self, problem: &Problem, index: usize) -> Place {
+        let before: u32 = self.stages[..index].iter().map(|s| s.layers).sum();
+        let stage = &self.stages[index];
+        Place {
+            pp: self.pp,
+            vpp: self.vpp,
+            schedule: self.schedule,
+            micro_batches: self.micro_batches(problem),
+            index: index as u64,
+            first: before / self.vpp as u32,
+            layers: stage.layers / self.vpp as u32,
+            recompute: stage.recompute,
+            offload: stage.offload,
+            optimizer_offload: self.optimizer_offload,
+        }
+    }
+}
+
+/// Prices for every kind of chip under one way of sharding; kinds that are not asked for are left out.
+pub struct Tables<'a> {
+    problem: &'a Problem,
+    kinds: Vec<Option<Table<'a>>>,
+}
+
+impl<'a> Tables<'a> {
+    /// Prices the kinds for which `wanted` holds.
+    pub fn new(problem: &'a Problem, shard: Shard, wanted: impl Fn(usize) -> bool) -> Tables<'a> {
+        let kinds = (0..problem.cluster.groups.len())
+            .map(|kind| wanted(kind).then(|| Table::new(problem, kind, shard)))
+            .collect();
+        Tables { problem, kinds }
+    }
+
+    /// The table of a kind.
+    ///
+    /// # Panics
+    /// When the kind was not asked for.
+    pub fn kind(&self, kind: usize) -> &Table<'a> {
+        self.kinds[kind].as_ref().expect("a table is built for every kind that a plan uses")
+    }
+
+    /// Sends of one micro-batch for each stage of a pipeline over `kinds`: to the next stage, and the gradient to
+    /// the previous one. The last stage's next is the first (its next chunk), and the reverse.
+    pub fn sends(&self, devices_per_stage: u64, kinds: &[usize]) -> Vec<(Time, Time)> {
+        let pp = kinds.len();
+        if pp == 1 {
+            return vec![(Time::ZERO, Time::ZERO)];
+        }
+        let send = |from: usize, to: usize| {
+            let (a, b) = (self.kind(kinds[from]).pricer(), self.kind(kinds[to]).pricer());
+            let bytes = a.boundary_bytes();
+            let seconds = if kinds[from] == kinds[to] {
+                a.fabric().send(bytes, devices_per_stage * from.abs_diff(to) as u64)
+            } else {
+                let link = self.problem.cluster.between_kinds.as_ref();
+                a.fabric().send_between(bytes, b.fabric(), link)
+            };
+            Time::from_seconds(seconds)
+        };
+        (0..pp).map(|i| (send(i, (i + 1) % pp), send(i, (i + pp - 1) % pp))).collect()
+    }
+}
+
+/// One step of a plan, priced.
+pub struct Step {
+    /// One entry a stage.
+    pub stages: Vec<StageCost>,
+    /// The same for the clock.
+    pub clocks: Vec<StageClock>,
+    /// How sends meet computation.
+    pub sends: Sends,
+    /// From the first pass to the last update.
+    pub time: Time,
+}
+
+impl Step {
+    /// Prices `plan`, which must pass [`check`] apart from its device count and memory.
+    pub fn new(tables: &Tables<'_>, plan: &Plan) -> Step {
+        let problem = tables.problem;
+        let sends = sends(problem, plan.schedule);
+        let kinds: Vec<usize> = plan.stages.iter().map(|s| s.chip as usize).collect();
+        let crossing = tables.sends(plan.devices_per_stage(), &kinds);
+        let (mut stages, mut clocks) = (Vec::new(), Vec::new());
+        for (i, s) in plan.stages.iter().enumerate() {
+            let place = plan.place(problem, i);
+            let table = tables.kind(s.chip as usize);
+            let cost = table.stage(&place);
+            clocks.push(StageClock {
+                chunks: (0..plan.vpp).map(|c| table.chunk(&place, c)).collect(),
+                send_forward: crossing[i].0,
+                send_backward: crossing[i].1,
+                tail: cost.tail(),
+            });
+            stages.push(cost);
+        }
+        let time = pipeline::makespan(plan.schedule, sends, &clocks, plan.micro_batches(problem));
+        Step { stages, clocks, sends, time }
+    }
+
+    /// Stages that lack memory, with what each lacks.
+    pub fn lacking(&self, tables: &Tables<'_>, plan: &Plan) -> Vec<(usize, Bytes)> {
+        self.stages
+            .iter()
+            .enumerate()
+            .map(|(i, s)| {
+                let capacity = tables.kind(plan.stages[i].chip as usize).capacity();
+                (i, s.memory.allocated().beyond(capacity))
+            })
+            .filter(|(_, lack)| *lack > Bytes::ZERO)
+            .collect()
+    }
+}
+
+/// How a schedule's sends meet computation in the problem's framework.
+pub fn sends(problem: &Problem, schedule: Schedule) -> Sends {
+    match schedule {
+        Schedule::OneFOneB | Schedule::GPipe => Sends::Blocking,
+        Schedule::Interleaved if !problem.framework.overlap.pipeline => Sends::Blocking,
+        Schedule::Interleaved | Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => Sends::Overlapped,
+    }
+}
+
+/// Estimates one step of `plan`.
+///
+/// # Errors
+/// When the plan breaks a rule of [`check`]. A plan that does not fit in memory is estimated, and its `violations`
+/// say what it lacks.
+pub fn estimate(problem: &Problem, plan: &Plan) -> Result<Estimate, Error> {
+    if let Some(first) = check(problem, plan).into_iter().next() {
+        return Err(Error::new("plan", first, "Change the plan so that the rule holds."));
+    }
+    let used = |kind: usize| plan.stages.iter().any(|s| s.chip as usize == kind);
+    let tables = Tables::new(problem, plan.shard(), used);
+    let step = Step::new(&tables, plan);
+    let violations = step
+        .lacking(&tables, plan)
+        .into_iter()
+        .map(|(stage, lack)| format!("stage {stage} lacks {:.2} GiB of memory", lack.gib()))
+        .chain((step.time == Time::MAX).then(|| "the step takes over 213 days".to_owned()))
+        .collect();
+    let seconds = step.time.seconds();
+    let peak: f64 = plan
+        .stages
+        .iter()
+        .map(|s| {
+            let peaks = &problem.cluster.groups[s.chip as usize].chip.peak_tflops;
+            peaks.bf16.or(peaks.fp16).unwrap_or(0.0) * 1e12 * plan.devices_per_stage() as f64
+        })
+        .sum();
+    let tokens = problem.workload.tokens();
+    let flops = problem.model.model_flops(tokens, problem.workload.sequence_length);
+    Ok(Estimate {
+        step_ps: step.time,
+        step_s: seconds,
+        tokens_per_s: tokens as f64 / seconds,
+        mfu: flops / seconds / peak,
+        time: items(&tables, plan, &step),
+        stages: step
+            .stages
+            .iter()
+            .enumerate()
+            .map(|(i, s)| StageEstimate {
+                forward_ps: s.forward,
+                backward_ps: s.backward,
+                memory: s.memory,
+                memory_bytes: s.memory.total(),
+                allocated_bytes: s.memory.allocated(),
+                capacity_bytes: tables.kind(plan.stages[i].chip as usize).capacity(),
+            })
+            .collect(),
+        violations,
+    })
+}
+
+/// Splits the step by cause, seen from the stage with the most work; what is left is waiting.
+fn items(tables: &Tables<'_>, plan: &Plan, step: &Step) -> TimeItems {
+    let problem = tables.problem;
+    let m = plan.micro_batches(problem);
+    let busy = |i: usize| {
+        let s = &step.stages[i];
+        (s.busy() + own_sends(plan, step, i)) * m + s.tail()
+    };
+    let slowest =
+        (0..step.stages.len()).max_by_key(|&i| (busy(i), std::cmp::Reverse(i))).unwrap_or(0);
+    let place = plan.place(problem, slowest);
+    let table = tables.kind(plan.stages[slowest].chip as usize);
+    let mut t = TimeItems::default();
+    for chunk in 0..plan.vpp {
+        let spent = table.spent(&place, chunk).1;
+        t.compute_ps += spent.passes.compute * m;
+        t.recompute_ps += spent.recompute.compute * m;
+        t.tensor_ps += (spent.passes.tensor + spent.recompute.tensor) * m;
+        t.context_ps += (spent.passes.context + spent.recompute.context) * m;
+        t.expert_ps += (spent.passes.expert + spent.recompute.expert) * m;
+        t.shard_ps += (spent.passes.shard + spent.recompute.shard + spent.offload) * m;
+    }
+    t.pipeline_ps = own_sends(plan, step, slowest) * m;
+    t.data_ps = step.stages[slowest].synchronise;
+    t.optimizer_ps = step.stages[slowest].update;
+    t.bubble_ps = step.time.beyond(t.sum());
+    t
+}
+
+/// Time of one micro-batch that a stage spends in its own sends.
+fn own_sends(plan: &Plan, step: &Step, i: usize) -> Time {
+    if step.sends == Sends::Overlapped {
+        return Time::ZERO;
+    }
+    let clock = &step.clocks[i];
+    let v = plan.vpp;
+    let forward = if i + 1 < step.clocks.len() { v } else { v - 1 };
+    let backward = if i > 0 { v } else { v - 1 };
+    clock.send_forward * forward + clock.send_backward * backward
+}
+
+/// The events of one step, at most `limit`, in order of their start.
+///
+/// # Errors
+/// As [`estimate`].
+pub fn timeline(problem: &Problem, plan: &Plan, limit: usize) -> Result<Vec<Event>, Error> {
+    estimate(problem, plan)?;
+    let used = |kind: usize| plan.stages.iter().any(|s| s.chip as usize == kind);
+    let tables = Tables::new(problem, plan.shard(), used);
+    let step = Step::new(&tables, plan);
+    let shown = plan.micro_batches(problem).min(SHOWN_ROUNDS * plan.pp);
+    Ok(pipeline::events(plan.schedule, step.sends, &step.clocks, shown, limit))
+}
+
+/// Rounds of `pp` micro-batches that a timeline shows: warm-up, steady state and cool-down.
+pub const SHOWN_ROUNDS: u64 = 8;
+
+impl TimeItems {
+    /// All parts together.
+    pub fn sum(&self) -> Time {
+        self.compute_ps
+            + self.recompute_ps
+            + self.tensor_ps
+            + self.context_ps
+            + self.expert_ps
+            + self.shard_ps
+            + self.pipeline_ps
+            + self.bubble_ps
+            + self.data_ps
+            + self.optimizer_ps
+    }
+}

@@ -1,0 +1,507 @@
+//! The pipeline's clock: when each pass of each stage runs, and so how long a step lasts.
+//!
+//! A schedule gives every stage an order of passes; a pass starts when the stage is free and what it needs has
+//! arrived. The step is the longest path through these events. GPipe has a closed form, as its two phases
+//! are flow shops with equal jobs. The others run the max-plus recurrence, cut short once a whole round of passes on
+//! every stage repeats the round before with one common shift: from there on the recurrence only repeats
+//! it (Baccelli et al., Synchronization and Linearity, 1992).
+
+use crate::spec::problem::Schedule;
+use crate::units::Time;
+
+/// Times of one model chunk for one micro-batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chunk {
+    /// Forward pass.
+    pub forward: Time,
+    /// Backward pass up to the gradient of the input, with recompute.
+    pub input_gradient: Time,
+    /// Gradient of the weights.
+    pub weight_gradient: Time,
+}
+
+impl Chunk {
+    /// The whole backward pass.
+    pub fn backward(self) -> Time {
+        self.input_gradient + self.weight_gradient
+    }
+}
+
+/// One stage as the clock sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StageClock {
+    /// Its chunks, first to last.
+    pub chunks: Vec<Chunk>,
+    /// Send of one micro-batch to the next stage.
+    pub send_forward: Time,
+    /// Send of one micro-batch's gradient to the previous stage.
+    pub send_backward: Time,
+    /// Work after the stage's last pass: gradient reduction that is not hidden.
+    pub tail: Time,
+}
+
+/// How sends meet computation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sends {
+    /// A stage waits for its own send: Megatron's 1F1B exchanges with both neighbours between passes.
+    Blocking,
+    /// A send only delays the receiver.
+    Overlapped,
+}
+
+/// A pass of the schedule, with when it ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Stage, from 0.
+    pub stage: usize,
+    /// Chunk of the stage, from 0.
+    pub chunk: usize,
+    /// Micro-batch, from 0.
+    pub micro_batch: u64,
+    /// What it does.
+    pub kind: Kind,
+    /// Start.
+    pub start: Time,
+    /// End.
+    pub end: Time,
+}
+
+/// What a pass does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Forward.
+    Forward,
+    /// Backward; gradient of the input alone where the schedule separates them.
+    Backward,
+    /// Gradient of the weights.
+    Weight,
+}
+
+/// Time from the first pass to the end of the last stage's tail.
+pub fn makespan(
+    schedule: Schedule,
+    sends: Sends,
+    stages: &[StageClock],
+    micro_batches: u64,
+) -> Time {
+    match schedule {
+        Schedule::GPipe => gpipe(sends, stages, micro_batches),
+        Schedule::OneFOneB | Schedule::Interleaved | Schedule::ZeroBubbleH1 => {
+            let order = Order::new(schedule, stages, micro_batches);
+            periodic(&order, sends, stages)
+        }
+        Schedule::ZeroBubbleV => greedy_v(stages, micro_batches, None),
+    }
+}
+
+/// The passes of the first `micro_batches` in order of their start, at most `limit` of them.
+pub fn events(
+    schedule: Schedule,
+    sends: Sends,
+    stages: &[StageClock],
+    micro_batches: u64,
+    limit: usize,
+) -> Vec<Event> {
+    let mut events = Vec::new();
+    if schedule == Schedule::ZeroBubbleV {
+        greedy_v(stages, micro_batches, Some(&mut events));
+    } else {
+        let mut run = Run::new(Order::new(schedule, stages, micro_batches), sends, stages);
+        run.record = Some(Vec::new());
+        run.finish();
+        events = run.record.unwrap_or_default();
+    }
+    events.sort_by_key(|e| (e.start, e.stage, e.end));
+    events.truncate(limit);
+    events
+}
+
+/// Fill, the slowest stage's other micro-batches, then the same backward: a permutation flow shop whose
+/// jobs are all alike.
+fn gpipe(sends: Sends, stages: &[StageClock], m: u64) -> Time {
+    let last = stages.len() - 1;
+    let mut fill = Time::ZERO;
+    let mut slowest = Time::ZERO;
+    let mut back = Time::ZERO;
+    let mut back_slowest = Time::ZERO;
+    let mut finish = Time::ZERO;
+    for (i, s) in stages.iter().enumerate() {
+        let own: Time = s.chunks.iter().map(|c| c.forward).sum();
+        let send = if i < last { s.send_forward } else { Time::ZERO };
+        fill += own + send;
+        slowest = slowest.max(match sends {
+            Sends::Blocking => own + send,
+            Sends::Overlapped => own,
+        });
+    }
+    for (i, s) in stages.iter().enumerate().rev() {
+        let own: Time = s.chunks.iter().map(|c| c.backward()).sum();
+        let send = if i > 0 { s.send_backward } else { Time::ZERO };
+        back_slowest = back_slowest.max(match sends {
+            Sends::Blocking => own + send,
+            Sends::Overlapped => own,
+        });
+        finish = finish.max(back + own + back_slowest * (m - 1) + s.tail);
+        back += own + send;
+    }
+    fill + slowest * (m - 1) + finish
+}
+
+/// Each stage's order of passes, told by index so that nothing is stored.
+#[derive(Clone, Copy, Debug)]
+struct Order {
+    schedule: Schedule,
+    pp: u64,
+    vpp: u64,
+    m: u64,
+}
+
+impl Order {
+    fn new(schedule: Schedule, stages: &[StageClock], m: u64) -> Order {
+        Order { schedule, pp: stages.len() as u64, vpp: stages[0].chunks.len() as u64, m }
+    }
+
+    /// Passes of one stage.
+    fn len(&self) -> u64 {
+        match self.schedule {
+            Schedule::ZeroBubbleH1 => 3 * self.m,
+            _ => 2 * self.m * self.vpp,
+        }
+    }
+
+    /// Passes of one stage in a round of `pp` micro-batches.
+    fn round(&self) -> u64 {
+        match self.schedule {
+            Schedule::ZeroBubbleH1 => 3 * self.pp,
+            _ => 2 * self.pp * self.vpp,
+        }
+    }
+
+    /// Forward passes before the first backward pass.
+    fn warm(&self, stage: u64) -> u64 {
+        let all = self.m * self.vpp;
+        match self.schedule {
+            Schedule::Interleaved => {
+                (2 * (self.pp - stage - 1) + (self.vpp - 1) * self.pp + 1).min(all)
+            }
+            Schedule::GPipe => all,
+            _ => (self.pp - stage).min(all),
+        }
+    }
+
+    /// Pass `n` of `stage`: what it does, its chunk and its micro-batch.
+    fn pass(&self, stage: u64, n: u64) -> (Kind, u64, u64) {
+        let warm = self.warm(stage);
+        if n < warm {
+            return self.chunked(Kind::Forward, n);
+        }
+        let j = n - warm;
+        if self.schedule == Schedule::ZeroBubbleH1 {
+            return self.zero_bubble_pass(stage, warm, j);
+        }
+        let steady = 2 * (self.m * self.vpp - warm);
+        if j < steady {
+            let kind = if j.is_multiple_of(2) { Kind::Backward } else { Kind::Forward };
+            let index = if kind == Kind::Backward { j / 2 } else { warm + j / 2 };
+            self.chunked(kind, index)
+        } else {
+            self.chunked(Kind::Backward, steady / 2 + (j - steady))
+        }
+    }
+
+    /// ZB-H1 after the warm-up: backward, the weight gradient of `stage` micro-batches ago, forward.
+    fn zero_bubble_pass(&self, stage: u64, warm: u64, mut j: u64) -> (Kind, u64, u64) {
+        // A stage may owe `stage` weight gradients: as much memory as the first stage holds.
+        let owed = stage.min(self.m);
+        for (weights, micro_batches) in [(0, owed), (1, self.m - owed)] {
+            let first = if weights == 0 { 0 } else { owed };
+            // Forward passes that are still left run beside the first of these backward passes.
+            let forwards = (self.m - warm).saturating_sub(first).min(micro_batches);
+            let full = forwards * (2 + weights);
+            if j < full {
+                let (k, slot) = (first + j / (2 + weights), j % (2 + weights));
+                return match (slot, weights) {
+                    (0, _) => (Kind::Backward, 0, k),
+                    (1, 1) => (Kind::Weight, 0, k - owed),
+                    _ => (Kind::Forward, 0, warm + k),
+                };
+            }
+            j -= full;
+            let rest = (micro_batches - forwards) * (1 + weights);
+            if j < rest {
+                let (k, slot) = (first + forwards + j / (1 + weights), j % (1 + weights));
+                return if slot == 0 {
+                    (Kind::Backward, 0, k)
+                } else {
+                    (Kind::Weight, 0, k - owed)
+                };
+            }
+            j -= rest;
+        }
+        (Kind::Weight, 0, self.m - owed + j)
+    }
+
+    /// Megatron's order: `pp` micro-batches through chunk 0, the same through chunk 1, and so on; backward
+    /// from the last chunk.
+    fn chunked(&self, kind: Kind, index: u64) -> (Kind, u64, u64) {
+        let round = self.pp * self.vpp;
+        let (group, within) = (index / round, index % round);
+        if self.vpp == 1 {
+            return (kind, 0, index);
+        }
+        let chunk = within / self.pp;
+        let chunk = if kind == Kind::Forward { chunk } else { self.vpp - 1 - chunk };
+        (kind, chunk, group * self.pp + within % self.pp)
+    }
+}
+
+/// The recurrence in progress: how far each stage is, and when each pass ended.
+struct Run<'a> {
+    order: Order,
+    sends: Sends,
+    stages: &'a [StageClock],
+    /// End of each forward and backward pass by virtual stage and micro-batch; 0 where not yet run.
+    forward: Vec<Time>,
+    backward: Vec<Time>,
+    next: Vec<u64>,
+    free: Vec<Time>,
+    /// Ends of every pass by stage, for the comparison of rounds.
+    ends: Vec<Vec<Time>>,
+    record: Option<Vec<Event>>,
+}
+
+impl<'a> Run<'a> {
+    fn new(order: Order, sends: Sends, stages: &'a [StageClock]) -> Run<'a> {
+        let (p, passes) = (stages.len(), (order.pp * order.vpp * order.m) as usize);
+        Run {
+            order,
+            sends,
+            stages,
+            forward: vec![Time::MAX; passes],
+            backward: vec![Time::MAX; passes],
+            next: vec![0; p],
+            free: vec![Time::ZERO; p],
+            ends: vec![Vec::with_capacity(order.len() as usize); p],
+            record: None,
+        }
+    }
+
+    /// Runs every pass; returns when the last tail ends.
+    fn finish(&mut self) -> Time {
+        let p = self.stages.len();
+        let mut left = p as u64 * self.order.len();
+        while left > 0 {
+            let before = left;
+            for stage in (0..p).chain((0..p).rev()) {
+                while self.next[stage] < self.order.len() && self.step(stage) {
+                    left -= 1;
+                }
+            }
+            debug_assert!(left < before, "a schedule must never wait for itself");
+            if left == before {
+                break;
+            }
+        }
+        (0..p).map(|i| self.free[i] + self.stages[i].tail).max().unwrap_or(Time::ZERO)
+    }
+
+    /// Runs the next pass of `stage` if what it needs has arrived.
+    fn step(&mut self, stage: usize) -> bool {
+        let (kind, chunk, micro_batch) = self.order.pass(stage as u64, self.next[stage]);
+        let (p, v) = (self.order.pp, self.order.vpp);
+        let virtual_stage = chunk * p + stage as u64;
+        let at = |virtual_stage: u64| (virtual_stage * self.order.m + micro_batch) as usize;
+        let here = &self.stages[stage];
+        let times = here.chunks[chunk as usize];
+        let split = self.order.schedule == Schedule::ZeroBubbleH1;
+        let (ready, work, send) = match kind {
+            Kind::Forward => {
+                let ready = if virtual_stage == 0 {
+                    Time::ZERO
+                } else {
+                    let before = self.forward[at(virtual_stage - 1)];
+                    if before == Time::MAX {
+                        return false;
+                    }
+                    before
+                        + self.delay(self.stages[((virtual_stage - 1) % p) as usize].send_forward)
+                };
+                let last = virtual_stage == p * v - 1;
+                (ready, times.forward, if last { Time::ZERO } else { here.send_forward })
+            }
+            Kind::Backward => {
+                let ready = if virtual_stage == p * v - 1 {
+                    self.forward[at(virtual_stage)]
+                } else {
+                    let after = self.backward[at(virtual_stage + 1)];
+                    if after == Time::MAX {
+                        return false;
+                    }
+                    after
+                        + self.delay(self.stages[((virtual_stage + 1) % p) as usize].send_backward)
+                };
+                let work = if split { times.input_gradient } else { times.backward() };
+                (ready, work, if virtual_stage == 0 { Time::ZERO } else { here.send_backward })
+            }
+            Kind::Weight => (Time::ZERO, times.weight_gradient, Time::ZERO),
+        };
+        let start = self.free[stage].max(ready);
+        let end = start + work + if self.sends == Sends::Blocking { send } else { Time::ZERO };
+        match kind {
+            Kind::Forward => self.forward[at(virtual_stage)] = end,
+            Kind::Backward => self.backward[at(virtual_stage)] = end,
+            Kind::Weight => {}
+        }
+        self.free[stage] = end;
+        self.ends[stage].push(end);
+        self.next[stage] += 1;
+        if let Some(record) = &mut self.record {
+            let end = start + work;
+            record.push(Event { stage, chunk: chunk as usize, micro_batch, kind, start, end });
+        }
+        true
+    }
+
+    fn delay(&self, send: Time) -> Time {
+        match self.sends {
+            Sends::Blocking => Time::ZERO,
+            Sends::Overlapped => send,
+        }
+    }
+
+    /// The common shift of one round if, on every stage, two successive rounds repeat the one before.
+    fn shift(&self) -> Option<Time> {
+        let round = self.order.round() as usize;
+        let mut shift = None;
+        for (stage, ends) in self.ends.iter().enumerate() {
+            let first = self.order.warm(stage as u64) as usize + round;
+            for n in first..first + 2 * round {
+                let step = *ends.get(n + round)? - ends[n];
+                if *shift.get_or_insert(step) != step {
+                    return None;
+                }
+            }
+        }
+        shift
+    }
+}
+
+/// Rounds that a shortened run must hold: warm-up, three rounds to compare, and the way out.
+const ROUNDS: u64 = 8;
+
+fn periodic(order: &Order, sends: Sends, stages: &[StageClock]) -> Time {
+    let mut rounds = ROUNDS;
+    loop {
+        let short = rounds * order.pp + order.m % order.pp;
+        if short >= order.m {
+            return Run::new(*order, sends, stages).finish();
+        }
+        let mut run = Run::new(Order { m: short, ..*order }, sends, stages);
+        let end = run.finish();
+        if let Some(shift) = run.shift() {
+            return end + shift * ((order.m - short) / order.pp);
+        }
+        rounds *= 2;
+    }
+}
+
+/// ZB-V: two chunks a stage in a V. Each stage runs, of what is ready, a backward pass before a forward pass
+/// before a weight gradient, and keeps at most `2 pp` chunk activations (arXiv:2405.15362, section 4).
+///
+/// Stages are alike, so after the first `4 pp` micro-batches the slowest stage works without a gap, and each further
+/// micro-batch adds its work.
+fn greedy_v(
+    stages: &[StageClock],
+    micro_batches: u64,
+    mut record: Option<&mut Vec<Event>>,
+) -> Time {
+    let p = stages.len();
+    let m = micro_batches.min(if record.is_some() { u64::MAX } else { 4 * p as u64 });
+    let per_micro_batch =
+        |s: &StageClock| -> Time { s.chunks.iter().map(|c| c.forward + c.backward()).sum() };
+    let slowest = stages.iter().map(per_micro_batch).max().unwrap_or(Time::ZERO);
+    let virtual_stages = 2 * p;
+    let owner = |v: usize| if v < p { v } else { 2 * p - 1 - v };
+    let at = |v: usize, b: u64| v * m as usize + b as usize;
+    let mut forward = vec![Time::MAX; virtual_stages * m as usize];
+    let mut backward = forward.clone();
+    let mut done = vec![[0u64; 6]; p]; // passes run: forward, backward, weight of each chunk
+    let mut free = vec![Time::ZERO; p];
+    let mut left = p as u64 * m * 6;
+    while left > 0 {
+        // The stage that can start something earliest goes next; ties by stage, then by preference.
+        let mut best: Option<(Time, usize, usize)> = None;
+        for stage in 0..p {
+            let held = done[stage][0] + done[stage][1] - done[stage][4] - done[stage][5];
+            for (rank, slot) in [3, 2, 1, 0, 5, 4].into_iter().enumerate() {
+                let chunk = slot % 2;
+                let b = done[stage][slot];
+                if b >= m {
+                    continue;
+                }
+                let v = if chunk == 0 { stage } else { 2 * p - 1 - stage };
+                let send = |from: usize, time: Time| {
+                    if owner(from) == stage {
+                        Time::ZERO
+                    } else {
+                        time
+                    }
+                };
+                let ready = match slot {
+                    0 | 1 if held >= 2 * p as u64 => Time::MAX,
+                    0 | 1 if v == 0 => Time::ZERO,
+                    0 | 1 => match forward[at(v - 1, b)] {
+                        Time::MAX => Time::MAX,
+                        t => t + send(v - 1, stages[owner(v - 1)].send_forward),
+                    },
+                    2 | 3 if v == 2 * p - 1 => forward[at(v, b)],
+                    2 | 3 => match backward[at(v + 1, b)] {
+                        Time::MAX => Time::MAX,
+                        t => t + send(v + 1, stages[owner(v + 1)].send_backward),
+                    },
+                    _ if done[stage][slot - 2] > b => Time::ZERO,
+                    _ => Time::MAX,
+                };
+                if ready == Time::MAX {
+                    continue;
+                }
+                let start = free[stage].max(ready);
+                let better = best.is_none_or(|(s, i, r)| {
+                    start < s || (start == s && i == stage && rank < rank_of(r))
+                });
+                if better {
+                    best = Some((start, stage, slot));
+                }
+            }
+        }
+        let Some((start, stage, slot)) = best else { break };
+        let chunk = slot % 2;
+        let times = stages[stage].chunks[chunk];
+        let b = done[stage][slot];
+        let v = if chunk == 0 { stage } else { 2 * p - 1 - stage };
+        let (work, kind) = match slot / 2 {
+            0 => (times.forward, Kind::Forward),
+            1 => (times.input_gradient, Kind::Backward),
+            _ => (times.weight_gradient, Kind::Weight),
+        };
+        let end = start + work;
+        match kind {
+            Kind::Forward => forward[at(v, b)] = end,
+            Kind::Backward => backward[at(v, b)] = end,
+            Kind::Weight => {}
+        }
+        if let Some(events) = record.as_deref_mut() {
+            events.push(Event { stage, chunk, micro_batch: b, kind, start, end });
+        }
+        free[stage] = end;
+        done[stage][slot] += 1;
+        left -= 1;
+    }
+    let end = (0..p).map(|i| free[i] + stages[i].tail).max().unwrap_or(Time::ZERO);
+    end + slowest * (micro_batches - m)
+}
+
+/// Preference of a ZB-V pass: inner chunk's backward first, weight gradients last.
+fn rank_of(slot: usize) -> usize {
+    [3, 2, 1, 0, 5, 4].iter().position(|&s| s == slot).unwrap_or(0)
+}

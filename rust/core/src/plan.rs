@@ -1,0 +1,236 @@
+//! What is answered: a complete plan, and whether it is one.
+
+use crate::spec::problem::{Problem, Schedule};
+use serde::{Deserialize, Serialize};
+
+/// A complete way to train: degrees, schedule, and for each pipeline stage its chip, layers and recompute.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Data-parallel replicas.
+    pub dp: u64,
+    /// Tensor-parallel degree.
+    pub tp: u64,
+    /// Sequence parallel: norms and residuals are split over the tensor-parallel group too.
+    pub sp: bool,
+    /// Context-parallel degree (ring attention).
+    pub cp: u64,
+    /// Expert-parallel degree; its group lies inside tp x cp x dp.
+    pub ep: u64,
+    /// Tensor-parallel degree inside an expert: 1, or `tp`.
+    pub etp: u64,
+    /// Pipeline stages.
+    pub pp: u64,
+    /// Model chunks a stage holds (interleaved schedules).
+    pub vpp: u64,
+    /// Sequences in one micro-batch.
+    pub mbs: u64,
+    /// What is sharded over the data-parallel group: 0 nothing, 1 optimizer state (distributed optimizer), 2 and
+    /// gradients, 3 and parameters (FSDP).
+    pub zero: u8,
+    /// Ranks over which ZeRO shards; at most dp x cp, smaller for hybrid sharding.
+    pub shard_group: u64,
+    /// Order of forward and backward passes.
+    pub schedule: Schedule,
+    /// Optimizer state and step on the host.
+    pub optimizer_offload: bool,
+    /// One entry a pipeline stage, first to last.
+    pub stages: Vec<Stage>,
+}
+
+/// One pipeline stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stage {
+    /// Index of its kind of chip in the cluster's groups.
+    pub chip: u32,
+    /// Transformer layers it holds; the first stage also holds the embedding, the last the head.
+    pub layers: u32,
+    /// What it computes again in the backward pass.
+    pub recompute: Recompute,
+    /// Layers whose activations wait in host memory.
+    pub offload: u32,
+}
+
+/// What a stage computes again in the backward pass instead of keeping it. Layer counts are a model chunk's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(tag = "granularity", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Recompute {
+    /// Nothing.
+    None,
+    /// The core of attention: scores, softmax, dropout and values.
+    Selective,
+    /// The first `layers` layers of each chunk, each from its own input.
+    Block {
+        /// Recomputed layers of a chunk.
+        layers: u32,
+    },
+    /// Every layer, in groups of `layers` that keep one input each.
+    Uniform {
+        /// Layers a group.
+        layers: u32,
+    },
+}
+
+impl Plan {
+    /// Devices that the plan uses.
+    pub fn devices(&self) -> u64 {
+        self.dp * self.tp * self.cp * self.pp
+    }
+
+    /// Devices of one stage.
+    pub fn devices_per_stage(&self) -> u64 {
+        self.dp * self.tp * self.cp
+    }
+}
+
+/// Why `plan` is not a legal plan for `problem`: every rule that it breaks, memory apart.
+///
+/// The rules are those of the launchers (Megatron-Core 0.16 argument checks): degrees divide heads, layers, batch and
+/// sequence; interleaving needs micro-batches divisible by the pipeline depth; sequence parallel needs tensor
+/// parallel.
+pub fn check(problem: &Problem, plan: &Plan) -> Vec<String> {
+    let mut broken = Vec::new();
+    let mut rule = |holds: bool, says: &dyn Fn() -> String| {
+        if !holds {
+            broken.push(says());
+        }
+    };
+    let (m, w, c) = (&problem.model, &problem.workload, &problem.cluster);
+    let degrees = [plan.dp, plan.tp, plan.cp, plan.ep, plan.etp, plan.pp, plan.vpp, plan.mbs];
+    if degrees.contains(&0) || degrees.iter().any(|&d| d > 1 << 30) || plan.shard_group == 0 {
+        return vec!["every degree must be from 1 to 2^30".to_owned()];
+    }
+    if plan.stages.len() as u64 != plan.pp {
+        return vec![format!("stages has {} entries for pp {}", plan.stages.len(), plan.pp)];
+    }
+    if let Some(s) = plan.stages.iter().find(|s| s.chip as usize >= c.groups.len()) {
+        return vec![format!("a stage names chip {}, the cluster has {}", s.chip, c.groups.len())];
+    }
+    let (heads, kv) = (u64::from(m.heads), u64::from(m.kv_heads));
+    rule(plan.devices() == c.devices, &|| {
+        format!("dp x tp x cp x pp is {} for {} devices", plan.devices(), c.devices)
+    });
+    rule(heads.is_multiple_of(plan.tp), &|| {
+        format!("tp {} does not divide {heads} heads", plan.tp)
+    });
+    rule(kv.is_multiple_of(plan.tp) || plan.tp.is_multiple_of(kv), &|| {
+        format!("tp {} and {kv} key heads do not divide each other", plan.tp)
+    });
+    rule(m.ffn_hidden.is_multiple_of(plan.tp), &|| {
+        format!("tp {} does not divide ffn_hidden {}", plan.tp, m.ffn_hidden)
+    });
+    rule(!plan.sp || plan.tp > 1, &|| "sequence parallel needs tp > 1".to_owned());
+    rule(m.moe.is_none() || plan.tp == 1 || plan.sp, &|| {
+        "experts with tp > 1 need sequence parallel".to_owned()
+    });
+    rule(plan.cp == 1 || w.sequence_length.is_multiple_of(2 * plan.cp), &|| {
+        format!("2 cp = {} does not divide the sequence {}", 2 * plan.cp, w.sequence_length)
+    });
+    rule(!plan.sp || (w.sequence_length / plan.cp).is_multiple_of(plan.tp), &|| {
+        format!("tp {} does not divide the sequence of a rank", plan.tp)
+    });
+    rule(w.global_batch_size.is_multiple_of(plan.mbs * plan.dp), &|| {
+        format!(
+            "mbs x dp = {} does not divide the batch {}",
+            plan.mbs * plan.dp,
+            w.global_batch_size
+        )
+    });
+    match &m.moe {
+        None => rule(plan.ep == 1 && plan.etp == 1, &|| "ep and etp need experts".to_owned()),
+        Some(moe) => {
+            rule(u64::from(moe.experts).is_multiple_of(plan.ep), &|| {
+                format!("ep {} does not divide {} experts", plan.ep, moe.experts)
+            });
+            rule(plan.etp == 1 || plan.etp == plan.tp, &|| "etp must be 1 or tp".to_owned());
+            rule(moe.expert_ffn.is_multiple_of(plan.etp), &|| {
+                format!("etp {} does not divide expert_ffn {}", plan.etp, moe.expert_ffn)
+            });
+            rule(plan.devices_per_stage().is_multiple_of(plan.ep * plan.etp), &|| {
+                format!("ep x etp = {} does not divide tp x cp x dp", plan.ep * plan.etp)
+            });
+        }
+    }
+    rule(plan.zero <= 3, &|| format!("zero goes from 0 to 3, found {}", plan.zero));
+    rule((plan.dp * plan.cp).is_multiple_of(plan.shard_group), &|| {
+        format!("shard_group {} does not divide dp x cp", plan.shard_group)
+    });
+    rule(plan.zero > 0 || plan.shard_group == 1, &|| "shard_group needs zero > 0".to_owned());
+    check_schedule(problem, plan, &mut rule);
+    check_stages(problem, plan, &mut rule);
+    broken
+}
+
+fn check_schedule(problem: &Problem, plan: &Plan, rule: &mut dyn FnMut(bool, &dyn Fn() -> String)) {
+    let micro_batches = problem.workload.global_batch_size / (plan.mbs * plan.dp).max(1);
+    let uniform = plan
+        .stages
+        .iter()
+        .all(|s| (s.chip, s.layers) == (plan.stages[0].chip, plan.stages[0].layers));
+    match plan.schedule {
+        Schedule::OneFOneB => rule(plan.vpp == 1, &|| "1f1b holds one chunk a stage".to_owned()),
+        Schedule::GPipe => {
+            rule(plan.vpp == 1 && plan.pp > 1, &|| "gpipe needs pp > 1 and vpp 1".to_owned());
+        }
+        Schedule::Interleaved => {
+            rule(plan.vpp > 1 && plan.pp > 1, &|| {
+                "interleaving needs pp > 1 and vpp > 1".to_owned()
+            });
+            rule(micro_batches.is_multiple_of(plan.pp), &|| {
+                format!("pp {} does not divide {micro_batches} micro-batches", plan.pp)
+            });
+        }
+        Schedule::ZeroBubbleH1 => {
+            rule(plan.vpp == 1 && plan.pp > 1, &|| "zb-h1 needs pp > 1 and vpp 1".to_owned());
+            rule(uniform, &|| "zero-bubble schedules need equal stages".to_owned());
+        }
+        Schedule::ZeroBubbleV => {
+            rule(plan.vpp == 2 && plan.pp > 1, &|| "zb-v needs pp > 1 and vpp 2".to_owned());
+            rule(uniform, &|| "zero-bubble schedules need equal stages".to_owned());
+        }
+    }
+}
+
+fn check_stages(problem: &Problem, plan: &Plan, rule: &mut dyn FnMut(bool, &dyn Fn() -> String)) {
+    let layers: u64 = plan.stages.iter().map(|s| u64::from(s.layers)).sum();
+    rule(layers == u64::from(problem.model.layers), &|| {
+        format!("the stages hold {layers} of {} layers", problem.model.layers)
+    });
+    for (i, s) in plan.stages.iter().enumerate() {
+        let chunk = u64::from(s.layers) / plan.vpp;
+        rule(s.layers > 0 && u64::from(s.layers).is_multiple_of(plan.vpp), &|| {
+            format!("stage {i}: vpp {} does not divide its {} layers", plan.vpp, s.layers)
+        });
+        rule(u64::from(s.offload) <= chunk, &|| format!("stage {i}: offload exceeds its layers"));
+        match s.recompute {
+            Recompute::None | Recompute::Selective => {}
+            Recompute::Block { layers } | Recompute::Uniform { layers } => {
+                rule(layers > 0 && u64::from(layers) <= chunk, &|| {
+                    format!("stage {i}: recompute of {layers} layers in a chunk of {chunk}")
+                });
+            }
+        }
+    }
+    let mixed = plan.stages.iter().any(|s| s.chip != plan.stages[0].chip);
+    for (kind, group) in problem.cluster.groups.iter().enumerate() {
+        let node = u64::from(group.chip.devices_per_node);
+        let of_kind = |s: &&Stage| s.chip as usize == kind;
+        let used = plan.stages.iter().filter(of_kind).count() as u64 * plan.devices_per_stage();
+        if used == 0 {
+            continue;
+        }
+        rule(used <= problem.available(kind), &|| {
+            format!("{used} {} are used of {}", group.chip.name, problem.available(kind))
+        });
+        let whole_nodes = !mixed && plan.tp.is_multiple_of(node);
+        rule(node.is_multiple_of(plan.tp) || whole_nodes, &|| {
+            format!("a tensor-parallel group of {} leaves its node of {node}", plan.tp)
+        });
+        let first = plan.stages.iter().position(|s| of_kind(&s)).unwrap_or(0);
+        let last = plan.stages.iter().rposition(|s| of_kind(&s)).unwrap_or(0);
+        rule(plan.stages[first..=last].iter().all(|s| of_kind(&s)), &|| {
+            format!("the stages of {} are not contiguous", group.chip.name)
+        });
+    }
+}

@@ -1,0 +1,130 @@
+//! Lower bounds on the step time of every completion of a partial plan.
+//!
+//! Two bounds. [`Continuous`] allows fractional layers: stage i cannot end before the stages ahead of it have passed
+//! one micro-batch down and up, and it has done its own work, so the step is at least
+//! `sum_{j<i} x_j / v + m x_i` with x_i its work for one micro-batch. The layers fit best when all these are equal; then
+//! `x_i = T/m (1 - 1/(m v))^i`. [`Tail`] is a complete label of the stages from i to the last, for the exact
+//! dynamic programme: each of its numbers is the length of a path through the schedule's events, so none
+//! exceeds the longest.
+
+use crate::spec::problem::Schedule;
+use crate::units::Time;
+
+/// Work of one stage for one micro-batch as the bounds see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Forward pass of all its chunks, with its own send when that blocks.
+    pub forward: Time,
+    /// Backward pass, likewise.
+    pub backward: Time,
+    /// Forward pass of the first chunk: what passes a micro-batch on.
+    pub first_forward: Time,
+    /// Backward pass of the first chunk.
+    pub first_backward: Time,
+    /// Backward pass up to the gradient of the input, where the schedule lets the weights' gradient wait.
+    pub until_input: Time,
+    /// Work after the last pass.
+    pub tail: Time,
+}
+
+/// The shape of a schedule for the bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Schedule.
+    pub schedule: Schedule,
+    /// Pipeline depth.
+    pub pp: u64,
+    /// Chunks a stage.
+    pub vpp: u64,
+    /// Micro-batches of a step.
+    pub micro_batches: u64,
+}
+
+/// Bound with fractional layers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Continuous {
+    /// `sum_i (1 - 1/(m v))^i / unit_i`: layers that a unit of time a micro-batch holds.
+    capacity: f64,
+    /// Layers' worth of fixed work: embedding, head, sends.
+    fixed: f64,
+    decay: f64,
+    ahead: f64,
+}
+
+impl Continuous {
+    /// No stage yet.
+    pub fn new(shape: Shape) -> Continuous {
+        // Zero-bubble and GPipe stages overlap differently: count no fill for them.
+        let ahead = match shape.schedule {
+            Schedule::OneFOneB | Schedule::Interleaved => {
+                1.0 - 1.0 / (shape.micro_batches * shape.vpp) as f64
+            }
+            Schedule::GPipe | Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => 1.0,
+        };
+        Continuous { ahead, decay: 1.0, ..Continuous::default() }
+    }
+
+    /// Adds a stage of `unit` seconds a layer and `fixed` seconds besides.
+    pub fn stage(&mut self, unit: f64, fixed: f64) {
+        self.capacity += self.decay / unit;
+        self.fixed += fixed / unit;
+        self.decay *= self.ahead;
+    }
+
+    /// Seconds that no plan with `layers` layers on these stages undercuts.
+    pub fn bound(&self, layers: f64, micro_batches: u64) -> f64 {
+        micro_batches as f64 * (layers + self.fixed) / self.capacity
+    }
+}
+
+/// Path lengths through the stages from one to the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tail {
+    /// Until the last tail ends.
+    pub end: Time,
+    /// Until the last backward pass of the first of these stages ends.
+    pub passes: Time,
+    /// One micro-batch down and up.
+    pub through: Time,
+}
+
+impl Tail {
+    /// Puts a stage before these; `index` is its position in the pipeline.
+    pub fn after(self, shape: Shape, index: u64, w: &Work) -> Tail {
+        let m = shape.micro_batches;
+        let own = match shape.schedule {
+            Schedule::OneFOneB => {
+                // Forward passes ahead of the first backward pass.
+                let warm = (shape.pp - index).min(m);
+                let busy = (w.forward + w.backward) * m;
+                // Waiting for the first micro-batch to come back, then all other work.
+                let fill = w.forward + self.through + w.backward * m + w.forward * (m - warm);
+                // All forward work, then the last micro-batch down and back.
+                let drain = w.forward * m + self.through + w.backward + w.backward * (m - warm);
+                // Both at once, when there is steady work between them.
+                let both = if m > warm {
+                    w.forward
+                        + self.through * 2
+                        + w.backward
+                        + (w.forward + w.backward) * (m - warm)
+                } else {
+                    Time::ZERO
+                };
+                busy.max(fill).max(drain).max(both)
+            }
+            Schedule::GPipe => w.forward * m + self.through + w.backward * m,
+            Schedule::Interleaved => (w.forward + w.backward) * m,
+            Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => (w.forward + w.until_input) * m,
+        };
+        let (down, up) = (w.first_forward, w.first_backward);
+        let passes = own.max(down + self.passes + up);
+        let all_work = (w.forward + w.backward) * m;
+        let end = (passes.max(all_work) + w.tail).max(down + self.end);
+        Tail { end, passes, through: down + self.through + up }
+    }
+
+    /// Whether no number of the other is smaller.
+    pub fn dominates(&self, other: &Tail) -> bool {
+        self.end <= other.end && self.passes <= other.passes && self.through <= other.through
+    }
+}

@@ -1,0 +1,116 @@
+//! How the best is found: the whole space, in order of a lower bound, until the bound passes the N-th best.
+
+pub mod bound;
+pub mod enumerate;
+pub mod nearest;
+pub mod report;
+pub mod space;
+pub mod stages;
+pub mod watch;
+
+use crate::estimate::estimate;
+use crate::spec::problem::Problem;
+use report::{Cut, Ranked, Report, StopReason, REPORT_SCHEMA};
+use watch::Watch;
+
+/// The best plans for `problem`, with what was cut and why.
+///
+/// Every returned plan passes [`crate::plan::check`], fits in memory, and carries its estimate. When the search
+/// runs to its end the report does not depend on the number of threads.
+pub fn search(problem: Problem, watch: &Watch) -> Report {
+    let mut notes = notes(&problem);
+    let available: u64 = (0..problem.cluster.groups.len())
+        .map(|kind| problem.available(kind))
+        .fold(0, u64::saturating_add);
+    if available < problem.cluster.devices {
+        let infeasible = nearest::too_few_devices(&problem, available);
+        return report(
+            problem,
+            Vec::new(),
+            Default::default(),
+            Some(infeasible),
+            notes,
+            None,
+            watch,
+        );
+    }
+    let found = enumerate::enumerate(&problem, watch);
+    let first = found.best.first();
+    let ranked: Vec<Ranked> = found
+        .best
+        .into_list()
+        .into_iter()
+        .map(|(time, plan)| {
+            // Only the estimate judges: each plan is priced again from nothing.
+            let estimate = estimate(&problem, &plan).expect("the search proposes legal plans");
+            assert_eq!(estimate.step_ps, time, "search and estimate must agree");
+            Ranked { plan, estimate }
+        })
+        .collect();
+    let infeasible = (ranked.is_empty() && !watch.stopped())
+        .then(|| nearest::why_nothing(&problem, &found.counters));
+    let gap = match (first, found.open) {
+        (Some(best), Some(open)) => Some(best.beyond(open).seconds() / best.seconds()),
+        (Some(_), None) => Some(0.0),
+        (None, _) => None,
+    };
+    if found.counters.cut.contains_key(&Cut::Unreached) {
+        notes.push(
+            "the search was stopped: classes counted as unreached may hold better plans".into(),
+        );
+    }
+    report(problem, ranked, found.counters, infeasible, notes, gap, watch)
+}
+
+fn report(
+    problem: Problem,
+    ranked: Vec<Ranked>,
+    counters: report::Counters,
+    infeasible: Option<report::Infeasible>,
+    notes: Vec<String>,
+    gap: Option<f64>,
+    watch: &Watch,
+) -> Report {
+    let complete = !counters.cut.contains_key(&Cut::Unreached);
+    Report {
+        schema: REPORT_SCHEMA.into(),
+        problem,
+        ranked,
+        stop: match (complete, watch.interrupted()) {
+            (true, _) => StopReason::Complete,
+            (false, true) => StopReason::Interrupted,
+            (false, false) => StopReason::Time,
+        },
+        proved: complete,
+        gap,
+        counters,
+        infeasible,
+        notes,
+    }
+}
+
+/// Roundings and weak figures that bear on the result.
+fn notes(problem: &Problem) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (kind, group) in problem.cluster.groups.iter().enumerate() {
+        let chip = &group.chip;
+        if let Some(limit) = group.limit {
+            let whole = problem.available(kind);
+            if whole < limit {
+                notes.push(format!(
+                    "{}: the limit {limit} is rounded down to {whole}, whole nodes of {}",
+                    chip.name, chip.devices_per_node
+                ));
+            }
+        }
+        notes.extend(chip.caveats.iter().map(|caveat| format!("{}: {caveat}", chip.name)));
+    }
+    let (m, w) = (&problem.model, &problem.workload);
+    if w.sequence_length > m.max_positions {
+        notes.push(format!(
+            "sequence {} is beyond the {} positions that {} was trained for",
+            w.sequence_length, m.max_positions, m.name
+        ));
+    }
+    notes
+}

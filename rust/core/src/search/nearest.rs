@@ -1,0 +1,193 @@
+//! Why there is no plan, and what comes nearest.
+
+use super::report::{Counters, Infeasible, Ranked};
+use super::space::{self, Cell};
+use crate::estimate::{estimate, Step, Tables};
+use crate::plan::{check, Plan, Recompute, Stage};
+use crate::spec::problem::{Granularity, Problem, Schedule};
+use crate::units::Bytes;
+
+/// The limits give fewer devices than the job asks for.
+pub fn too_few_devices(problem: &Problem, available: u64) -> Infeasible {
+    let limited: Vec<&str> = problem
+        .cluster
+        .groups
+        .iter()
+        .filter(|g| g.limit.is_some())
+        .map(|g| g.chip.name.as_str())
+        .collect();
+    let missing = problem.cluster.devices - available;
+    Infeasible::Devices {
+        asked: problem.cluster.devices,
+        available,
+        cure: format!(
+            "Raise the limit of {} by {missing} devices in whole nodes, or ask for {available}.",
+            limited.join(" or ")
+        ),
+    }
+}
+
+/// Why a complete search found nothing: memory if any class was legal, degrees otherwise.
+pub fn why_nothing(problem: &Problem, _counters: &Counters) -> Infeasible {
+    match nearest_miss(problem) {
+        Some((plan, stage, lack)) => {
+            let estimate = estimate(problem, &plan).expect("the nearest miss is a legal plan");
+            Infeasible::Memory {
+                nearest: Box::new(Ranked { plan, estimate }),
+                stage: stage as u32,
+                lacks_gib: lack.gib(),
+            }
+        }
+        None => Infeasible::Factorisation {
+            nearest_devices: nearest_devices(problem),
+            nearest_batch: nearest_batch(problem),
+        },
+    }
+}
+
+/// Of the legal plans with micro-batches as small as allowed, layers spread evenly and as much recompute and sharding
+/// as the options allow, the one whose worst stage lacks least.
+fn nearest_miss(problem: &Problem) -> Option<(Plan, usize, Bytes)> {
+    let mut nearest: Option<(Plan, usize, Bytes)> = None;
+    for cell in space::cells(problem.cluster.devices) {
+        if space::cut_cell(problem, cell).is_some() {
+            continue;
+        }
+        for plan in frugal_plans(problem, cell) {
+            if !check(problem, &plan).is_empty() {
+                continue;
+            }
+            let tables = Tables::new(problem, plan.shard(), |k| {
+                plan.stages.iter().any(|s| s.chip as usize == k)
+            });
+            let step = Step::new(&tables, &plan);
+            let worst = step.lacking(&tables, &plan).into_iter().max_by_key(|&(_, lack)| lack);
+            if let Some((stage, lack)) = worst {
+                if nearest.as_ref().is_none_or(|(_, _, least)| lack < *least) {
+                    nearest = Some((plan, stage, lack));
+                }
+            }
+        }
+    }
+    nearest
+}
+
+/// The plans of a cell that need least memory, for each composition of kinds, way to recompute and sp.
+fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
+    let o = &problem.options;
+    let axes = space::axes(problem, cell);
+    let layers = problem.model.layers;
+    let allowed = |g| o.recompute.is_empty() || o.recompute.contains(&g);
+    let deepest = layers.div_ceil(cell.pp as u32);
+    let recompute: Vec<Recompute> = [
+        (Granularity::None, Recompute::None),
+        (Granularity::Selective, Recompute::Selective),
+        (Granularity::Block, Recompute::Block { layers: deepest }),
+        (Granularity::Uniform, Recompute::Uniform { layers: 1 }),
+    ]
+    .into_iter()
+    .filter_map(|(g, r)| allowed(g).then_some(r))
+    .collect();
+    let sharding = axes
+        .sharding
+        .iter()
+        .copied()
+        .filter(|&s| space::cut_sharding(problem, cell, s).is_none())
+        .max();
+    let mut plans = Vec::new();
+    let Some((zero, shard_group)) = sharding else { return plans };
+    for &sp in &axes.sp {
+        for &ep in &axes.ep {
+            let smallest = axes
+                .mbs
+                .iter()
+                .copied()
+                .find(|&mbs| space::cut_shard(problem, cell, sp, ep, mbs).is_none());
+            let Some(mbs) = smallest else { continue };
+            space::each_composition(problem.cluster.groups.len(), cell.pp, &mut |runs| {
+                // One border is enough to see what is missing; more would only be slower to list.
+                if runs.len() > 2 || plans.len() >= 4096 {
+                    return;
+                }
+                let chips: Vec<usize> = runs
+                    .iter()
+                    .flat_map(|&(kind, n)| std::iter::repeat_n(kind, n as usize))
+                    .collect();
+                for &recompute in &recompute {
+                    plans.push(Plan {
+                        dp: cell.dp,
+                        tp: cell.tp,
+                        sp,
+                        cp: cell.cp,
+                        ep,
+                        etp: space::expert_tensor_parallel(problem, cell.tp),
+                        pp: cell.pp,
+                        vpp: 1,
+                        mbs,
+                        zero,
+                        shard_group,
+                        schedule: Schedule::OneFOneB,
+                        optimizer_offload: o.optimizer_offload,
+                        stages: even_stages(layers, &chips, recompute),
+                    });
+                }
+            });
+        }
+    }
+    plans
+}
+
+/// Layers spread as evenly as they go, the later stages taking the remainder.
+fn even_stages(layers: u32, chips: &[usize], recompute: Recompute) -> Vec<Stage> {
+    let (pp, extra) = (chips.len() as u32, layers % chips.len() as u32);
+    chips
+        .iter()
+        .enumerate()
+        .map(|(i, &chip)| Stage {
+            chip: chip as u32,
+            layers: layers / pp + u32::from(i as u32 >= pp - extra),
+            recompute,
+            offload: 0,
+        })
+        .collect()
+}
+
+/// Whether some class of a problem is legal, memory apart.
+fn has_legal_class(problem: &Problem) -> bool {
+    space::cells(problem.cluster.devices).into_iter().any(|cell| {
+        space::cut_cell(problem, cell).is_none()
+            && frugal_plans(problem, cell).iter().any(|plan| check(problem, plan).is_empty())
+    })
+}
+
+/// Steps tried on each side when looking for a nearest value.
+const STEPS: u64 = 512;
+
+/// The nearest device count, in whole nodes, for which some class is legal.
+fn nearest_devices(problem: &Problem) -> Option<u64> {
+    let node = problem.cluster.groups.iter().map(|g| u64::from(g.chip.devices_per_node)).min()?;
+    let asked = problem.cluster.devices;
+    (1..=STEPS)
+        .flat_map(|n| [asked.checked_sub(n * node), asked.checked_add(n * node)])
+        .flatten()
+        .filter(|&devices| devices > 0)
+        .find(|&devices| {
+            let mut other = problem.clone();
+            other.cluster.devices = devices;
+            has_legal_class(&other)
+        })
+}
+
+/// The nearest global batch for which some class is legal on the devices asked for.
+fn nearest_batch(problem: &Problem) -> Option<u64> {
+    let asked = problem.workload.global_batch_size;
+    (1..=STEPS)
+        .flat_map(|n| [asked.checked_sub(n), asked.checked_add(n)])
+        .flatten()
+        .filter(|&batch| batch > 0)
+        .find(|&batch| {
+            let mut other = problem.clone();
+            other.workload.global_batch_size = batch;
+            has_legal_class(&other)
+        })
+}

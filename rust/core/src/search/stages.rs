@@ -1,0 +1,608 @@
+//! The best layer split, recompute and offload of one class, exactly.
+//!
+//! Stages are taken from the last to the first. A label is a lower bound on the clock of the stages from one to the last
+//! ([`Tail`]); labels of the same layers and recompute are kept when none dominates them. Recompute is one choice a kind
+//! of chip, so a label carries its kind's choice until the kind's first stage. The label with the smallest
+//! end bounds the class from below; its plan is estimated, and where the estimate is longer than the label every split whose
+//! bound is below the best estimate is estimated too, so the answer is the optimum of the estimate, not of the bound.
+
+use super::bound::{Continuous, Shape, Tail, Work};
+use super::report::{Counters, Cut};
+use crate::estimate::pipeline::Sends;
+use crate::estimate::stage::{Place, Table};
+use crate::estimate::{sends, Step, Tables};
+use crate::plan::{Plan, Recompute, Stage};
+use crate::spec::problem::{Granularity, Problem, Schedule};
+use crate::units::Time;
+
+/// A class: degrees and schedule, and the kind of chip of each stage.
+pub struct Class<'a> {
+    /// The question.
+    pub problem: &'a Problem,
+    /// Prices of every kind in `kinds`.
+    pub tables: &'a Tables<'a>,
+    /// The same with every layer as cheap, and as dear, as any, where layers differ: bounds for any range of them.
+    pub extremes: &'a [Option<(Table<'a>, Table<'a>)>],
+    /// The plan without its stages.
+    pub degrees: &'a Plan,
+    /// Kind of each stage.
+    pub kinds: &'a [usize],
+}
+
+/// The optimum of a class, or why it has none that matters.
+pub enum Outcome {
+    /// The best plan and its time.
+    Found(Plan, Time),
+    /// Cut.
+    Cut(Cut),
+}
+
+/// A choice of recompute and offload for one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Choice {
+    recompute: Recompute,
+    offload: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Label {
+    tail: Tail,
+    layers: u32,
+    choice: usize,
+    /// Index of the label of the next stage.
+    next: usize,
+}
+
+/// Finds the best plan of a class, unless it is no better than `limit`.
+pub fn solve(class: &Class<'_>, limit: Time, counters: &mut Counters) -> Outcome {
+    let options = &class.problem.options;
+    let mut best: Option<(Plan, Time)> = None;
+    let mut cut = Cut::Memory;
+    for optimizer_offload in [false, true] {
+        if optimizer_offload && !options.optimizer_offload {
+            continue;
+        }
+        let limit = best.as_ref().map_or(limit, |(_, time)| Time(time.0.saturating_sub(1)));
+        match Solver::new(class, optimizer_offload, limit).run(counters) {
+            Outcome::Found(plan, time) => best = Some((plan, time)),
+            Outcome::Cut(reason) => {
+                if reason == Cut::Bound {
+                    cut = Cut::Bound;
+                }
+            }
+        }
+    }
+    best.map_or(Outcome::Cut(cut), |(plan, time)| Outcome::Found(plan, time))
+}
+
+struct Solver<'a, 'c> {
+    class: &'c Class<'a>,
+    shape: Shape,
+    optimizer_offload: bool,
+    limit: Time,
+    sends: Sends,
+    crossing: Vec<(Time, Time)>,
+    /// Layers of one chunk row: what the stages share.
+    layers: u32,
+    uniform: bool,
+    /// Choices of each stage's kind; stages of one kind share the list.
+    choices: Vec<Vec<Choice>>,
+    /// Most layers of a chunk that each stage can hold under each choice.
+    caps: Vec<Vec<u32>>,
+    memo: Vec<Vec<Option<Option<Work>>>>,
+}
+
+impl<'a, 'c> Solver<'a, 'c> {
+    fn new(class: &'c Class<'a>, optimizer_offload: bool, limit: Time) -> Self {
+        let (problem, d) = (class.problem, class.degrees);
+        let shape = Shape {
+            schedule: d.schedule,
+            pp: d.pp,
+            vpp: d.vpp,
+            micro_batches: d.micro_batches(problem),
+        };
+        let layers = problem.model.layers / d.vpp as u32;
+        Solver {
+            class,
+            shape,
+            optimizer_offload,
+            limit,
+            sends: sends(problem, d.schedule),
+            crossing: class.tables.sends(d.devices_per_stage(), class.kinds),
+            layers,
+            uniform: class.kinds.iter().all(|&k| class.tables.kind(k).uniform()),
+            choices: Vec::new(),
+            caps: Vec::new(),
+            memo: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, counters: &mut Counters) -> Outcome {
+        counters.bounds += 1;
+        if self.continuous() > self.limit.seconds() * (1.0 + 1e-9) {
+            return Outcome::Cut(Cut::Bound);
+        }
+        let o = &self.class.problem.options;
+        let one_kind = self.class.kinds.iter().all(|&k| k == self.class.kinds[0]);
+        let zero_bubble =
+            matches!(self.shape.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+        if zero_bubble || (one_kind && !o.uneven_layers) || self.shape.pp == 1 {
+            self.even(counters)
+        } else {
+            self.uneven(counters)
+        }
+    }
+
+    /// The bound with fractional layers and no recompute.
+    fn continuous(&self) -> f64 {
+        let mut bound = Continuous::new(self.shape);
+        for (i, &kind) in self.class.kinds.iter().enumerate() {
+            let sends = self.own_sends(i).seconds();
+            bound.stage(self.class.tables.kind(kind).unit(), sends);
+        }
+        bound.bound(f64::from(self.class.problem.model.layers), self.shape.micro_batches)
+    }
+
+    /// Time of one micro-batch that stage `i` spends in its own sends.
+    fn own_sends(&self, i: usize) -> Time {
+        if self.sends == Sends::Overlapped {
+            return Time::ZERO;
+        }
+        let (down, up) = self.send_counts(i);
+        self.crossing[i].0 * down + self.crossing[i].1 * up
+    }
+
+    fn send_counts(&self, i: usize) -> (u64, u64) {
+        let v = self.shape.vpp;
+        (if i + 1 < self.class.kinds.len() { v } else { v - 1 }, if i > 0 { v } else { v - 1 })
+    }
+
+    fn place(&self, i: usize, first: u32, layers: u32, choice: Choice) -> Place {
+        Place {
+            pp: self.shape.pp,
+            vpp: self.shape.vpp,
+            schedule: self.shape.schedule,
+            micro_batches: self.shape.micro_batches,
+            index: i as u64,
+            first,
+            layers,
+            recompute: choice.recompute,
+            offload: choice.offload,
+            optimizer_offload: self.optimizer_offload,
+        }
+    }
+
+    /// A stage's work, or nothing when it does not fit.
+    fn price(&self, table: &Table<'_>, place: &Place) -> Option<Work> {
+        let cost = table.stage(place);
+        if cost.memory.allocated() > table.capacity() {
+            return None;
+        }
+        let i = place.index as usize;
+        let (down, up) = self.send_counts(i);
+        let (to_next, to_previous) = self.crossing[i];
+        let first = table.chunk(place, 0);
+        let split = matches!(self.shape.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+        let first_backward = if split { first.input_gradient } else { first.backward() };
+        let until_input = if split {
+            (0..place.vpp).map(|c| table.chunk(place, c).input_gradient).sum()
+        } else {
+            cost.backward
+        };
+        let last = i + 1 == self.class.kinds.len();
+        let (forward, backward, out, back) = match self.sends {
+            Sends::Blocking => (
+                cost.forward + to_next * down,
+                cost.backward + to_previous * up,
+                if last { Time::ZERO } else { to_next },
+                if i == 0 { Time::ZERO } else { to_previous },
+            ),
+            Sends::Overlapped => (
+                cost.forward,
+                cost.backward,
+                if last { Time::ZERO } else { to_next },
+                if last { Time::ZERO } else { self.crossing[i + 1].1 },
+            ),
+        };
+        Some(Work {
+            forward,
+            backward,
+            first_forward: first.forward + out,
+            first_backward: first_backward + back,
+            until_input,
+            tail: cost.tail(),
+        })
+    }
+
+    fn table(&self, i: usize) -> &Table<'a> {
+        self.class.tables.kind(self.class.kinds[i])
+    }
+
+    /// Whether the options allow a granularity.
+    fn allowed(&self, g: Granularity) -> bool {
+        let list = &self.class.problem.options.recompute;
+        list.is_empty() || list.contains(&g)
+    }
+
+    /// Every choice for chunks of at most `most` layers, each family from the fastest on.
+    ///
+    /// Activations are offloaded only without a pipeline and without recompute, as Megatron-Core allows.
+    fn all_choices(&self, most: u32) -> Vec<Choice> {
+        let plain = |recompute| Choice { recompute, offload: 0 };
+        let mut list = Vec::new();
+        if self.allowed(Granularity::None) {
+            list.push(plain(Recompute::None));
+            if self.class.problem.options.activation_offload && self.shape.pp == 1 {
+                list.extend(
+                    (1..=most).map(|offload| Choice { recompute: Recompute::None, offload }),
+                );
+            }
+        }
+        if self.allowed(Granularity::Selective) {
+            list.push(plain(Recompute::Selective));
+        }
+        if self.allowed(Granularity::Block) {
+            list.extend((1..=most).map(|layers| plain(Recompute::Block { layers })));
+        }
+        if self.allowed(Granularity::Uniform) {
+            list.extend((1..=most).map(|layers| plain(Recompute::Uniform { layers })));
+        }
+        list
+    }
+
+    /// Equal stages: the fastest choice that fits, of each family the first.
+    fn even(&mut self, counters: &mut Counters) -> Outcome {
+        let per_stage = self.layers / self.shape.pp as u32;
+        let mut best: Option<(Plan, Time)> = None;
+        let mut fits_somewhere = false;
+        let mut settled: Vec<(std::mem::Discriminant<Recompute>, bool)> = Vec::new();
+        for choice in self.all_choices(per_stage) {
+            // Within a family more recompute or offload is never faster: the first that fits is its best.
+            let family = (std::mem::discriminant(&choice.recompute), choice.offload > 0);
+            if settled.contains(&family) {
+                continue;
+            }
+            let mut tail = Tail::default();
+            let fits = (0..self.class.kinds.len()).rev().all(|i| {
+                let place = self.place(i, i as u32 * per_stage, per_stage, choice);
+                let work = self.price(self.table(i), &place);
+                if let Some(work) = &work {
+                    tail = tail.after(self.shape, i as u64, work);
+                }
+                work.is_some()
+            });
+            if !fits {
+                continue;
+            }
+            settled.push(family);
+            fits_somewhere = true;
+            counters.bounds += 1;
+            let limit = best.as_ref().map_or(self.limit, |(_, t)| self.limit.min(*t));
+            if tail.end <= limit {
+                let plan = self.plan(&vec![(per_stage, choice); self.class.kinds.len()]);
+                let time = Step::new(self.class.tables, &plan).time;
+                counters.estimates += 1;
+                if time <= self.limit && best.as_ref().is_none_or(|(_, t)| time < *t) {
+                    best = Some((plan, time));
+                }
+            }
+            if choice.recompute == Recompute::None && choice.offload == 0 {
+                // Nothing is faster than no recompute at all.
+                break;
+            }
+        }
+        match best {
+            Some((plan, time)) => Outcome::Found(plan, time),
+            None => Outcome::Cut(if fits_somewhere { Cut::Bound } else { Cut::Memory }),
+        }
+    }
+
+    fn plan(&self, stages: &[(u32, Choice)]) -> Plan {
+        let mut plan = self.class.degrees.clone();
+        plan.optimizer_offload = self.optimizer_offload;
+        plan.stages = stages
+            .iter()
+            .zip(self.class.kinds)
+            .map(|(&(layers, choice), &kind)| Stage {
+                chip: kind as u32,
+                layers: layers * plan.vpp as u32,
+                recompute: choice.recompute,
+                offload: choice.offload,
+            })
+            .collect();
+        plan
+    }
+
+    /// Most layers that stage `i` holds under a choice, with memory and, if `timed`, within the limit.
+    fn cap(&self, i: usize, choice: Choice, timed: bool) -> u32 {
+        self.cap_by(self.extremes(i).0, i, choice, timed)
+    }
+
+    /// Tables that bound a stage's cost from below and above, wherever its layers lie.
+    fn extremes(&self, i: usize) -> (&Table<'a>, &Table<'a>) {
+        match &self.class.extremes[self.class.kinds[i]] {
+            Some((lightest, heaviest)) => (lightest, heaviest),
+            None => (self.table(i), self.table(i)),
+        }
+    }
+
+    fn cap_by(&self, table: &Table<'a>, i: usize, choice: Choice, timed: bool) -> u32 {
+        let holds = |layers: u32| {
+            let place = self.place(i, 0, layers, choice);
+            self.price(table, &place).is_some_and(|w| {
+                !timed || (w.forward + w.backward) * self.shape.micro_batches + w.tail <= self.limit
+            })
+        };
+        let (mut low, mut high) = (0, self.layers - (self.shape.pp as u32 - 1));
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            if holds(middle) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        low
+    }
+
+    /// Splits of any shape.
+    fn uneven(&mut self, counters: &mut Counters) -> Outcome {
+        let pp = self.class.kinds.len();
+        if !self.prepare_choices(true) {
+            return Outcome::Cut(if self.limit < Time::MAX && self.prepare_choices(false) {
+                Cut::Bound
+            } else {
+                Cut::Memory
+            });
+        }
+        counters.bounds += 1;
+        let most: Vec<u32> =
+            self.caps.iter().map(|caps| caps.iter().copied().max().unwrap_or(0)).collect();
+        let mut labels: Vec<Vec<Vec<Label>>> = vec![Vec::new(); pp];
+        let mut behind = 0u32;
+        for i in (0..pp).rev() {
+            behind += most[i];
+            let ahead: u32 = most[..i].iter().sum();
+            let after = (pp - 1 - i) as u32;
+            let lowest = (i as u32).max(self.layers.saturating_sub(behind));
+            let highest = (self.layers - after - 1).min(ahead);
+            let mut row = vec![Vec::new(); self.layers as usize + 1];
+            for first in lowest..=highest {
+                row[first as usize] = self.labels_at(i, first, labels.get(i + 1));
+            }
+            labels[i] = row;
+        }
+        let Some(root) = (0..labels[0][0].len()).min_by_key(|&n| (labels[0][0][n].tail.end, n))
+        else {
+            return Outcome::Cut(Cut::Bound);
+        };
+        let bound = labels[0][0][root].tail.end;
+        let mut stages = Vec::with_capacity(pp);
+        let (mut first, mut at) = (0u32, root);
+        for (i, row) in labels.iter().enumerate() {
+            let label = row[first as usize][at];
+            stages.push((label.layers, self.choices[i][label.choice]));
+            first += label.layers;
+            at = label.next;
+        }
+        let plan = self.plan(&stages);
+        let time = Step::new(self.class.tables, &plan).time;
+        counters.estimates += 1;
+        let mut best = (plan, time);
+        if time > bound {
+            let ceiling = time.min(Time(self.limit.0.saturating_add(1)));
+            let mut descent = Descent { labels: &labels, best: None, ceiling };
+            self.descend(&mut descent, &mut Vec::new(), &mut Vec::new(), 0, counters);
+            if let Some(found) = descent.best {
+                best = found;
+            }
+        }
+        if best.1 > self.limit {
+            return Outcome::Cut(Cut::Bound);
+        }
+        Outcome::Found(best.0, best.1)
+    }
+
+    /// Fills `choices` and `caps`; false when the stages cannot hold the model.
+    ///
+    /// A choice is left out when another of its family that is never slower holds as much on every stage.
+    fn prepare_choices(&mut self, timed: bool) -> bool {
+        let pp = self.class.kinds.len();
+        let most = self.layers - (pp as u32 - 1);
+        self.choices = vec![Vec::new(); pp];
+        self.caps = vec![Vec::new(); pp];
+        let mut start = 0;
+        while start < pp {
+            let kind = self.class.kinds[start];
+            let end = (start..pp).find(|&i| self.class.kinds[i] != kind).unwrap_or(pp);
+            // Each kept choice with the most layers a stage may hold, and those that it holds wherever they lie.
+            let mut kept: Vec<(Choice, Vec<u32>, Vec<u32>)> = Vec::new();
+            let mut largest = vec![0u32; end - start];
+            for choice in self.all_choices(most) {
+                let layers = match choice.recompute {
+                    Recompute::Block { layers } | Recompute::Uniform { layers } => layers,
+                    Recompute::None | Recompute::Selective => 1,
+                };
+                // More recomputed layers than any stage can hold repeat the choice before.
+                if layers > 1 && layers > largest.iter().copied().max().unwrap_or(0).max(1) {
+                    continue;
+                }
+                let caps: Vec<u32> = (start..end).map(|i| self.cap(i, choice, timed)).collect();
+                for (most, &cap) in largest.iter_mut().zip(&caps) {
+                    *most = (*most).max(cap);
+                }
+                let same_family = |other: &Choice| {
+                    std::mem::discriminant(&other.recompute)
+                        == std::mem::discriminant(&choice.recompute)
+                        || other.recompute == Recompute::None
+                };
+                let covered = kept.iter().any(|(other, _, sure)| {
+                    same_family(other) && sure.iter().zip(&caps).all(|(a, b)| a >= b)
+                });
+                if !covered {
+                    let sure = if self.uniform {
+                        caps.clone()
+                    } else {
+                        let of = |i| self.cap_by(self.extremes(i).1, i, choice, false);
+                        (start..end).map(of).collect()
+                    };
+                    kept.push((choice, caps, sure));
+                }
+            }
+            for i in start..end {
+                self.choices[i] = kept.iter().map(|(c, _, _)| *c).collect();
+                self.caps[i] = kept.iter().map(|(_, caps, _)| caps[i - start]).collect();
+            }
+            start = end;
+        }
+        self.memo = vec![Vec::new(); pp];
+        let sum: u64 =
+            self.caps.iter().map(|caps| u64::from(caps.iter().copied().max().unwrap_or(0))).sum();
+        let each = self.caps.iter().all(|caps| caps.iter().any(|&c| c > 0));
+        each && sum >= u64::from(self.layers)
+    }
+
+    /// The work of stage `i`, remembered where it does not depend on the first layer.
+    fn work(&mut self, i: usize, first: u32, layers: u32, choice: usize) -> Option<Work> {
+        let place = self.place(i, first, layers, self.choices[i][choice]);
+        if !self.uniform {
+            return self.price(self.table(i), &place);
+        }
+        let width = self.layers as usize + 1;
+        if self.memo[i].is_empty() {
+            self.memo[i] = vec![None; width * self.choices[i].len()];
+        }
+        let slot = choice * width + layers as usize;
+        if let Some(known) = self.memo[i][slot] {
+            return known;
+        }
+        let work = self.price(self.table(i), &place);
+        self.memo[i][slot] = Some(work);
+        work
+    }
+
+    /// Labels of the stages from `i` on when `first` layers lie before them.
+    fn labels_at(&mut self, i: usize, first: u32, next: Option<&Vec<Vec<Label>>>) -> Vec<Label> {
+        let left = self.layers - first;
+        let mut labels: Vec<Label> = Vec::new();
+        let same_kind =
+            i + 1 < self.class.kinds.len() && self.class.kinds[i + 1] == self.class.kinds[i];
+        for choice in 0..self.choices[i].len() {
+            let cap = self.caps[i][choice].min(left);
+            let range = if next.is_none() { left..=cap } else { 1..=cap };
+            for layers in range {
+                let nothing = [Label { tail: Tail::default(), layers: 0, choice, next: 0 }];
+                let after: &[Label] = match next {
+                    None => &nothing,
+                    Some(rows) => match rows.get((first + layers) as usize) {
+                        Some(row) if !row.is_empty() => row,
+                        _ => continue,
+                    },
+                };
+                let Some(work) = self.work(i, first, layers, choice) else { continue };
+                for (n, label) in after.iter().enumerate() {
+                    if same_kind && label.choice != choice {
+                        continue;
+                    }
+                    let tail = label.tail.after(self.shape, i as u64, &work);
+                    if tail.end > self.limit {
+                        continue;
+                    }
+                    let new = Label { tail, layers, choice, next: n };
+                    // Only the first stage of a kind may forget its choice.
+                    let previous_same = i > 0 && self.class.kinds[i - 1] == self.class.kinds[i];
+                    let rival = |l: &Label| !previous_same || l.choice == choice;
+                    if labels.iter().any(|l| rival(l) && l.tail.dominates(&tail)) {
+                        continue;
+                    }
+                    labels.retain(|l| !(rival(l) && tail.dominates(&l.tail)));
+                    labels.push(new);
+                }
+            }
+        }
+        labels
+    }
+
+    /// Estimates every split whose bound is below the best estimate.
+    fn descend(
+        &mut self,
+        descent: &mut Descent<'_>,
+        stages: &mut Vec<(u32, usize)>,
+        works: &mut Vec<Work>,
+        first: u32,
+        counters: &mut Counters,
+    ) {
+        let i = stages.len();
+        if i == self.class.kinds.len() {
+            let chosen: Vec<(u32, Choice)> = stages
+                .iter()
+                .enumerate()
+                .map(|(i, &(layers, choice))| (layers, self.choices[i][choice]))
+                .collect();
+            let plan = self.plan(&chosen);
+            let time = Step::new(self.class.tables, &plan).time;
+            counters.estimates += 1;
+            if time < descent.ceiling {
+                descent.ceiling = time;
+                descent.best = Some((plan, time));
+            }
+            return;
+        }
+        let last = i + 1 == self.class.kinds.len();
+        let bound_by = i > 0 && self.class.kinds[i - 1] == self.class.kinds[i];
+        for choice in 0..self.choices[i].len() {
+            if bound_by && stages[i - 1].1 != choice {
+                continue;
+            }
+            let left = self.layers - first;
+            let range = if last { left..=left } else { 1..=left };
+            for layers in range {
+                if layers > self.caps[i][choice] {
+                    break;
+                }
+                let Some(work) = self.work(i, first, layers, choice) else { continue };
+                works.push(work);
+                counters.bounds += 1;
+                let rest = descent.rest(i + 1, first + layers, choice, self.class.kinds);
+                let reaches = rest.iter().any(|tail| {
+                    let whole = works
+                        .iter()
+                        .enumerate()
+                        .rev()
+                        .fold(*tail, |t, (j, w)| t.after(self.shape, j as u64, w));
+                    whole.end < descent.ceiling
+                });
+                if reaches {
+                    stages.push((layers, choice));
+                    self.descend(descent, stages, works, first + layers, counters);
+                    stages.pop();
+                }
+                works.pop();
+            }
+        }
+    }
+}
+
+/// A search through the splits of one class below the best estimate.
+struct Descent<'l> {
+    labels: &'l [Vec<Vec<Label>>],
+    best: Option<(Plan, Time)>,
+    ceiling: Time,
+}
+
+impl Descent<'_> {
+    /// Bounds of the stages from `i` on.
+    fn rest(&self, i: usize, first: u32, choice: usize, kinds: &[usize]) -> Vec<Tail> {
+        if i == kinds.len() {
+            return vec![Tail::default()];
+        }
+        let same_kind = kinds[i - 1] == kinds[i];
+        self.labels[i]
+            .get(first as usize)
+            .into_iter()
+            .flatten()
+            .filter(|l| !same_kind || l.choice == choice)
+            .map(|l| l.tail)
+            .collect()
+    }
+}

@@ -1,0 +1,393 @@
+//! The cluster: chips, the nodes they sit in, and the links between them.
+//!
+//! Devices of one kind fill whole nodes. A group of devices is described by its size and the
+//! stride between its members' ranks; [`Group::members_within`] tells how many share a domain.
+
+use crate::error::{require, Error};
+use serde::{Deserialize, Serialize};
+
+/// Devices of one or several kinds and how they are connected.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// The kinds of device that may be used.
+    pub groups: Vec<DeviceGroup>,
+    /// Devices that a plan uses, all kinds together.
+    pub devices: u64,
+    /// Network levels above the node, inner first; empty for a network without bottleneck.
+    pub fabric: Vec<FabricLevel>,
+    /// Link between devices of different kinds; without it the slower network of the two.
+    pub between_kinds: Option<NetworkLink>,
+}
+
+/// Devices of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceGroup {
+    /// The kind.
+    pub chip: Chip,
+    /// How many there are at most; `null` for no limit.
+    pub limit: Option<u64>,
+}
+
+/// A level of the network in which fewer bytes a second get through than a device's NIC takes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FabricLevel {
+    /// Nodes below one switch of this level; traffic that leaves them passes the next level.
+    pub nodes: u64,
+    /// Share of the NIC's bandwidth that is left beyond those nodes: 0.5 for 2:1 oversubscription.
+    pub bandwidth_fraction: f64,
+}
+
+/// A network link as one device sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkLink {
+    /// Bytes a second in one direction, 10^9 a second, for one device.
+    pub bandwidth_gb_per_s: f64,
+    /// Time until the first byte arrives, in microseconds.
+    pub latency_us: f64,
+}
+
+/// A kind of device with the node it comes in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chip {
+    /// Name in the catalog, or the file's stem.
+    pub name: String,
+    /// Devices in one node.
+    pub devices_per_node: u32,
+    /// Devices that reach each other by `link`: a node, or more nodes with a scale-up fabric.
+    pub link_domain: u32,
+    /// Memory visible to the driver, in GiB.
+    pub memory_gib: f64,
+    /// Memory bandwidth by the data sheet, 10^9 bytes a second.
+    pub memory_bandwidth_gb_per_s: f64,
+    /// Share of it that a streaming kernel reaches.
+    pub memory_efficiency: f64,
+    /// Dense matrix peaks.
+    pub peak_tflops: Peaks,
+    /// How matrix products approach the peak.
+    pub gemm: GemmCurve,
+    /// Measured fused-attention rates, and where none were measured the nearest chip's, scaled.
+    pub attention: Vec<AttentionRate>,
+    /// Link inside the domain.
+    pub link: Link,
+    /// Network between nodes.
+    pub network: Network,
+    /// The host's side.
+    pub host: Host,
+    /// Price of one device-hour, in any one currency.
+    pub price_per_hour: Option<f64>,
+    /// What about these figures is not measured; carried into the report.
+    pub caveats: Vec<String>,
+}
+
+/// Dense matrix peaks by number format, in 10^12 operations a second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peaks {
+    /// bfloat16; absent on chips without it.
+    pub bf16: Option<f64>,
+    /// IEEE half.
+    pub fp16: Option<f64>,
+    /// 8-bit floating point; absent on chips without it.
+    pub fp8: Option<f64>,
+}
+
+/// Efficiency of matrix products by shape: a few physical figures.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GemmCurve {
+    /// Share of the 16-bit peak that a large, aligned product sustains in training.
+    pub efficiency: f64,
+    /// The same of the 8-bit peak.
+    pub fp8_efficiency: f64,
+    /// Inner dimension that costs as much again in prologue and epilogue: time grows as (k + half_k)/k.
+    pub half_k: f64,
+    /// The same for 8-bit operands.
+    pub fp8_half_k: f64,
+    /// Rows of an output tile.
+    pub tile_m: u32,
+    /// Columns of an output tile.
+    pub tile_n: u32,
+    /// Processors that each hold one tile at a time.
+    pub processors: u32,
+    /// Bytes to which a row must be aligned for the matrix units; below it the product is slower.
+    pub alignment_bytes: u32,
+    /// Slowdown of an unaligned product.
+    pub unaligned_slowdown: f64,
+}
+
+/// One row of a fused-attention table: rate by sequence length.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttentionRate {
+    /// Kernel generation: `fa1`, `fa2`, `fa3`, `cudnn`, `npu`, ...
+    pub kernel: String,
+    /// Which pass was timed.
+    pub pass: Pass,
+    /// Head width.
+    pub head_dim: u32,
+    /// Whether the upper triangle was skipped (its operations are then not counted).
+    pub causal: bool,
+    /// Sequence lengths, ascending.
+    pub sequence: Vec<u32>,
+    /// 10^12 operations a second at each.
+    pub tflops: Vec<f64>,
+}
+
+/// Which pass an attention rate was timed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pass {
+    /// Forward alone.
+    Forward,
+    /// Backward alone (2.5 times the forward operations).
+    Backward,
+    /// Both, timed together.
+    Both,
+}
+
+/// The link inside a node or scale-up domain.
+///
+/// The rates are bus bandwidths as nccl-tests define them, in 10^9 bytes a second for one device: measured
+/// with all devices of the domain and large messages.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// How devices are wired.
+    pub topology: Topology,
+    /// All-reduce.
+    pub all_reduce_gb_per_s: f64,
+    /// All-gather and reduce-scatter.
+    pub all_gather_gb_per_s: f64,
+    /// All-to-all.
+    pub all_to_all_gb_per_s: f64,
+    /// One pair of devices, one direction.
+    pub p2p_gb_per_s: f64,
+    /// Start-up of one collective, in microseconds.
+    pub latency_us: f64,
+}
+
+/// How the devices of a node are wired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Topology {
+    /// Every device reaches every other at its full rate (NVSwitch).
+    Switch,
+    /// One wire to each peer: a group of n uses n - 1 of them (HCCS, Infinity Fabric, Gaudi).
+    Mesh,
+    /// Shared tree through the host.
+    Pcie,
+}
+
+/// The network between nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// Network cards of one node.
+    pub nics_per_node: u32,
+    /// Line rate of one card, 10^9 bits a second.
+    pub nic_gbit_per_s: f64,
+    /// Share of the line rate that collectives reach.
+    pub efficiency: f64,
+    /// Start-up of one collective across nodes, in microseconds.
+    pub latency_us: f64,
+}
+
+/// The host beside the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// Device to host memory, one direction, 10^9 bytes a second for one device.
+    pub pcie_gb_per_s: f64,
+    /// Time a kernel occupies the device beyond its work, in microseconds.
+    pub kernel_us: f64,
+    /// Memory bandwidth of the host for one device's share, 10^9 bytes a second (optimizer on the host).
+    pub memory_gb_per_s: f64,
+}
+
+/// Devices that communicate: `size` ranks, `stride` apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Group {
+    /// Number of devices.
+    pub size: u64,
+    /// Distance of neighbours in the rank order of their stage.
+    pub stride: u64,
+}
+
+impl Group {
+    /// How many members lie in one aligned domain of `domain` consecutive ranks.
+    ///
+    /// ```
+    /// use autopar_core::spec::cluster::Group;
+    /// // Data parallel of 16 over tensor parallel of 2: four members share a node of eight.
+    /// assert_eq!(Group { size: 16, stride: 2 }.members_within(8), 4);
+    /// assert_eq!(Group { size: 16, stride: 8 }.members_within(8), 1);
+    /// ```
+    pub fn members_within(self, domain: u64) -> u64 {
+        (domain / self.stride).clamp(1, self.size)
+    }
+}
+
+impl Chip {
+    /// Bytes a second that one device's share of the node's network cards carries, one direction.
+    pub fn network_bytes_per_s(&self) -> f64 {
+        f64::from(self.network.nics_per_node) * self.network.nic_gbit_per_s / 8.0
+            * self.network.efficiency
+            * 1e9
+            / f64::from(self.devices_per_node)
+    }
+
+    /// Checks ranges and that every table is usable.
+    pub fn validate(&self) -> Result<(), Error> {
+        let positive = |v: f64, path: &str| {
+            require(
+                v.is_finite() && v > 0.0,
+                path,
+                || format!("must be a positive number, found {v}"),
+                "Give the figure in the unit that the key names.",
+            )
+        };
+        let share = |v: f64, path: &str| {
+            positive(v, path)?;
+            require(
+                v <= 1.0,
+                path,
+                || format!("must be at most 1, found {v}"),
+                "A share of the peak lies between 0 and 1.",
+            )
+        };
+        for (v, path) in [
+            (f64::from(self.devices_per_node), "devices_per_node"),
+            (f64::from(self.link_domain), "link_domain"),
+            (self.memory_gib, "memory_gib"),
+            (self.memory_bandwidth_gb_per_s, "memory_bandwidth_gb_per_s"),
+            (f64::from(self.gemm.tile_m), "gemm.tile_m"),
+            (f64::from(self.gemm.tile_n), "gemm.tile_n"),
+            (f64::from(self.gemm.processors), "gemm.processors"),
+            (f64::from(self.gemm.alignment_bytes), "gemm.alignment_bytes"),
+            (self.gemm.unaligned_slowdown, "gemm.unaligned_slowdown"),
+            (self.gemm.half_k, "gemm.half_k"),
+            (self.gemm.fp8_half_k, "gemm.fp8_half_k"),
+            (self.link.all_reduce_gb_per_s, "link.all_reduce_gb_per_s"),
+            (self.link.all_gather_gb_per_s, "link.all_gather_gb_per_s"),
+            (self.link.all_to_all_gb_per_s, "link.all_to_all_gb_per_s"),
+            (self.link.p2p_gb_per_s, "link.p2p_gb_per_s"),
+            (self.link.latency_us, "link.latency_us"),
+            (f64::from(self.network.nics_per_node), "network.nics_per_node"),
+            (self.network.nic_gbit_per_s, "network.nic_gbit_per_s"),
+            (self.network.latency_us, "network.latency_us"),
+            (self.host.pcie_gb_per_s, "host.pcie_gb_per_s"),
+            (self.host.kernel_us, "host.kernel_us"),
+            (self.host.memory_gb_per_s, "host.memory_gb_per_s"),
+        ] {
+            positive(v, path)?;
+        }
+        share(self.memory_efficiency, "memory_efficiency")?;
+        share(self.gemm.efficiency, "gemm.efficiency")?;
+        share(self.gemm.fp8_efficiency, "gemm.fp8_efficiency")?;
+        share(self.network.efficiency, "network.efficiency")?;
+        for (v, path) in [
+            (self.peak_tflops.bf16, "peak_tflops.bf16"),
+            (self.peak_tflops.fp16, "peak_tflops.fp16"),
+            (self.peak_tflops.fp8, "peak_tflops.fp8"),
+            (self.price_per_hour, "price_per_hour"),
+        ] {
+            v.map_or(Ok(()), |v| positive(v, path))?;
+        }
+        require(
+            self.link_domain >= self.devices_per_node
+                && self.link_domain.is_multiple_of(self.devices_per_node),
+            "link_domain",
+            || {
+                format!(
+                    "must be a multiple of devices_per_node ({}), found {}",
+                    self.devices_per_node, self.link_domain
+                )
+            },
+            "A scale-up domain holds whole nodes.",
+        )?;
+        for (i, row) in self.attention.iter().enumerate() {
+            let path = format!("attention[{i}]");
+            require(
+                !row.sequence.is_empty()
+                    && row.sequence.len() == row.tflops.len()
+                    && row.sequence.windows(2).all(|w| w[0] < w[1])
+                    && row.sequence[0] > 0,
+                &path,
+                || "sequence must be ascending and as long as tflops".to_owned(),
+                "Give one rate for each sequence length.",
+            )?;
+            require(
+                row.head_dim > 0,
+                &path,
+                || "head_dim must be positive".to_owned(),
+                "Give it.",
+            )?;
+            for &rate in &row.tflops {
+                positive(rate, &path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Cluster {
+    /// Checks every chip, the counts, and that names are distinct.
+    pub fn validate(&self) -> Result<(), Error> {
+        require(
+            !self.groups.is_empty() && self.groups.len() <= 8,
+            "groups",
+            || format!("must list from 1 to 8 kinds of chip, found {}", self.groups.len()),
+            "Name at least one chip.",
+        )?;
+        require(
+            (1..=1 << 24).contains(&self.devices),
+            "devices",
+            || format!("must be from 1 to 2^24, found {}", self.devices),
+            "Give the number of devices that the job uses.",
+        )?;
+        for (i, group) in self.groups.iter().enumerate() {
+            let path = format!("groups[{i}]");
+            group.chip.validate().map_err(|e| e.under("chip").under(&path))?;
+            require(
+                self.groups[..i].iter().all(|g| g.chip.name != group.chip.name),
+                &path,
+                || format!("chip \"{}\" is listed twice", group.chip.name),
+                "List each kind of chip once.",
+            )?;
+            require(
+                group.limit != Some(0),
+                &format!("{path}.limit"),
+                || "must be positive, found 0".to_owned(),
+                "Leave the chip out, or give null for no limit.",
+            )?;
+        }
+        for (i, level) in self.fabric.iter().enumerate() {
+            let path = format!("fabric[{i}]");
+            require(
+                level.nodes > 0
+                    && level.bandwidth_fraction > 0.0
+                    && level.bandwidth_fraction <= 1.0
+                    && (i == 0
+                        || (level.nodes > self.fabric[i - 1].nodes
+                            && level.bandwidth_fraction <= self.fabric[i - 1].bandwidth_fraction)),
+                &path,
+                || "levels must grow in nodes and not in bandwidth_fraction (0 to 1)".to_owned(),
+                "List the levels from the node outwards.",
+            )?;
+        }
+        if let Some(link) = &self.between_kinds {
+            require(
+                link.bandwidth_gb_per_s > 0.0 && link.latency_us >= 0.0,
+                "between_kinds",
+                || "bandwidth must be positive and latency not negative".to_owned(),
+                "Give the link's figures for one device.",
+            )?;
+        }
+        Ok(())
+    }
+}

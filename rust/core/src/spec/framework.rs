@@ -1,0 +1,131 @@
+//! The training framework: what it fuses, overlaps, shards and allocates. Choices and byte counts, no multipliers.
+
+use crate::error::{require, Error};
+use serde::{Deserialize, Serialize};
+
+/// A training framework as far as it changes time or memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Framework {
+    /// Name in the catalog, or the file's stem.
+    pub name: String,
+    /// Fused-attention kernels it uses, best first; the first that the chip has a table for is taken.
+    pub attention_kernels: Vec<String>,
+    /// Operators that run as one kernel.
+    pub fused: Fused,
+    /// Communication that runs behind computation.
+    pub overlap: Overlap,
+    /// Bytes of each stored number.
+    pub bytes: NumberBytes,
+    /// Whether a ring or tree all-reduce carries tensor-parallel sums when sequence parallel is off,
+    /// and each pipeline send is cut over the tensor-parallel group.
+    pub sharded_sends: bool,
+    /// The embedding is padded to a multiple of this many rows a tensor-parallel rank.
+    pub vocab_multiple: u64,
+    /// FSDP and ZeRO-3 gather and reduce once a micro-batch; otherwise once a step.
+    pub gather_each_micro_batch: bool,
+    /// Memory outside the allocator: device context, communicator buffers, library workspaces, in GiB.
+    pub context_gib: f64,
+    /// Size of the buffers in which gradients are reduced, in bytes; 0 when they lie in place.
+    pub bucket_bytes: u64,
+    /// Host time to launch one kernel, in microseconds: a layer cannot run faster than its launches.
+    pub launch_us: f64,
+}
+
+/// Operators that run as one kernel instead of one a mathematical step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fused {
+    /// Norms.
+    pub norm: bool,
+    /// Bias and activation, gate included.
+    pub activation: bool,
+    /// Rotary embedding.
+    pub rope: bool,
+    /// Scale, mask and softmax of unfused attention.
+    pub softmax: bool,
+    /// Bias, dropout and residual addition.
+    pub residual: bool,
+    /// Cross-entropy.
+    pub cross_entropy: bool,
+    /// Expert products as one grouped kernel.
+    pub grouped_gemm: bool,
+}
+
+/// Communication that runs behind computation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Overlap {
+    /// Gradient reduction behind the last backward pass.
+    pub gradient_reduce: bool,
+    /// Parameter all-gather behind the first forward pass.
+    pub parameter_gather: bool,
+    /// Tensor-parallel communication.
+    pub tensor: TensorOverlap,
+    /// Pipeline sends of the interleaved schedule.
+    pub pipeline: bool,
+    /// Ring attention behind attention.
+    pub context: bool,
+    /// Expert all-to-all behind the shared expert and the other micro-batch.
+    pub expert: bool,
+}
+
+/// How tensor-parallel communication is hidden.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TensorOverlap {
+    /// Never.
+    None,
+    /// In the backward pass, behind the weight gradient (Megatron's asynchronous all-reduce).
+    Backward,
+    /// Forward and backward, in pieces behind the products themselves (user buffers, MC2).
+    Pipelined,
+}
+
+/// Bytes of each stored number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NumberBytes {
+    /// Parameters as the layers read them.
+    pub parameter: u64,
+    /// Gradients as they are accumulated.
+    pub gradient: u64,
+    /// Gradients as they travel.
+    pub gradient_sent: u64,
+    /// Optimizer state: a copy in full precision and two moments.
+    pub optimizer: u64,
+}
+
+impl Framework {
+    /// Checks ranges.
+    pub fn validate(&self) -> Result<(), Error> {
+        for (v, path) in [(self.context_gib, "context_gib"), (self.launch_us, "launch_us")] {
+            require(
+                v.is_finite() && v >= 0.0,
+                path,
+                || format!("must be a number from 0, found {v}"),
+                "Give the figure in the unit that the key names.",
+            )?;
+        }
+        require(
+            self.vocab_multiple > 0,
+            "vocab_multiple",
+            || "must be positive, found 0".to_owned(),
+            "Give 1 for no padding.",
+        )?;
+        for (v, path) in [
+            (self.bytes.parameter, "bytes.parameter"),
+            (self.bytes.gradient, "bytes.gradient"),
+            (self.bytes.gradient_sent, "bytes.gradient_sent"),
+            (self.bytes.optimizer, "bytes.optimizer"),
+        ] {
+            require(
+                (1..=32).contains(&v),
+                path,
+                || format!("must be from 1 to 32, found {v}"),
+                "Give the bytes of one number.",
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,7 @@
+//! What is asked: model, cluster, workload, framework, and the problem made of them.
+
+pub mod cluster;
+pub mod framework;
+pub mod model;
+pub mod problem;
+pub mod workload;

@@ -1,0 +1,198 @@
+//! The problem: what is asked, validated once and then immutable.
+
+use super::cluster::Cluster;
+use super::framework::Framework;
+use super::model::Model;
+use super::workload::{Precision, Workload};
+use crate::error::{require, Error};
+use serde::{Deserialize, Serialize};
+
+/// Schema of the problem document.
+pub const PROBLEM_SCHEMA: &str = "autopar.problem/1";
+
+/// A model to train on a cluster, with what the search may choose.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Problem {
+    /// [`PROBLEM_SCHEMA`].
+    pub schema: String,
+    /// Version of the package that wrote it.
+    pub version: String,
+    /// Date and hash of the catalog that its parts came from.
+    pub catalog: String,
+    /// The model.
+    pub model: Model,
+    /// The devices.
+    pub cluster: Cluster,
+    /// The step.
+    pub workload: Workload,
+    /// The software.
+    pub framework: Framework,
+    /// What the search may choose.
+    pub options: Options,
+}
+
+/// What the search may choose and how much it returns. An empty list allows every value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    /// Plans to return.
+    pub top: u32,
+    /// Share of a device's memory that stays free.
+    pub memory_margin: f64,
+    /// Allowed tensor-parallel degrees.
+    pub tp: Vec<u64>,
+    /// Allowed pipeline depths.
+    pub pp: Vec<u64>,
+    /// Allowed model chunks a stage.
+    pub vpp: Vec<u64>,
+    /// Allowed context-parallel degrees.
+    pub cp: Vec<u64>,
+    /// Allowed expert-parallel degrees.
+    pub ep: Vec<u64>,
+    /// Allowed data-parallel degrees.
+    pub dp: Vec<u64>,
+    /// Allowed micro-batch sizes.
+    pub mbs: Vec<u64>,
+    /// Allowed settings of sequence parallel.
+    pub sp: Vec<bool>,
+    /// Allowed ZeRO stages.
+    pub zero: Vec<u8>,
+    /// Allowed schedules.
+    pub schedules: Vec<Schedule>,
+    /// Allowed recompute.
+    pub recompute: Vec<Granularity>,
+    /// ZeRO may shard over a part of the data-parallel group (HSDP).
+    pub partial_shard_groups: bool,
+    /// Activations may wait in host memory.
+    pub activation_offload: bool,
+    /// Optimizer state may live in host memory.
+    pub optimizer_offload: bool,
+    /// Stages of one kind of chip may hold different numbers of layers.
+    pub uneven_layers: bool,
+    /// Experts are cut over the tensor-parallel group as the dense layers are (otherwise they are whole).
+    pub expert_tensor_parallel: bool,
+}
+
+/// Order of forward and backward passes in the pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Schedule {
+    /// One forward, one backward in turn (PipeDream-flush).
+    #[serde(rename = "1f1b")]
+    OneFOneB,
+    /// 1F1B over several model chunks a stage.
+    #[serde(rename = "interleaved")]
+    Interleaved,
+    /// All forwards, then all backwards.
+    #[serde(rename = "gpipe")]
+    GPipe,
+    /// Zero bubble with handcrafted order and 1F1B's memory (arXiv:2401.10241).
+    #[serde(rename = "zb-h1")]
+    ZeroBubbleH1,
+    /// Zero bubble with two chunks in a V (arXiv:2405.15362).
+    #[serde(rename = "zb-v")]
+    ZeroBubbleV,
+}
+
+/// Kinds of recompute that a search may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Granularity {
+    /// Nothing.
+    None,
+    /// The core of attention.
+    Selective,
+    /// Some whole layers of each chunk.
+    Block,
+    /// All layers, with fewer inputs kept.
+    Uniform,
+}
+
+impl Problem {
+    /// Checks every part and the parts against each other.
+    ///
+    /// # Errors
+    /// The first thing that is wrong: where, what, found, cure.
+    pub fn validate(self) -> Result<Problem, Error> {
+        require(
+            self.schema == PROBLEM_SCHEMA,
+            "schema",
+            || format!("must be \"{PROBLEM_SCHEMA}\", found \"{}\"", self.schema),
+            "Write the document with this version of autopar.",
+        )?;
+        self.model.validate().map_err(|e| e.under("model"))?;
+        self.cluster.validate().map_err(|e| e.under("cluster"))?;
+        self.workload.validate().map_err(|e| e.under("workload"))?;
+        self.framework.validate().map_err(|e| e.under("framework"))?;
+        self.options.validate().map_err(|e| e.under("options"))?;
+        for (i, group) in self.cluster.groups.iter().enumerate() {
+            let peaks = &group.chip.peak_tflops;
+            let (peak, cure) = match self.workload.precision {
+                Precision::Bf16 => (peaks.bf16, "Use fp16 on this chip."),
+                Precision::Fp16 => (peaks.fp16, "Use bf16 on this chip."),
+                Precision::Fp8 => (peaks.fp8.and(peaks.bf16), "Use bf16 on this chip."),
+            };
+            require(
+                peak.is_some(),
+                &format!("cluster.groups[{i}].chip.peak_tflops"),
+                || {
+                    format!(
+                        "chip \"{}\" has no {:?} matrix unit",
+                        group.chip.name, self.workload.precision
+                    )
+                    .to_lowercase()
+                },
+                cure,
+            )?;
+        }
+        Ok(self)
+    }
+}
+
+impl Problem {
+    /// Devices of a kind that may be used: its limit in whole nodes, or as many as the job needs.
+    pub fn available(&self, kind: usize) -> u64 {
+        let group = &self.cluster.groups[kind];
+        let node = u64::from(group.chip.devices_per_node);
+        group.limit.map_or(self.cluster.devices, |limit| limit / node * node)
+    }
+}
+
+impl Options {
+    fn validate(&self) -> Result<(), Error> {
+        require(
+            (1..=100_000).contains(&self.top),
+            "top",
+            || format!("must be from 1 to 100000, found {}", self.top),
+            "Give the number of plans to return.",
+        )?;
+        require(
+            (0.0..1.0).contains(&self.memory_margin),
+            "memory_margin",
+            || format!("must be from 0 up to 1, found {}", self.memory_margin),
+            "Give the share of memory that stays free, as 0.05.",
+        )?;
+        for (list, path) in [
+            (&self.tp, "tp"),
+            (&self.pp, "pp"),
+            (&self.vpp, "vpp"),
+            (&self.cp, "cp"),
+            (&self.ep, "ep"),
+            (&self.dp, "dp"),
+            (&self.mbs, "mbs"),
+        ] {
+            require(
+                !list.contains(&0),
+                path,
+                || "a degree must be positive, found 0".to_owned(),
+                "Leave the list empty to allow every degree.",
+            )?;
+        }
+        require(
+            self.zero.iter().all(|&z| z <= 3),
+            "zero",
+            || format!("stages go from 0 to 3, found {:?}", self.zero),
+            "0 shards nothing, 1 optimizer state, 2 gradients too, 3 parameters too.",
+        )
+    }
+}

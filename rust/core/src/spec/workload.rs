@@ -1,0 +1,65 @@
+//! The workload: what one training step processes, and in which numbers.
+
+use crate::error::{require, Error};
+use serde::{Deserialize, Serialize};
+
+/// What one optimizer step does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// Sequences in one step over the whole cluster.
+    pub global_batch_size: u64,
+    /// Tokens in one sequence.
+    pub sequence_length: u64,
+    /// Number format of the matrix products.
+    pub precision: Precision,
+    /// How attention is computed.
+    pub attention: Attention,
+    /// Whether hidden states and attention weights pass through dropout, as in the GPT-3 era.
+    pub dropout: bool,
+}
+
+/// Number format of the matrix products; everything else stays in 16 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// bfloat16.
+    Bf16,
+    /// IEEE half with loss scaling.
+    Fp16,
+    /// 8-bit linear layers (forward and backward), 16-bit elsewhere.
+    Fp8,
+}
+
+/// How attention is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Attention {
+    /// One fused kernel that never stores the scores; which generation is the framework's choice.
+    Flash,
+    /// Scores, softmax and dropout as separate operators that store `sequence^2` elements a head.
+    Unfused,
+}
+
+impl Workload {
+    /// Checks ranges.
+    pub fn validate(&self) -> Result<(), Error> {
+        for (v, path) in [
+            (self.global_batch_size, "global_batch_size"),
+            (self.sequence_length, "sequence_length"),
+        ] {
+            require(
+                (1..=1 << 30).contains(&v),
+                path,
+                || format!("must be from 1 to 2^30, found {v}"),
+                "Give a whole number.",
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Tokens in one step.
+    pub fn tokens(&self) -> u64 {
+        self.global_batch_size * self.sequence_length
+    }
+}

@@ -1,0 +1,186 @@
+//! Specs for tests, with round figures whose sums can be worked by hand.
+
+use crate::spec::cluster::*;
+use crate::spec::framework::*;
+use crate::spec::model::*;
+use crate::spec::problem::*;
+use crate::spec::workload::*;
+
+/// An A100 with round link figures and no fused attention.
+pub fn a100() -> Chip {
+    Chip {
+        name: "a100".into(),
+        devices_per_node: 8,
+        link_domain: 8,
+        memory_gib: 80.0,
+        memory_bandwidth_gb_per_s: 2039.0,
+        memory_efficiency: 0.87,
+        peak_tflops: Peaks { bf16: Some(312.0), fp16: Some(312.0), fp8: None },
+        gemm: GemmCurve {
+            efficiency: 0.8333,
+            fp8_efficiency: 0.8333,
+            half_k: 280.0,
+            fp8_half_k: 280.0,
+            tile_m: 128,
+            tile_n: 256,
+            processors: 108,
+            alignment_bytes: 16,
+            unaligned_slowdown: 4.5,
+        },
+        attention: vec![AttentionRate {
+            kernel: "fa2".into(),
+            pass: Pass::Both,
+            head_dim: 128,
+            causal: true,
+            sequence: vec![512, 1024, 2048, 4096, 8192, 16384],
+            tflops: vec![99.0, 133.0, 155.0, 173.0, 182.0, 189.0],
+        }],
+        link: Link {
+            topology: Topology::Switch,
+            all_reduce_gb_per_s: 235.0,
+            all_gather_gb_per_s: 230.0,
+            all_to_all_gb_per_s: 230.0,
+            p2p_gb_per_s: 280.0,
+            latency_us: 10.0,
+        },
+        network: Network {
+            nics_per_node: 8,
+            nic_gbit_per_s: 200.0,
+            efficiency: 0.77,
+            latency_us: 20.0,
+        },
+        host: Host { pcie_gb_per_s: 25.0, kernel_us: 3.0, memory_gb_per_s: 40.0 },
+        price_per_hour: None,
+        caveats: vec![],
+    }
+}
+
+/// The same chip under another name, three times as fast and with slower links.
+pub fn fast() -> Chip {
+    let mut chip = a100();
+    chip.name = "fast".into();
+    chip.peak_tflops = Peaks { bf16: Some(989.0), fp16: Some(989.0), fp8: Some(1979.0) };
+    chip.link.all_reduce_gb_per_s = 165.0;
+    chip.link.all_gather_gb_per_s = 165.0;
+    chip.network.nic_gbit_per_s = 400.0;
+    chip
+}
+
+/// `devices` of one kind without a limit.
+pub fn cluster(chip: Chip, devices: u64) -> Cluster {
+    Cluster {
+        groups: vec![DeviceGroup { chip, limit: None }],
+        devices,
+        fabric: vec![],
+        between_kinds: None,
+    }
+}
+
+/// Megatron-like choices.
+pub fn framework() -> Framework {
+    Framework {
+        name: "test".into(),
+        attention_kernels: vec!["fa2".into()],
+        fused: Fused {
+            norm: true,
+            activation: true,
+            rope: true,
+            softmax: true,
+            residual: true,
+            cross_entropy: false,
+            grouped_gemm: true,
+        },
+        overlap: Overlap {
+            gradient_reduce: true,
+            parameter_gather: true,
+            tensor: TensorOverlap::Backward,
+            pipeline: true,
+            context: true,
+            expert: false,
+        },
+        bytes: NumberBytes { parameter: 2, gradient: 4, gradient_sent: 4, optimizer: 12 },
+        sharded_sends: true,
+        vocab_multiple: 128,
+        gather_each_micro_batch: true,
+        context_gib: 2.0,
+        bucket_bytes: 0,
+        launch_us: 4.0,
+    }
+}
+
+/// A GPT of `layers` layers of width `hidden`, heads of 128.
+pub fn gpt(layers: u32, hidden: u64) -> Model {
+    Model {
+        name: "gpt".into(),
+        layers,
+        hidden,
+        ffn_hidden: 4 * hidden,
+        heads: (hidden / 128) as u32,
+        kv_heads: (hidden / 128) as u32,
+        head_dim: 128,
+        vocab: 51200,
+        max_positions: 2048,
+        norm: Norm::Layernorm,
+        norm_bias: true,
+        norms_per_layer: 2,
+        position: Position::Learned,
+        position_rows: 2048,
+        activation: Activation::Gelu,
+        tied_embeddings: true,
+        qkv_bias: true,
+        o_bias: true,
+        mlp_bias: true,
+        head_bias: false,
+        qk_norm: QkNorm::None,
+        parallel_block: false,
+        embedding_norm: false,
+        attention_sinks: false,
+        mla: None,
+        moe: None,
+        window: None,
+    }
+}
+
+/// Everything allowed.
+pub fn options() -> Options {
+    Options {
+        top: 5,
+        memory_margin: 0.05,
+        tp: vec![],
+        pp: vec![],
+        vpp: vec![],
+        cp: vec![],
+        ep: vec![],
+        dp: vec![],
+        mbs: vec![],
+        sp: vec![],
+        zero: vec![],
+        schedules: vec![],
+        recompute: vec![],
+        partial_shard_groups: true,
+        activation_offload: true,
+        optimizer_offload: true,
+        uneven_layers: true,
+        expert_tensor_parallel: false,
+    }
+}
+
+/// A problem of these parts in bf16 with flash attention.
+pub fn problem(model: Model, cluster: Cluster, batch: u64, sequence: u64) -> Problem {
+    Problem {
+        schema: PROBLEM_SCHEMA.into(),
+        version: "test".into(),
+        catalog: "test".into(),
+        model,
+        cluster,
+        workload: Workload {
+            global_batch_size: batch,
+            sequence_length: sequence,
+            precision: Precision::Bf16,
+            attention: Attention::Flash,
+            dropout: false,
+        },
+        framework: framework(),
+        options: options(),
+    }
+}

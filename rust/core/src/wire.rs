@@ -1,0 +1,161 @@
+//! The verbs as text: JSON documents in, JSON documents out.
+//!
+//! The documents are problem, plan, estimate, report and timeline, and the parts of a problem on their own.
+//! Unknown and missing keys are refused with the place where they stand.
+
+use crate::error::Error;
+use crate::estimate::pipeline::Kind;
+use crate::estimate::{self, Estimate};
+use crate::plan::Plan;
+use crate::search::report::Report;
+use crate::search::watch::Watch;
+use crate::spec::cluster::{Chip, Cluster};
+use crate::spec::framework::Framework;
+use crate::spec::model::Model;
+use crate::spec::problem::{Options, Problem};
+use crate::spec::workload::Workload;
+use serde::de::DeserializeOwned;
+use serde::Serialize;
+
+/// Schema of the timeline document.
+pub const TIMELINE_SCHEMA: &str = "autopar.timeline/1";
+
+/// Events that a timeline holds at most.
+pub const TIMELINE_EVENTS: usize = 200_000;
+
+/// Searches; the report as JSON. `threads` of 0 takes every processor.
+///
+/// # Errors
+/// A document that is not a valid problem.
+pub fn search(problem: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
+    let problem = read_problem(problem)?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| {
+        Error::new("threads", format!("no pool of {threads} threads: {e}"), "Ask for fewer.")
+    })?;
+    let report = pool.install(|| crate::search::search(problem, watch));
+    write(&report)
+}
+
+/// Estimates a plan; the estimate as JSON.
+///
+/// # Errors
+/// A document that is not valid, or a plan that breaks a rule.
+pub fn estimate(problem: &str, plan: &str) -> Result<String, Error> {
+    let problem = read_problem(problem)?;
+    let plan: Plan = read("plan", plan)?;
+    write(&estimate::estimate(&problem, &plan)?)
+}
+
+/// The passes of one step of a plan with their times, as JSON; long steps show their first rounds.
+///
+/// # Errors
+/// As [`estimate`].
+pub fn timeline(problem: &str, plan: &str) -> Result<String, Error> {
+    let problem = read_problem(problem)?;
+    let plan: Plan = read("plan", plan)?;
+    let events = estimate::timeline(&problem, &plan, TIMELINE_EVENTS)?;
+    let all = plan.micro_batches(&problem);
+    let truncated = events.len() == TIMELINE_EVENTS || all > estimate::SHOWN_ROUNDS * plan.pp;
+    let events = events
+        .iter()
+        .map(|e| TimelineEvent {
+            stage: e.stage,
+            chunk: e.chunk,
+            micro_batch: e.micro_batch,
+            kind: match e.kind {
+                Kind::Forward => "forward",
+                Kind::Backward => "backward",
+                Kind::Weight => "weight",
+            },
+            start_ps: e.start.0,
+            duration_ps: (e.end - e.start).0,
+        })
+        .collect();
+    write(&Timeline { schema: TIMELINE_SCHEMA, events, truncated })
+}
+
+/// Reads a document of `kind` and writes it again: what one side of the boundary sends, the other
+/// understands in full.
+///
+/// # Errors
+/// A document that is not of that kind.
+pub fn canonical(kind: &str, document: &str) -> Result<String, Error> {
+    fn again<T: DeserializeOwned + Serialize>(kind: &str, document: &str) -> Result<String, Error> {
+        write(&read::<T>(kind, document)?)
+    }
+    match kind {
+        "problem" => again::<Problem>(kind, document),
+        "plan" => again::<Plan>(kind, document),
+        "estimate" => again::<Estimate>(kind, document),
+        "report" => again::<Report>(kind, document),
+        "model" => again::<Model>(kind, document),
+        "chip" => again::<Chip>(kind, document),
+        "framework" => again::<Framework>(kind, document),
+        "cluster" => again::<Cluster>(kind, document),
+        "workload" => again::<Workload>(kind, document),
+        "options" => again::<Options>(kind, document),
+        _ => Err(Error::new(
+            "kind",
+            format!("there is no document \"{kind}\""),
+            "Use problem, plan, estimate, report, model, chip, framework, cluster, workload or options.",
+        )),
+    }
+}
+
+/// What follows from a model's dimensions alone, as JSON.
+///
+/// # Errors
+/// A document that is not a valid model.
+pub fn model_facts(model: &str) -> Result<String, Error> {
+    let model: Model = read("model", model)?;
+    model.validate().map_err(|e| e.under("model"))?;
+    write(&ModelFacts {
+        parameters: model.parameters(),
+        active_parameters: model.active_parameters(),
+        layer_parameters: (0..model.layers).map(|i| model.layer_parameters(i)).collect(),
+        embedding_parameters: model.embedding_parameters(),
+        head_parameters: model.head_parameters(),
+    })
+}
+
+#[derive(Serialize)]
+struct Timeline {
+    schema: &'static str,
+    events: Vec<TimelineEvent>,
+    truncated: bool,
+}
+
+#[derive(Serialize)]
+struct TimelineEvent {
+    stage: usize,
+    chunk: usize,
+    micro_batch: u64,
+    kind: &'static str,
+    start_ps: u64,
+    duration_ps: u64,
+}
+
+#[derive(Serialize)]
+struct ModelFacts {
+    parameters: u64,
+    active_parameters: u64,
+    layer_parameters: Vec<u64>,
+    embedding_parameters: u64,
+    head_parameters: u64,
+}
+
+fn read_problem(document: &str) -> Result<Problem, Error> {
+    read::<Problem>("problem", document)?.validate()
+}
+
+fn read<T: DeserializeOwned>(kind: &str, document: &str) -> Result<T, Error> {
+    serde_json::from_str(document).map_err(|e| {
+        Error::new(kind, e.to_string(), "Write the document with this version of autopar.")
+    })
+}
+
+fn write<T: Serialize>(document: &T) -> Result<String, Error> {
+    serde_json::to_string(document).map_err(|e| {
+        Error::new("document", format!("cannot be written: {e}"), "Report this as a defect.")
+    })
+}

@@ -1,0 +1,151 @@
+//! The door: `autopar._core`, the verbs of `autopar_core::wire` as Python functions.
+//!
+//! Documents go in and come out as JSON text. Nothing is decided here: gather the arguments, let other Python threads
+//! run, call the core, map the error.
+
+use autopar_core::{wire, Error, Watch};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use std::any::Any;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+pyo3::import_exception!(autopar.errors, SpecError);
+
+/// Pause between two looks for Ctrl-C: a shorter search is never disturbed.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Stack of the thread that searches, the size a main thread usually has.
+const STACK_BYTES: usize = 8 << 20;
+
+/// A call of the core: a document, wrong input, or a panic.
+type Outcome = thread::Result<Result<String, Error>>;
+
+/// Autopar's core, compiled from Rust. Documents are JSON text; use the functions of `autopar` instead.
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::{canonical, estimate, model_facts, search, timeline};
+
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}
+
+/// Report of the best plans of a problem.
+///
+/// threads: 0 takes every core. time_limit_s: seconds after which the best plans so far are returned; None is no limit.
+/// progress: called about 50 times a second with the classes done and the classes in all; what it raises ends the search.
+#[pyfunction]
+#[pyo3(signature = (problem, *, threads = 0, time_limit_s = None, progress = None))]
+fn search(
+    py: Python<'_>,
+    problem: &str,
+    threads: i64,
+    time_limit_s: Option<f64>,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let threads = usize::try_from(threads).ok().filter(|&n| n <= 1024).ok_or_else(|| {
+        let what = format!("must be from 0 to 1024, found {threads}");
+        raise(Error::new("threads", what, "Leave it out to use every core."))
+    })?;
+    let limit = time_limit_s.map(Duration::try_from_secs_f64).transpose().map_err(|_| {
+        let what = format!("must be seconds from 0, found {}", time_limit_s.unwrap_or_default());
+        raise(Error::new("time_limit_s", what, "Leave it out for no limit."))
+    })?;
+    let watch = Watch::new(limit);
+    gate(py, &watch, progress, || wire::search(problem, threads, &watch))
+}
+
+/// Estimate of one plan: its time and its memory, item by item.
+#[pyfunction]
+fn estimate(py: Python<'_>, problem: &str, plan: &str) -> PyResult<String> {
+    brief(py, || wire::estimate(problem, plan))
+}
+
+/// Events of one step of a plan, as its schedule orders them.
+#[pyfunction]
+fn timeline(py: Python<'_>, problem: &str, plan: &str) -> PyResult<String> {
+    brief(py, || wire::timeline(problem, plan))
+}
+
+/// A document of a kind, checked and written in the one form that equal documents share.
+#[pyfunction]
+fn canonical(py: Python<'_>, kind: &str, document: &str) -> PyResult<String> {
+    brief(py, || wire::canonical(kind, document))
+}
+
+/// What follows from a model: its parameters, its FLOPs.
+#[pyfunction]
+fn model_facts(py: Python<'_>, model: &str) -> PyResult<String> {
+    brief(py, || wire::model_facts(model))
+}
+
+/// Runs work that takes milliseconds while other Python threads run.
+fn brief(py: Python<'_>, work: impl FnOnce() -> Result<String, Error> + Send) -> PyResult<String> {
+    answer(py.detach(|| catch_unwind(AssertUnwindSafe(work))))
+}
+
+/// Runs work that may last, on a thread of its own, while this one looks for Ctrl-C and tells `progress`. What either
+/// raises stops the work through its watch and is raised once the work has ended.
+fn gate(
+    py: Python<'_>,
+    watch: &Watch,
+    progress: Option<Py<PyAny>>,
+    work: impl FnOnce() -> Result<String, Error> + Send,
+) -> PyResult<String> {
+    py.detach(|| {
+        thread::scope(|scope| {
+            // Nothing is ever sent: the end of the work, a panic too, drops `running`, and that wakes `ended`.
+            let (running, ended) = channel::<()>();
+            let worker =
+                thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, || {
+                    let _running = running;
+                    work()
+                })?;
+            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(PAUSE) {
+                if let Err(raised) = Python::attach(|py| look(py, watch, progress.as_ref())) {
+                    watch.stop();
+                    let _ = worker.join();
+                    return Err(raised);
+                }
+            }
+            answer(worker.join())
+        })
+    })
+}
+
+/// Answers pending signals, then reports progress.
+fn look(py: Python<'_>, watch: &Watch, progress: Option<&Py<PyAny>>) -> PyResult<()> {
+    py.check_signals()?;
+    if let Some(progress) = progress {
+        progress.call1(py, watch.progress())?;
+    }
+    Ok(())
+}
+
+/// What Python sees of a call.
+fn answer(outcome: Outcome) -> PyResult<String> {
+    match outcome {
+        Ok(document) => document.map_err(raise),
+        Err(panic) => Err(PyRuntimeError::new_err(format!(
+            "autopar's core failed: {}. This is a defect of autopar; please report it with the input.",
+            message(panic.as_ref())
+        ))),
+    }
+}
+
+/// The error map: wrong input becomes `autopar.errors.SpecError(path, what, hint)`.
+fn raise(error: Error) -> PyErr {
+    SpecError::new_err((error.path, error.what, error.hint))
+}
+
+/// What a panic said.
+fn message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message")
+}
