@@ -1,0 +1,54 @@
+"""Finds the fastest way to train a large language model on a cluster, and proves it.
+
+Example:
+    >>> import autopar
+    >>> report = autopar.search(
+    ...     "llama2-70b", "a800:256", global_batch_size=512, sequence_length=4096, top=3
+    ... )
+    >>> len(report.ranked), report.proved
+    (3, True)
+"""
+
+from autopar.errors import AutoparError, SpecError
+from autopar.planner import (
+    __version__,
+    estimate,
+    model_facts,
+    plan,
+    problem,
+    rerun,
+    search,
+    solve,
+    timeline,
+)
+from autopar.report import Estimate, Plan, Ranked, Recompute, Report, Stage, Timeline
+from autopar.spec import Chip, Cluster, DeviceGroup, Framework, Model, Options, Problem, Workload
+
+__all__ = [
+    "AutoparError",
+    "Chip",
+    "Cluster",
+    "DeviceGroup",
+    "Estimate",
+    "Framework",
+    "Model",
+    "Options",
+    "Plan",
+    "Problem",
+    "Ranked",
+    "Recompute",
+    "Report",
+    "SpecError",
+    "Stage",
+    "Timeline",
+    "Workload",
+    "__version__",
+    "estimate",
+    "model_facts",
+    "plan",
+    "problem",
+    "rerun",
+    "search",
+    "solve",
+    "timeline",
+]

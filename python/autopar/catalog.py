@@ -1,0 +1,452 @@
+"""The catalogs: models, chips, frameworks and clusters as TOML files with their sources.
+
+A name is looked up without regard to case, `-` and `_`, then among the aliases. A text that ends in
+`.toml` or holds a path separator is a path to a file of the same form, and wherever a name does, a
+path does too. The name of an entry is its file's stem.
+"""
+
+import re
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from autopar import files, wire
+from autopar.errors import SpecError, shown
+from autopar.spec import (
+    AttentionRate,
+    Chip,
+    DeviceGroup,
+    FabricLevel,
+    Framework,
+    Model,
+    NetworkLink,
+)
+
+CATALOG_DATE = "2026-11-21"
+ROOT = Path(__file__).parent / "catalog"
+Kind = Literal["models", "chips", "frameworks", "clusters"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """A model with where it comes from.
+
+    Attributes:
+        model: The model.
+        family: Models that share an architecture.
+        aliases: Other names.
+        status: Whether it was released, or derived from one that was.
+        derivation: How it was derived.
+        source: Where its dimensions were published.
+        checked: When they were compared with the source.
+        note: What else to know.
+        published_parameters: Parameters by the source.
+        digest: SHA-256 of the file.
+    """
+
+    model: Model
+    family: str = ""
+    aliases: tuple[str, ...] = ()
+    status: Literal["released", "derived"] = "released"
+    derivation: str = ""
+    source: str = ""
+    checked: str = ""
+    note: str = ""
+    published_parameters: int | None = None
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipEntry:
+    """A chip with where its figures come from.
+
+    Attributes:
+        chip: The chip.
+        aliases: Other names.
+        vendor: Who makes it.
+        architecture: Its generation.
+        confidence: How sure each group of figures is, from A to C.
+        source: Where each group of figures was published.
+        checked: When they were compared with the source.
+        note: What else to know.
+        inherits_attention: Chip whose attention rates it has, scaled.
+        inherits_gemm: Chip whose curve of matrix products it has, where it names none of its own.
+        digest: SHA-256 of the files.
+    """
+
+    chip: Chip
+    aliases: tuple[str, ...] = ()
+    vendor: str = ""
+    architecture: str = ""
+    confidence: dict[str, str]
+    source: dict[str, str]
+    checked: str = ""
+    note: str = ""
+    inherits_attention: str | None = None
+    inherits_gemm: str | None = None
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkEntry:
+    """A training framework with where its choices are written.
+
+    Attributes:
+        framework: The framework.
+        aliases: Other names.
+        source: Where each choice is written.
+        checked: When it was compared with the source.
+        note: What else to know.
+        digest: SHA-256 of the file.
+    """
+
+    framework: Framework
+    aliases: tuple[str, ...] = ()
+    source: dict[str, str]
+    checked: str = ""
+    note: str = ""
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterEntry:
+    """Kinds of device and the network between them, before it is said how many a job uses.
+
+    Attributes:
+        groups: The kinds of device with their limits.
+        devices: Devices that a job uses unless it says otherwise.
+        fabric: Network levels above the node, inner first.
+        between_kinds: Link between devices of different kinds.
+        digests: SHA-256 of each file.
+    """
+
+    groups: tuple[DeviceGroup, ...]
+    devices: int | None = None
+    fabric: tuple[FabricLevel, ...] = ()
+    between_kinds: NetworkLink | None = None
+    digests: tuple[str, ...]
+
+
+def model(name: str, path: str = "model") -> ModelEntry:
+    """Returns the model of a name in the catalog or of a TOML file.
+
+    Args:
+        name: Name, alias or path.
+        path: What an error calls the place of `name`.
+
+    Raises:
+        SpecError: There is no such model, or its file is wrong.
+
+    Example:
+        >>> model("Llama2_70B").model.layers
+        80
+    """
+    file, table, digest = _open("models", name, path)
+    known, provenance = _split(table, ModelEntry)
+    if "kv_heads" not in known and "heads" in known:
+        known["kv_heads"] = known["heads"]
+    if "head_dim" not in known:
+        known["head_dim"] = _even_head_dim(known, file)
+    spec = wire.read(Model, _named(known, file), f"{file}: ")
+    return _entry(ModelEntry, provenance, file, model=spec, digest=digest)
+
+
+def chip(name: str, path: str = "chip") -> ChipEntry:
+    """Returns the chip of a name in the catalog or of a TOML file.
+
+    Args:
+        name: Name, alias or path.
+        path: What an error calls the place of `name`.
+
+    Raises:
+        SpecError: There is no such chip, or its file is wrong.
+
+    Example:
+        >>> chip("h800").chip.devices_per_node
+        8
+    """
+    return _chip(name, path, ())
+
+
+def framework(name: str, path: str = "framework") -> FrameworkEntry:
+    """Returns the framework of a name in the catalog or of a TOML file.
+
+    Args:
+        name: Name, alias or path.
+        path: What an error calls the place of `name`.
+
+    Raises:
+        SpecError: There is no such framework, or its file is wrong.
+
+    Example:
+        >>> framework("megatron-core").framework.bytes.parameter
+        2
+    """
+    file, table, digest = _open("frameworks", name, path)
+    known, provenance = _split(table, FrameworkEntry)
+    provenance.setdefault("source", {})
+    spec = wire.read(Framework, _named(known, file), f"{file}: ")
+    return _entry(FrameworkEntry, provenance, file, framework=spec, digest=digest)
+
+
+def cluster(text: str, path: str = "cluster") -> ClusterEntry:
+    """Returns the kinds of device that a text names.
+
+    Args:
+        text: Chips with how many there are at most (`a800:128,h800:160`; without a number, or with
+            -1, there is no limit), a cluster of the catalog, or a path to a cluster's TOML file.
+        path: What an error calls the place of `text`.
+
+    Raises:
+        SpecError: There is no such chip or cluster, a count is wrong, or a file is.
+
+    Example:
+        >>> [(g.chip.name, g.limit) for g in cluster("a800:128,h800").groups]
+        [('a800', 128), ('h800', None)]
+    """
+    if files.is_path(text) and text.endswith(".toml") and "," not in text:
+        data = files.read_bytes(text)
+        file = files.printable(text)
+        table = files.parse_toml(data, file)
+        if "groups" in table:
+            return _cluster_file(table, file, Path(text).parent, _sha256(data))
+    elif _find("clusters", text) and not _find("chips", text):
+        opened, table, digest = _open("clusters", text, path)
+        return _cluster_file(table, opened, ROOT, digest)
+    groups: list[DeviceGroup] = []
+    digests = []
+    for name, limit in parse_groups(text, path):
+        entry = chip(name, path)
+        if any(group.chip.name == entry.chip.name for group in groups):
+            raise SpecError(path, f"chip {shown(name)} is listed twice", "List each chip once.")
+        groups.append(DeviceGroup(chip=entry.chip, limit=limit))
+        digests.append(entry.digest)
+    return ClusterEntry(groups=tuple(groups), digests=tuple(digests))
+
+
+def parse_groups(text: str, path: str) -> list[tuple[str, int | None]]:
+    """Returns the chips of a list with their limits; None is no limit.
+
+    Raises:
+        SpecError: The list is empty, or a count is not a positive whole number or -1.
+
+    Example:
+        >>> parse_groups("a800:128,h800:-1,h100", "cluster")
+        [('a800', 128), ('h800', None), ('h100', None)]
+    """
+    form = "Write chip:count,chip:count, as a800:128,h800:160."
+    if not text.strip():
+        raise SpecError(path, "names no chip", form)
+    groups: list[tuple[str, int | None]] = []
+    for item in text.split(","):
+        name, colon, count = item.strip().rpartition(":")
+        if not colon or count.endswith(".toml"):
+            name, count = item.strip(), "-1"
+        if not name:
+            raise SpecError(path, f"an item without a chip, found {shown(item)}", form)
+        if not re.fullmatch(r"-1|0*[1-9][0-9]{0,18}", count, re.ASCII):
+            what = f"count of {name} must be positive, or -1 for no limit, found {shown(count)}"
+            raise SpecError(path, what, form)
+        groups.append((name, None if count == "-1" else int(count)))
+    return groups
+
+
+def names(kind: Kind) -> list[str]:
+    """Returns the names in a catalog, in the order of the alphabet.
+
+    Example:
+        >>> "llama2-70b" in names("models")
+        True
+    """
+    return sorted(file.name.removesuffix(".toml") for file in (ROOT / kind).glob("*.toml"))
+
+
+def version(digests: list[str]) -> str:
+    """Returns the catalog's date and the hash of the files that a problem was made of."""
+    if not digests:
+        return CATALOG_DATE
+    return f"{CATALOG_DATE} sha256:{_sha256(' '.join(sorted(digests)).encode())[:12]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NetworkChange:
+    nics_per_node: int | None = None
+    nic_gbit_per_s: float | None = None
+    efficiency: float | None = None
+    latency_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GroupRow:
+    chip: str
+    limit: int | None = None
+    network: _NetworkChange = _NetworkChange()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClusterFile:
+    groups: tuple[_GroupRow, ...]
+    devices: int | None = None
+    fabric: tuple[FabricLevel, ...] = ()
+    between_kinds: NetworkLink | None = None
+    aliases: tuple[str, ...] = ()
+    source: dict[str, str] | None = None
+    checked: str = ""
+    note: str = ""
+
+
+def _cluster_file(table: dict[str, Any], file: str, folder: Path, digest: str) -> ClusterEntry:
+    """Returns the cluster of a TOML table; its chips' paths start at the file's folder."""
+    rows = wire.read(_ClusterFile, table, f"{file}: ")
+    groups, digests = [], [digest]
+    for i, row in enumerate(rows.groups):
+        name = str(folder / row.chip) if files.is_path(row.chip) else row.chip
+        entry = chip(name, f"{file}: groups[{i}].chip")
+        changes = wire.write(row.network).items()
+        network = replace(entry.chip.network, **{k: v for k, v in changes if v is not None})
+        groups.append(DeviceGroup(chip=replace(entry.chip, network=network), limit=row.limit))
+        digests.append(entry.digest)
+    return ClusterEntry(
+        groups=tuple(groups),
+        devices=rows.devices,
+        fabric=rows.fabric,
+        between_kinds=rows.between_kinds,
+        digests=tuple(digests),
+    )
+
+
+def _chip(name: str, path: str, heirs: tuple[str, ...]) -> ChipEntry:
+    """Returns a chip; `heirs` are the chips that inherit from it, which it may not inherit from."""
+    file, table, digest = _open("chips", name, path)
+    known, provenance = _split(table, ChipEntry)
+    if file in heirs:
+        raise SpecError(f"{file}: inherits_*", "comes back to itself", "Name a measured chip.")
+    parents = {}
+    for key in ("inherits_attention", "inherits_gemm"):
+        if isinstance(parent := provenance.get(key), str):
+            parents[key] = _chip(parent, f"{file}: {key}", (*heirs, file))
+            digest = _sha256((digest + parents[key].digest).encode())
+    own = known.get("gemm", {})
+    if (giver := parents.get("inherits_gemm")) and isinstance(own, dict):
+        known["gemm"] = {**wire.write(giver.chip.gemm), **own}
+    if "devices_per_node" in known:
+        known.setdefault("link_domain", known["devices_per_node"])
+    spec = wire.read(Chip, _named(known, file), f"{file}: ")
+    if (giver := parents.get("inherits_attention")) and not spec.attention:
+        spec = replace(spec, attention=_scaled_attention(giver.chip, spec))
+    provenance.setdefault("confidence", {})
+    provenance.setdefault("source", {})
+    return _entry(ChipEntry, provenance, file, chip=spec, digest=digest)
+
+
+def _scaled_attention(measured: Chip, other: Chip) -> tuple[AttentionRate, ...]:
+    """Returns a chip's attention rates as another's, in the ratio of what their products sustain.
+
+    A statement about data rather than a formula of the estimate: it stands in for a table that
+    somebody would otherwise have to copy, and the chip's caveats say that it was not measured.
+    """
+
+    def sustained(chip: Chip) -> float:
+        return (chip.peak_tflops.bf16 or chip.peak_tflops.fp16 or 0.0) * chip.gemm.efficiency
+
+    if not sustained(measured):
+        what = "no 16-bit peak to scale attention rates from"
+        raise SpecError(f"{measured.name}: peak_tflops", what, "Give bf16 or fp16.")
+    ratio = sustained(other) / sustained(measured)
+    return tuple(
+        replace(row, tflops=tuple(round(rate * ratio, 1) for rate in row.tflops))
+        for row in measured.attention
+    )
+
+
+def _even_head_dim(table: dict[str, Any], file: str) -> Any:
+    """Returns the head width of a model that names none: the residual stream cut into its heads."""
+    hidden, heads = table.get("hidden"), table.get("heads")
+    if not isinstance(hidden, int) or not isinstance(heads, int) or heads < 1:
+        return 1  # Reading the table says what is wrong with either.
+    if hidden % heads:
+        what = f"missing, and hidden ({hidden}) is no multiple of heads ({heads})"
+        raise SpecError(f"{file}: head_dim", what, "Give the width of one head.")
+    return hidden // heads
+
+
+def _open(kind: Kind, name: str, path: str) -> tuple[str, dict[str, Any], str]:
+    """Returns the file of a name as text for messages, its table and the SHA-256 of its bytes."""
+    if files.is_path(name):
+        file: str | Path = name
+    elif found := _find(kind, name):
+        file = found
+    elif Path(name).is_file():
+        file = name
+    else:
+        raise _unknown(kind, name, path)
+    data = files.read_bytes(file)
+    shown_name = files.printable(file)
+    return shown_name, files.parse_toml(data, shown_name), _sha256(data)
+
+
+def _find(kind: Kind, name: str) -> Path | None:
+    """Returns the catalog's file of a name or alias."""
+    wanted = _plain(name)
+    folder = ROOT / kind
+    stems = names(kind)
+    for stem in stems:
+        if _plain(stem) == wanted:
+            return folder / f"{stem}.toml"
+    for stem in stems:
+        data = (folder / f"{stem}.toml").read_bytes()
+        # Most files do not hold the text at all and need not be parsed.
+        if wanted and wanted in _plain(data.decode()) and wanted in _aliases(data, stem):
+            return folder / f"{stem}.toml"
+    return None
+
+
+def _aliases(data: bytes, stem: str) -> list[str]:
+    return [_plain(alias) for alias in files.parse_toml(data, stem).get("aliases", [])]
+
+
+def _unknown(kind: Kind, name: str, path: str) -> SpecError:
+    """Returns the error for a name that no catalog file bears, with the nearest names."""
+    from difflib import get_close_matches
+
+    noun = kind.removesuffix("s")
+    stems = names(kind)
+    known = {_plain(stem): stem for stem in reversed(stems)}
+    near = get_close_matches(_plain(name), list(known), n=3, cutoff=0.5)
+    if near:
+        hint = f"Nearest: {', '.join(known[stem] for stem in near)}."
+    elif len(stems) > 20:
+        hint = f'See "autopar {kind}".'
+    else:
+        hint = f"Known: {', '.join(stems)}."
+    return SpecError(path, f"no {noun} named {shown(name)} in the catalog", hint)
+
+
+def _split(table: dict[str, Any], entry: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the keys of a table that go to the core and those that say where they come from."""
+    own = {field.name for field in fields(entry)} - {"model", "chip", "framework", "digest"}
+    known = {key: value for key, value in table.items() if key not in own}
+    return known, {key: value for key, value in table.items() if key in own}
+
+
+def _named(table: dict[str, Any], file: str) -> dict[str, Any]:
+    """Returns a table with the name that its file gives it."""
+    if "name" in table:
+        raise SpecError(f"{file}: name", "unknown key", "The file's own name is the name.")
+    return {"name": files.stem(file), **table}
+
+
+def _entry(cls: type[wire.T], provenance: dict[str, Any], file: str, **parts: Any) -> wire.T:
+    """Returns a catalog entry of parts that were read before and of its provenance."""
+    read = wire.read_fields(cls, provenance, f"{file}: ", given=frozenset(parts))
+    return cls(**parts, **read)
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("_", "-")
+
+
+def _sha256(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,413 @@
+"""The command line: flags in, documents or text out.
+
+Exit codes: 0 done, 1 no plan exists, 2 wrong input, 70 a defect, 130 stopped.
+"""
+
+import logging
+import os
+import sys
+from contextlib import nullcontext
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from autopar import catalog, files, flags, planner, wire
+from autopar.errors import AutoparError, SpecError, shown
+from autopar.report import Plan, Recompute, Report
+from autopar.spec import Problem
+
+Format = Literal["table", "json", "apss"]
+
+DONE, NO_PLAN, WRONG_INPUT, DEFECT, STOPPED = 0, 1, 2, 70, 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command and returns its exit code; whatever goes wrong is one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal without UTF-8 shows what it cannot as an escape.
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader has what it wanted. What is still buffered must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return DONE
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("stopped", STOPPED)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "autopar"
+        return _fail(f'{error.format_message()} See "{command} --help".', WRONG_INPUT)
+    except click.ClickException as error:
+        return _fail(error.format_message(), WRONG_INPUT)
+    except AutoparError as error:
+        return _fail(str(error), WRONG_INPUT)
+    except OSError as error:
+        place = f"{files.printable(error.filename)}: " if error.filename else ""
+        return _fail(f"{place}{error.strerror or error}", WRONG_INPUT)
+    except Exception as error:
+        logging.getLogger("autopar").info("defect", exc_info=True)
+        return _fail(f"{error} (a defect of autopar; -v shows where)", DEFECT)
+
+
+def _run(arguments: list[str]) -> int:
+    """Runs a command without click's own handling of errors, which takes several lines."""
+    try:
+        with autopar.make_context("autopar", arguments) as context:
+            return autopar.invoke(context) or DONE
+    except click.exceptions.Exit as end:
+        return end.exit_code
+
+
+def _fail(message: str, code: int) -> int:
+    print("error:", " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        package = version("autopar")
+        print(f"autopar {package}, catalog {catalog.CATALOG_DATE}, core {planner.__version__}")
+        ctx.exit()
+
+
+@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Print the versions of the package, the catalog and the core.",
+)
+def autopar() -> None:
+    """Find the fastest way to train a large language model on a cluster."""
+
+
+@autopar.command()
+@flags.problem
+@click.option("--top", type=int, default=5, show_default=True, help="Plans to return.")
+@flags.limits
+@click.option("--format", "form", type=click.Choice(["table", "json", "apss"]), default="table")
+@flags.output
+@click.option("--time-limit", type=float, help="Seconds after which the search stops, unproved.")
+@click.option("--threads", type=int, default=0, help="Threads of the search; all cores by default.")
+@flags.verbose
+def search(
+    form: Format,
+    output: Path | None,
+    force: bool,
+    time_limit: float | None,
+    threads: int,
+    sp: tuple[str, ...] | None,
+    **arguments: Any,
+) -> int:
+    """Find the fastest plans that fit, and prove it.
+
+    A degree's flag takes the values that are allowed, as --tp 2,4,8.
+    """
+    flags.check_output(output, force)
+    given = {key: value for key, value in arguments.items() if value is not None}
+    if sp is not None:
+        given["sp"] = [word == "on" for word in sp]
+    problem = planner.problem(**given)
+    text = _solve(problem, threads, time_limit)
+    report = wire.loads(Report, text)
+    if form == "json":
+        _emit_document(text, output, force)
+    elif form == "apss":
+        _emit("\n".join(map(repr, _strategies(report))), output, force)
+    else:
+        _print_report(report, output, force)
+    return _verdict(report)
+
+
+@autopar.command()
+@flags.problem
+@click.option("--plan", "document", help="Plan as a JSON file; - reads standard input.")
+@flags.plan
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+@flags.output
+@flags.verbose
+def estimate(
+    document: str | None,
+    form: Format,
+    output: Path | None,
+    force: bool,
+    **arguments: Any,
+) -> int:
+    """Print the time and memory of one plan, item by item."""
+    from autopar.render import text as render
+    from autopar.report import Estimate
+
+    flags.check_output(output, force)
+    asked = ("model", "cluster", "devices", "global_batch_size", "sequence_length", "precision",
+             "attention", "dropout", "framework", "memory_margin")  # fmt: skip
+    given = {key: value for key, value in arguments.items() if value is not None}
+    spelled = {key: value for key, value in given.items() if key not in asked}
+    question: dict[str, Any] = {key: arguments[key] for key in asked}
+    if document is None:
+        problem = planner.problem(**_with_devices(question, spelled))
+        plan = _spelled_plan(problem, spelled)
+    elif spelled:
+        raise SpecError("--plan", f"given beside --{min(spelled)}", "Give a file or flags.")
+    else:
+        plan = wire.loads(Plan, files.read_bytes(document), f"{document}: ")
+        degrees = {"dp": plan.dp, "tp": plan.tp, "cp": plan.cp, "pp": plan.pp}
+        problem = planner.problem(**_with_devices(question, degrees))
+    cost = planner.estimate_json(problem, plan)
+    verdict = wire.loads(Estimate, cost)
+    if form == "json":
+        _emit_document(cost, output, force)
+    else:
+        _emit(render.estimate_text(problem, plan, verdict), output, force)
+    return NO_PLAN if verdict.violations else DONE
+
+
+@autopar.command()
+@click.argument("report")
+@click.option("--threads", type=int, default=0, help="Threads of the search; all cores by default.")
+@flags.output
+@flags.verbose
+def rerun(report: str, threads: int, output: Path | None, force: bool) -> int:
+    """Answer the problem of a REPORT again, to the same bytes; - reads standard input."""
+    flags.check_output(output, force)
+    old = wire.loads(Report, files.read_bytes(report), f"{report}: ")
+    if old.problem.version != planner.__version__:
+        print(
+            f"note: the report was written by version {old.problem.version},"
+            f" this is {planner.__version__}",
+            file=sys.stderr,
+        )
+    text = _solve(old.problem, threads, None)
+    _emit_document(text, output, force)
+    return _verdict(wire.loads(Report, text))
+
+
+@autopar.command()
+@click.option("--model-name", default="llama2-70b", show_default=True)
+@click.option("--num-gpus", type=int, default=256, show_default=True)
+@click.option("--gpu-infos", default="a800", show_default=True, help="type[:max][,type[:max]...]")
+@click.option("--nproc-per-node", type=int, default=8, show_default=True)
+@click.option("--global-batch-size", type=int, default=1024, show_default=True)
+@click.option("--sequence-length", type=int, default=4096, show_default=True)
+@click.option("--top", type=int, default=5, show_default=True)
+@click.option("--mode", type=click.Choice(["fast", "analytic"]), default="fast", show_default=True)
+def apss(mode: str, **arguments: Any) -> int:
+    """Answer as Baidu AIAK's APSS does: its flags, its dicts, one a line.
+
+    --mode analytic also writes a trace of each strategy to ./cache, for ui.perfetto.dev.
+    """
+    from autopar.frontends import apss as frontend
+
+    asked = frontend.question(version=planner.__version__, **arguments)
+    report = wire.loads(Report, _solve(asked.problem, 0, None))
+    for note in (*asked.notes, *report.notes):
+        print("note:", note, file=sys.stderr)
+    strategies = [frontend.strategy(report.problem, r, asked.kinds) for r in report.ranked]
+    if mode == "analytic":
+        _write_traces(report, Path("cache"))
+    if strategies:
+        _emit("\n".join(map(repr, strategies)), None, False)
+    return _verdict(report)
+
+
+@autopar.command()
+@click.argument("name", required=False)
+@click.option("--example", is_flag=True, help="Print an annotated TOML file to start from.")
+def models(name: str | None, example: bool) -> int:
+    """List the models, or show the one of a NAME."""
+    from autopar.render import text as render
+
+    if example:
+        return _print_example("model")
+    if name is not None:
+        entry = catalog.model(name)
+        return _print_entry(wire.write(entry.model), wire.write(entry), "model")
+    entries = [catalog.model(name) for name in catalog.names("models")]
+    rows = [(entry, planner.model_facts(entry.model)) for entry in entries]
+    _emit(render.plain(render.models_table(rows)), None, False)
+    return DONE
+
+
+@autopar.command()
+@click.argument("name", required=False)
+@click.option(
+    "--example",
+    type=click.Choice(["chip", "cluster", "framework"]),
+    help="Print an annotated TOML file to start from.",
+)
+def chips(name: str | None, example: str | None) -> int:
+    """List the chips, or show the one of a NAME."""
+    from autopar.render import text as render
+
+    if example:
+        return _print_example(example)
+    if name is not None:
+        entry = catalog.chip(name)
+        return _print_entry(wire.write(entry.chip), wire.write(entry), "chip")
+    entries = [catalog.chip(name) for name in catalog.names("chips")]
+    _emit(render.plain(render.chips_table(entries)), None, False)
+    return DONE
+
+
+@autopar.command()
+@click.argument("document", type=click.Choice(["problem", "plan", "report", "estimate"]))
+def schema(document: str) -> int:
+    """Print the JSON Schema of a DOCUMENT."""
+    from autopar import schema as schemas
+
+    _emit_document(schemas.text(schemas.DOCUMENTS[document]).rstrip(), None, False)
+    return DONE
+
+
+def _solve(problem: Problem, threads: int, time_limit: float | None) -> str:
+    """Returns the report's JSON; a bar shows on a terminal if it takes long."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        from autopar.render.terminal import Bar
+
+        bar: Any = Bar()
+    else:
+        bar = nullcontext()
+    with bar as progress:
+        return planner.solve_json(
+            problem, threads=threads, time_limit_s=time_limit, progress=progress
+        )
+
+
+def _strategies(report: Report) -> list[dict[str, Any]]:
+    from autopar.frontends import apss as frontend
+
+    return [frontend.strategy(report.problem, ranked) for ranked in report.ranked]
+
+
+def _print_report(report: Report, output: Path | None, force: bool) -> None:
+    """Writes a report as a table and notes, drawn on a terminal and plain elsewhere."""
+    from autopar.render import text as render
+
+    table = render.report_table(report)
+    notes = "\n".join(render.report_notes(report))
+    if not report.ranked:
+        _emit(notes, output, force)
+    elif output is None and sys.stdout is not None and sys.stdout.isatty():
+        from autopar.render.terminal import draw
+
+        draw(table)
+        _emit(notes, None, False)
+    else:
+        _emit(f"{render.plain(table)}\n\n{notes}", output, force)
+
+
+def _verdict(report: Report) -> int:
+    """Returns the exit code of a report; one without a plan says why on standard error."""
+    if report.ranked:
+        return DONE
+    from autopar.render.text import infeasible_text
+
+    return _fail(infeasible_text(report), NO_PLAN)
+
+
+def _emit(text: str, output: Path | None, force: bool) -> None:
+    """Writes text and a line's end to standard output or a new file."""
+    if output is None:
+        print(text)
+    else:
+        _save(f"{text}\n".encode(), output, force)
+
+
+def _emit_document(text: str, output: Path | None, force: bool) -> None:
+    """Writes JSON and a line's end byte for byte, whatever encoding the terminal has."""
+    data = f"{text}\n".encode()
+    if output is not None:
+        _save(data, output, force)
+    elif sys.stdout is not None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+
+
+def _save(data: bytes, output: Path, force: bool) -> None:
+    try:
+        with output.open("wb" if force else "xb") as file:
+            file.write(data)
+    except FileExistsError:
+        flags.check_output(output, force)
+
+
+def _write_traces(report: Report, folder: Path) -> None:
+    """Writes the time line of each plan as `strategy-1.json` and so on."""
+    from autopar.render.trace import chrome_trace
+
+    groups = report.problem.cluster.groups
+    traces = []
+    for ranked in report.ranked:
+        stages = [groups[stage.chip].chip.name for stage in ranked.plan.stages]
+        timeline = planner.timeline(report.problem, ranked.plan)
+        traces.append(chrome_trace(timeline, report.problem, stages))
+    folder.mkdir(exist_ok=True)
+    for rank, trace in enumerate(traces, 1):
+        (folder / f"strategy-{rank}.json").write_text(trace, encoding="utf-8")
+
+
+def _with_devices(question: dict[str, Any], degrees: dict[str, Any]) -> dict[str, Any]:
+    """Returns a question about as many devices as a plan with given degrees takes."""
+    if question["devices"] is None and degrees.get("dp") is not None:
+        devices = 1
+        for name in ("dp", "tp", "cp", "pp"):
+            devices *= degrees.get(name, 1)
+        return {**question, "devices": devices}
+    return question
+
+
+def _spelled_plan(problem: Problem, spelled: dict[str, Any]) -> Plan:
+    """Returns the plan that flags spell out."""
+    groups = [group.chip.name for group in problem.cluster.groups]
+    if (names := spelled.pop("chips", None)) is not None:
+        chips = []
+        for name in names.split(","):
+            if name.strip() not in groups:
+                what = f"no chip named {shown(name)} in the cluster"
+                raise SpecError("--chips", what, f"Known: {', '.join(groups)}.")
+            chips.append(groups.index(name.strip()))
+        spelled["chips"] = chips
+    elif len(groups) > 1:
+        raise SpecError("--chips", "missing", "Name the chip of each stage, as a800,h800,h800.")
+    if (settings := spelled.pop("recompute", None)) is not None:
+        kinds = [_recompute(setting) for setting in settings.split(",")]
+        if len(kinds) not in (1, len(groups)):
+            what = f"must have one setting for each of {len(groups)} kinds, found {len(kinds)}"
+            raise SpecError("--recompute", what, "List them in the order of --cluster.")
+        spelled["recompute"] = kinds[0] if len(kinds) == 1 else kinds
+    return planner.plan(problem, **spelled)
+
+
+def _recompute(text: str) -> Recompute:
+    """Returns a setting as `none`, `selective`, `block/3` or `full/block/3` spell it."""
+    match text.strip().removeprefix("full/").split("/"):
+        case ["none" | "selective" as granularity]:
+            return Recompute(granularity)
+        case ["block" | "uniform" as granularity, layers] if layers.isdecimal() and int(layers):
+            return Recompute(granularity, int(layers))
+        case _:
+            hint = "Write none, selective, block/N or uniform/N."
+            raise SpecError("--recompute", f"no setting {shown(text)}", hint)
+
+
+def _print_example(kind: str) -> int:
+    text = (catalog.ROOT / "examples" / f"{kind}.toml").read_text(encoding="utf-8")
+    _emit(text.rstrip(), None, False)
+    return DONE
+
+
+def _print_entry(spec: dict[str, Any], entry: dict[str, Any], kind: str) -> int:
+    """Writes an entry of a catalog, a key a line."""
+    provenance = {key: value for key, value in entry.items() if key != kind}
+    for key, value in (spec | provenance).items():
+        _emit(f"{key}: {value}", None, False)
+    return DONE

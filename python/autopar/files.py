@@ -1,0 +1,79 @@
+"""Files that a user names: read whole, bounded, and refused in one line."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from autopar.errors import SpecError
+
+LARGEST_BYTES = 16 * 2**20
+
+
+def printable(path: str | os.PathLike[str]) -> str:
+    """Returns a path as text that any document and message can hold, Chinese names included."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def stem(path: str | os.PathLike[str]) -> str:
+    """Returns the name that a file gives its content: without folder and `.toml`.
+
+    Example:
+        >>> stem("chips/my-chip.toml")
+        'my-chip'
+    """
+    return printable(Path(path).name).removesuffix(".toml")
+
+
+def is_path(text: str) -> bool:
+    """Returns whether a text that may be a name in the catalog is a path: by its form alone.
+
+    Example:
+        >>> is_path("h800"), is_path("h800.toml"), is_path("./h800")
+        (False, True, True)
+    """
+    separators = {"/", os.sep, os.altsep or "/"}
+    return text.endswith(".toml") or any(separator in text for separator in separators)
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Returns what a file holds; `-` is standard input.
+
+    Raises:
+        SpecError: The file is absent, unreadable, empty or over 16 MiB.
+    """
+    name = printable(path)
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(LARGEST_BYTES + 1)
+        else:
+            with Path(path).open("rb") as file:
+                data = file.read(LARGEST_BYTES + 1)
+    except FileNotFoundError:
+        raise SpecError(name, "no such file", "Check the path.") from None
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise SpecError(name, f"cannot be read: {reason}", "Check the path.") from None
+    if len(data) > LARGEST_BYTES:
+        raise SpecError(name, "larger than 16 MiB", "Give the document itself, without other data.")
+    if not data.strip():
+        raise SpecError(name, "empty", "Give a file with the document in it.")
+    return data
+
+
+def parse_toml(data: bytes, name: str) -> dict[str, Any]:
+    """Returns the table of a TOML text.
+
+    Raises:
+        SpecError: The text is not UTF-8 or not TOML.
+    """
+    import tomllib
+
+    try:
+        return tomllib.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise SpecError(name, f"not UTF-8 (byte {error.start})", "Save it as UTF-8.") from None
+    except RecursionError:
+        raise SpecError(name, "nested too deeply to be TOML", "See toml.io.") from None
+    except ValueError as error:
+        raise SpecError(name, f"not TOML: {error}", "See toml.io.") from None

@@ -1,0 +1,207 @@
+"""The flags that several commands share: each with its name, its text and its parser."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import click
+
+from autopar.errors import SpecError, shown
+from autopar.spec import Attention, Granularity, Options, Precision, Schedule
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def degrees(text: str) -> tuple[int, ...]:
+    """Returns whole numbers separated by commas.
+
+    Example:
+        >>> degrees("1,2,4")
+        (1, 2, 4)
+    """
+    try:
+        return tuple(int(item) for item in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{shown(text)} is no list of whole numbers as 1,2,4.") from None
+
+
+def words(*allowed: str) -> Callable[[str], tuple[str, ...]]:
+    """Returns a parser of words of a set, separated by commas.
+
+    Example:
+        >>> words("on", "off")("on,off")
+        ('on', 'off')
+    """
+
+    def parse(text: str) -> tuple[str, ...]:
+        items = tuple(item.strip() for item in text.split(","))
+        for item in items:
+            if item not in allowed:
+                raise click.BadParameter(f"{shown(item)} is none of {', '.join(allowed)}.")
+        return items
+
+    return parse
+
+
+def problem(command: F) -> F:
+    """Adds the flags that describe what is trained, on what."""
+    for option in reversed(
+        (
+            click.option("--model", required=True, help="Model: a name or a path to a TOML file."),
+            click.option(
+                "--cluster",
+                required=True,
+                help="Chips with how many at most, as a800:128,h800:160, or a cluster's TOML file.",
+            ),
+            click.option("--devices", type=int, help="Devices to use; all listed by default."),
+            click.option(
+                "--global-batch-size", type=int, required=True, help="Sequences in one step."
+            ),
+            click.option("--sequence-length", type=int, required=True, help="Tokens a sequence."),
+            click.option("--precision", type=click.Choice(get_args(Precision)), default="bf16"),
+            click.option("--attention", type=click.Choice(get_args(Attention)), default="flash"),
+            click.option("--dropout/--no-dropout", default=False, help="Dropout as in GPT-3."),
+            click.option(
+                "--framework", default="megatron-core", help="Framework: a name or a TOML file."
+            ),
+            click.option(
+                "--memory-margin",
+                type=float,
+                default=Options().memory_margin,
+                show_default=True,
+                help="Share of memory that stays free.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def limits(command: F) -> F:
+    """Adds the flags that limit what the search may choose; each is a field of `Options`."""
+    counts = {
+        "tp": "tensor-parallel degrees",
+        "pp": "pipeline depths",
+        "vpp": "model chunks a stage",
+        "cp": "context-parallel degrees",
+        "ep": "expert-parallel degrees",
+        "dp": "data-parallel degrees",
+        "mbs": "micro-batch sizes",
+        "zero": "ZeRO stages, 0 to 3",
+    }
+    switches = {
+        "partial-shard-groups": "ZeRO may shard over a part of the data-parallel group.",
+        "activation-offload": "Activations may wait in host memory.",
+        "optimizer-offload": "Optimizer state may live in host memory.",
+        "uneven-layers": "Stages of one kind may hold different numbers of layers.",
+        "expert-tensor-parallel": "Experts are cut over the tensor-parallel group.",
+    }
+    options = [
+        click.option(f"--{name}", type=degrees, metavar="N,N...", help=f"Allowed {text}.")
+        for name, text in counts.items()
+    ]
+    options += [
+        click.option(
+            "--sp",
+            type=words("on", "off"),
+            metavar="on|off",
+            help="Allowed settings of sequence parallel.",
+        ),
+        click.option(
+            "--schedule",
+            "schedules",
+            type=words(*get_args(Schedule)),
+            metavar="NAME,...",
+            help=f"Allowed schedules: {', '.join(get_args(Schedule))}.",
+        ),
+        click.option(
+            "--recompute",
+            type=words(*get_args(Granularity)),
+            metavar="NAME,...",
+            help=f"Allowed recompute: {', '.join(get_args(Granularity))}.",
+        ),
+    ]
+    options += [
+        click.option(f"--{name}/--no-{name}", default=None, help=text)
+        for name, text in switches.items()
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def plan(command: F) -> F:
+    """Adds the flags that spell a plan."""
+    counts = {
+        "dp": "Data-parallel replicas; what the other degrees leave by default.",
+        "tp": "Tensor-parallel degree.",
+        "cp": "Context-parallel degree.",
+        "ep": "Expert-parallel degree.",
+        "etp": "Tensor-parallel degree inside an expert.",
+        "pp": "Pipeline stages.",
+        "vpp": "Model chunks a stage.",
+        "mbs": "Sequences in a micro-batch.",
+        "zero": "ZeRO stage, 0 to 3.",
+        "shard-group": "Ranks over which ZeRO shards; dp x cp by default.",
+        "offload": "Layers of each stage whose activations wait on the host.",
+    }
+    options = [
+        click.option(f"--{name}", type=click.IntRange(min=0 if name in ("zero", "offload") else 1),
+                     help=text)
+        for name, text in counts.items()
+    ]  # fmt: skip
+    options += [
+        click.option("--sp/--no-sp", default=None, help="Sequence parallel; on with tp > 1."),
+        click.option("--schedule", type=click.Choice(get_args(Schedule)), help="Order of passes."),
+        click.option(
+            "--optimizer-offload/--no-optimizer-offload",
+            default=None,
+            help="Optimizer state and step on the host.",
+        ),
+        click.option(
+            "--layers", type=degrees, metavar="N,N...", help="Layers of each stage, as 3,11,11."
+        ),
+        click.option("--chips", help="Chip of each stage, as a800,h800,h800."),
+        click.option(
+            "--recompute",
+            help="A setting for each kind of chip: none, selective, block/N or uniform/N.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def output(command: F) -> F:
+    """Adds `-o` and `--force`."""
+    file = click.Path(path_type=Path, dir_okay=False)
+    command = click.option("--force", is_flag=True, help="Overwrite the file of -o.")(command)
+    return click.option("-o", "--output", type=file, help="Write to a file.")(command)
+
+
+def verbose(command: F) -> F:
+    """Adds `-v`, which logs to standard error."""
+
+    def configure(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d ms %(message)s")
+
+    return click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        expose_value=False,
+        callback=configure,
+        help="Log what is done to standard error.",
+    )(command)
+
+
+def check_output(output: Path | None, force: bool) -> None:
+    """Refuses a file that exists already, before work is spent on what goes there.
+
+    Raises:
+        SpecError: The file exists and is not to be overwritten.
+    """
+    if output is not None and output.exists() and not force:
+        raise SpecError("--output", f'file "{output}" exists', "Give --force to overwrite it.")

@@ -1,0 +1,1 @@
+"""What other systems write, read into the documents of this package, and what they print."""

@@ -1,0 +1,394 @@
+"""The verbs: ask for the best plans, estimate one, see its time line. The only caller of the core.
+
+Every function is safe to call from several threads and after a fork; the core frees the GIL and
+answers Ctrl-C with `KeyboardInterrupt`. Wrong input raises `SpecError`; that nothing fits is an
+answer (`Report.infeasible`).
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from os import PathLike, fspath
+from typing import TypedDict, Unpack
+
+from autopar import _core, catalog, wire
+from autopar.errors import SpecError
+from autopar.report import Estimate, ModelFacts, Plan, Recompute, Report, Stage, Timeline
+from autopar.spec import (
+    Attention,
+    Cluster,
+    Framework,
+    Granularity,
+    Model,
+    Options,
+    Precision,
+    Problem,
+    Schedule,
+    Workload,
+)
+
+__version__ = _core.__version__
+
+log = logging.getLogger("autopar")
+
+Name = str | PathLike[str]
+Progress = Callable[[int, int], object]
+
+
+class Limits(TypedDict, total=False):
+    """What the search may choose, as keywords; `Options` explains them."""
+
+    top: int
+    memory_margin: float
+    tp: Sequence[int]
+    pp: Sequence[int]
+    vpp: Sequence[int]
+    cp: Sequence[int]
+    ep: Sequence[int]
+    dp: Sequence[int]
+    mbs: Sequence[int]
+    sp: Sequence[bool]
+    zero: Sequence[int]
+    schedules: Sequence[Schedule]
+    recompute: Sequence[Granularity]
+    partial_shard_groups: bool
+    activation_offload: bool
+    optimizer_offload: bool
+    uneven_layers: bool
+    expert_tensor_parallel: bool
+
+
+def search(
+    model: Name | Model,
+    cluster: Name | Cluster,
+    *,
+    global_batch_size: int,
+    sequence_length: int,
+    devices: int | None = None,
+    precision: Precision = "bf16",
+    framework: Name | Framework = "megatron-core",
+    attention: Attention = "flash",
+    dropout: bool = False,
+    threads: int = 0,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+    **limits: Unpack[Limits],
+) -> Report:
+    """Returns the fastest plans that fit in memory, proved to be the best of the whole space.
+
+    Args:
+        model: Name or alias in the catalog, path to a TOML file, or a `Model`.
+        cluster: Chips with their limits (`a800:128,h800:160`), a cluster's name or path, or a
+            `Cluster`.
+        global_batch_size: Sequences in one step over the whole cluster.
+        sequence_length: Tokens in one sequence.
+        devices: Devices to use; all listed unless given.
+        precision: Number format of the matrix products.
+        framework: Name in the catalog, path to a TOML file, or a `Framework`.
+        attention: One fused kernel, or separate operators that store the scores.
+        dropout: Whether hidden states and attention weights pass through dropout.
+        threads: Threads of the search; 0 takes every core. The answer does not depend on it.
+        time_limit_s: Seconds after which the best plans so far are returned, unproved.
+        progress: Called now and then with the classes of candidates done and in all.
+        **limits: The fields of `Options`, as `top=3, tp=[1, 2, 4, 8], memory_margin=0.1`.
+
+    Raises:
+        SpecError: An input is wrong; the error says where, what and how to cure it.
+        KeyboardInterrupt: Ctrl-C ended the search.
+
+    Example:
+        >>> import autopar
+        >>> report = autopar.search(
+        ...     "llama2-7b", "a800:8", global_batch_size=64, sequence_length=4096, top=1
+        ... )
+        >>> best = report.ranked[0]
+        >>> best.plan.dp * best.plan.tp * best.plan.cp * best.plan.pp
+        8
+        >>> report.proved
+        True
+    """
+    question = problem(
+        model,
+        cluster,
+        global_batch_size=global_batch_size,
+        sequence_length=sequence_length,
+        devices=devices,
+        precision=precision,
+        framework=framework,
+        attention=attention,
+        dropout=dropout,
+        **limits,
+    )
+    return solve(question, threads=threads, time_limit_s=time_limit_s, progress=progress)
+
+
+def problem(
+    model: Name | Model,
+    cluster: Name | Cluster,
+    *,
+    global_batch_size: int,
+    sequence_length: int,
+    devices: int | None = None,
+    precision: Precision = "bf16",
+    framework: Name | Framework = "megatron-core",
+    attention: Attention = "flash",
+    dropout: bool = False,
+    **limits: Unpack[Limits],
+) -> Problem:
+    """Returns the question as a document that holds all its inputs. The arguments are `search`'s.
+
+    Raises:
+        SpecError: A name is unknown, a file is wrong, or a value has the wrong type.
+
+    Example:
+        >>> question = problem("llama2-7b", "a800", global_batch_size=8, sequence_length=4096,
+        ...                    devices=8)
+        >>> question.cluster.groups[0].chip.name
+        'a800'
+    """
+    digests: list[str] = []
+    if not isinstance(model, Model):
+        model_entry = catalog.model(fspath(model))
+        model = model_entry.model
+        digests.append(model_entry.digest)
+    if not isinstance(framework, Framework):
+        framework_entry = catalog.framework(fspath(framework))
+        framework = framework_entry.framework
+        digests.append(framework_entry.digest)
+    if not isinstance(cluster, Cluster):
+        cluster_entry = catalog.cluster(fspath(cluster))
+        cluster = cluster_of(cluster_entry, devices)
+        digests.extend(cluster_entry.digests)
+    elif devices is not None:
+        cluster = replace(cluster, devices=devices)
+    workload = Workload(
+        global_batch_size=global_batch_size,
+        sequence_length=sequence_length,
+        precision=precision,
+        attention=attention,
+        dropout=dropout,
+    )
+    question = Problem(
+        version=__version__,
+        catalog=catalog.version(digests),
+        model=model,
+        cluster=cluster,
+        workload=workload,
+        framework=framework,
+        options=wire.read(Options, limits, "options"),
+    )
+    # Arguments come from callers without a type checker too.
+    return wire.read(Problem, wire.write(question))
+
+
+def cluster_of(entry: catalog.ClusterEntry, devices: int | None = None) -> Cluster:
+    """Returns a cluster of which a job uses `devices`, or all that the limits name.
+
+    Raises:
+        SpecError: Neither `devices` nor a limit for each kind is given.
+    """
+    if devices is None:
+        devices = entry.devices
+    if devices is None:
+        whole = 0
+        for group in entry.groups:
+            if group.limit is None:
+                hint = f"Give devices, or a count as {group.chip.name}:256."
+                raise SpecError("devices", f"{group.chip.name} has no limit to take all of", hint)
+            whole += group.limit - group.limit % group.chip.devices_per_node
+        devices = whole or sum(group.limit or 0 for group in entry.groups)
+    return Cluster(
+        groups=entry.groups,
+        devices=devices,
+        fabric=entry.fabric,
+        between_kinds=entry.between_kinds,
+    )
+
+
+def solve(
+    problem: Problem,
+    *,
+    threads: int = 0,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Returns the report on a problem; `search` with the question spelled out.
+
+    Raises:
+        SpecError: The problem is wrong.
+        KeyboardInterrupt: Ctrl-C ended the search.
+    """
+    text = solve_json(problem, threads=threads, time_limit_s=time_limit_s, progress=progress)
+    return wire.loads(Report, text)
+
+
+def solve_json(
+    problem: Problem,
+    *,
+    threads: int = 0,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+) -> str:
+    """Returns the report on a problem as the JSON text that the core wrote."""
+    log.info("problem: catalog %s, %d devices", problem.catalog, problem.cluster.devices)
+    text = _core.search(
+        wire.dumps(problem), threads=threads, time_limit_s=time_limit_s, progress=progress
+    )
+    log.info("report: %d characters", len(text))
+    return text
+
+
+def rerun(report: Report, *, threads: int = 0) -> Report:
+    """Returns the answer to a report's own problem, found again.
+
+    A report of a search that ran to its end comes out equal, by the same version of this package.
+
+    Raises:
+        SpecError: The report's problem is wrong.
+    """
+    return solve(report.problem, threads=threads)
+
+
+def estimate(problem: Problem, plan: Plan) -> Estimate:
+    """Returns what a plan costs: time in picoseconds and memory in bytes, item by item.
+
+    Args:
+        problem: What is trained, on what.
+        plan: The plan; it may be an illegal one, which `Estimate.violations` then says.
+
+    Raises:
+        SpecError: A document is wrong.
+
+    Example:
+        >>> question = problem("llama2-7b", "a800:8", global_batch_size=64, sequence_length=4096)
+        >>> cost = estimate(question, plan(question, tp=2, zero=1))
+        >>> sum(wire.write(cost.time).values()) == cost.step_ps
+        True
+    """
+    return wire.loads(Estimate, estimate_json(problem, plan))
+
+
+def estimate_json(problem: Problem, plan: Plan) -> str:
+    """Returns what a plan costs as the JSON text that the core wrote."""
+    return _core.estimate(wire.dumps(problem), wire.dumps(plan))
+
+
+def timeline(problem: Problem, plan: Plan) -> Timeline:
+    """Returns the events of one step of a plan, in picoseconds from its start.
+
+    Raises:
+        SpecError: A document is wrong.
+    """
+    return wire.loads(Timeline, _core.timeline(wire.dumps(problem), wire.dumps(plan)))
+
+
+def model_facts(model: Name | Model) -> ModelFacts:
+    """Returns a model's parameter counts.
+
+    Raises:
+        SpecError: There is no such model, or it is wrong.
+
+    Example:
+        >>> model_facts("llama2-7b").parameters
+        6738415616
+    """
+    spec = model if isinstance(model, Model) else catalog.model(fspath(model)).model
+    return wire.loads(ModelFacts, _core.model_facts(wire.dumps(spec)))
+
+
+def plan(
+    problem: Problem,
+    *,
+    dp: int | None = None,
+    tp: int = 1,
+    sp: bool | None = None,
+    cp: int = 1,
+    ep: int = 1,
+    etp: int | None = None,
+    pp: int = 1,
+    vpp: int = 1,
+    mbs: int = 1,
+    zero: int = 0,
+    shard_group: int | None = None,
+    schedule: Schedule | None = None,
+    optimizer_offload: bool = False,
+    chips: Sequence[int] | None = None,
+    layers: Sequence[int] | None = None,
+    recompute: Recompute | Sequence[Recompute] | None = None,
+    offload: int = 0,
+) -> Plan:
+    """Returns a plan with what was left out filled in; whether it is legal, `estimate` says.
+
+    Args:
+        problem: What is trained, on what.
+        dp: Data-parallel replicas; the devices that the other degrees leave unless given.
+        tp: Tensor-parallel degree.
+        sp: Sequence parallel; on with `tp` > 1 unless given.
+        cp: Context-parallel degree.
+        ep: Expert-parallel degree.
+        etp: Tensor-parallel degree inside an expert; as `Options.expert_tensor_parallel` says.
+        pp: Pipeline stages.
+        vpp: Model chunks that a stage holds.
+        mbs: Sequences in one micro-batch.
+        zero: ZeRO stage, 0 to 3.
+        shard_group: Ranks over which ZeRO shards; dp x cp unless given.
+        schedule: Order of passes; 1f1b, or interleaved with `vpp` > 1, unless given.
+        optimizer_offload: Optimizer state and step on the host.
+        chips: Index of each stage's kind of chip; all the first kind unless given.
+        layers: Layers of each stage; equal shares unless given.
+        recompute: What every stage recomputes, or the stages on each kind of chip; else nothing.
+        offload: Layers of each stage whose activations wait in host memory.
+
+    Raises:
+        SpecError: A share is not whole, or a list does not have one item a stage.
+
+    Example:
+        >>> question = problem("llama2-7b", "a800:8", global_batch_size=64, sequence_length=4096)
+        >>> two = plan(question, pp=2, recompute=Recompute("block", 4))
+        >>> two.dp, [stage.layers for stage in two.stages]
+        (4, [16, 16])
+    """
+    kinds = len(problem.cluster.groups)
+    if chips is None:
+        chips = (0,) * pp
+    if layers is None:
+        share = _share(problem.model.layers, pp, "layers", "Give the layers of each stage.")
+        layers = (share,) * pp
+    for name, items in (("chips", chips), ("layers", layers)):
+        if len(items) != pp:
+            what = f"must have one item for each of {pp} stages, found {len(items)}"
+            raise SpecError(name, what, "List the stages from first to last.")
+    if recompute is None or isinstance(recompute, Recompute):
+        recompute = (recompute or Recompute(),) * kinds
+    if len(recompute) != kinds or not all(0 <= chip < kinds for chip in chips):
+        what = f"must name each of {kinds} kinds of chip by its index and recompute"
+        raise SpecError("chips", what, "Count the kinds from 0.")
+    if dp is None:
+        hint = "Give degrees that divide the devices."
+        dp = _share(problem.cluster.devices, tp * cp * pp, "dp", hint)
+    return Plan(
+        dp=dp,
+        tp=tp,
+        sp=tp > 1 if sp is None else sp,
+        cp=cp,
+        ep=ep,
+        etp=(tp if problem.options.expert_tensor_parallel else 1) if etp is None else etp,
+        pp=pp,
+        vpp=vpp,
+        mbs=mbs,
+        zero=zero,
+        shard_group=dp * cp if shard_group is None else shard_group,
+        schedule=schedule or ("interleaved" if vpp > 1 else "1f1b"),
+        optimizer_offload=optimizer_offload,
+        stages=tuple(
+            Stage(chip=chip, layers=count, recompute=recompute[chip], offload=offload)
+            for chip, count in zip(chips, layers, strict=True)
+        ),
+    )
+
+
+def _share(total: int, parts: int, path: str, hint: str) -> int:
+    """Returns one of equal whole shares."""
+    if parts < 1 or total % parts:
+        raise SpecError(path, f"{total} does not divide into {parts} equal shares", hint)
+    return total // parts

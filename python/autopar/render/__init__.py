@@ -1,0 +1,1 @@
+"""Reports and estimates as people and other programs read them: formats, computes nothing."""

@@ -1,0 +1,356 @@
+"""What is answered, as frozen dataclasses: plans, estimates, reports.
+
+The fields are those of the Rust core, name by name; a contract test holds the two together. Times
+are whole picoseconds (`_ps`), amounts of memory whole bytes unless the key says otherwise.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from autopar.spec import Granularity, Problem, Schedule
+
+StopReason: TypeAlias = Literal["complete", "time", "interrupted"]
+Cut: TypeAlias = Literal[
+    "options",
+    "model-shape",
+    "sequence",
+    "batch",
+    "layers",
+    "micro-batches",
+    "placement",
+    "limits",
+    "memory",
+    "bound",
+    "unreached",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What a stage computes again in the backward pass instead of keeping it.
+
+    Attributes:
+        granularity: Nothing, the core of attention, the first layers of each chunk, or groups.
+        layers: Recomputed layers of a chunk (block) or layers a group (uniform); else absent.
+    """
+
+    granularity: Granularity = "none"
+    layers: int | None = field(default=None, metadata={"absent": True})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One pipeline stage.
+
+    Attributes:
+        chip: Index of its kind of chip in the cluster's groups.
+        layers: Transformer layers; the first stage also holds the embedding, the last the head.
+        recompute: What it computes again in the backward pass.
+        offload: Layers whose activations wait in host memory.
+    """
+
+    chip: int = 0
+    layers: int
+    recompute: Recompute = Recompute()
+    offload: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A complete way to train. The devices used are `dp` x `tp` x `cp` x `pp`.
+
+    Attributes:
+        dp: Data-parallel replicas.
+        tp: Tensor-parallel degree.
+        sp: Sequence parallel: norms and residuals are split over the tensor-parallel group too.
+        cp: Context-parallel degree (ring attention).
+        ep: Expert-parallel degree; its group lies inside tp x cp x dp.
+        etp: Tensor-parallel degree inside an expert: 1, or `tp`.
+        pp: Pipeline stages.
+        vpp: Model chunks that a stage holds (interleaved schedules).
+        mbs: Sequences in one micro-batch.
+        zero: 0 shards nothing, 1 optimizer state, 2 gradients too, 3 parameters too (FSDP).
+        shard_group: Ranks over which ZeRO shards; at most dp x cp.
+        schedule: Order of forward and backward passes.
+        optimizer_offload: Optimizer state and step on the host.
+        stages: One entry a pipeline stage, first to last.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    sp: bool = False
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    mbs: int = 1
+    zero: int = 0
+    shard_group: int = 1
+    schedule: Schedule = "1f1b"
+    optimizer_offload: bool = False
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeItems:
+    """Where a step goes, in picoseconds. The parts add up to the step.
+
+    Attributes:
+        compute_ps: Forward and backward passes of the layers, embedding and head.
+        recompute_ps: Forward passes that run a second time.
+        tensor_ps: Tensor-parallel communication that is not hidden.
+        context_ps: Context-parallel communication that is not hidden.
+        expert_ps: Expert all-to-all that is not hidden.
+        shard_ps: Sharded parameters in every micro-batch, and activation offload, not hidden.
+        pipeline_ps: Pipeline sends on the device's own time line.
+        bubble_ps: Waiting for other stages.
+        data_ps: Gradient reduction and parameter gathering that is not hidden.
+        optimizer_ps: Gradient norm and optimizer step.
+    """
+
+    compute_ps: int
+    recompute_ps: int
+    tensor_ps: int
+    context_ps: int
+    expert_ps: int
+    shard_ps: int
+    pipeline_ps: int
+    bubble_ps: int
+    data_ps: int
+    optimizer_ps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryItems:
+    """Memory of one device of a stage at its peak, in bytes.
+
+    Attributes:
+        parameters: Parameters.
+        gradients: Gradients.
+        optimizer: Optimizer state.
+        activations: Activations kept for the backward pass, of all micro-batches in flight.
+        logits: Logits and loss (last stage).
+        working_set: Activations that exist only while one layer is computed (again).
+        buffers: Gathered parameters, gradient buckets, pipeline sends.
+        context: Device context, communicators and libraries, outside the allocator.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    working_set: int
+    buffers: int
+    context: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEstimate:
+    """What one pipeline stage costs.
+
+    Attributes:
+        forward_ps: Forward pass of one micro-batch through all chunks, in picoseconds.
+        backward_ps: Backward pass of one micro-batch with its recompute, in picoseconds.
+        memory: Memory by item.
+        memory_bytes: Sum of the items: what the driver shows at the peak.
+        allocated_bytes: Sum of the items without `context`: what the allocator hands out.
+        capacity_bytes: What a device of this chip offers, margin taken off.
+    """
+
+    forward_ps: int
+    backward_ps: int
+    memory: MemoryItems
+    memory_bytes: int
+    allocated_bytes: int
+    capacity_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What one step of a plan costs.
+
+    Attributes:
+        step_ps: Time of one step, in picoseconds.
+        step_s: The same in seconds.
+        tokens_per_s: Tokens of the whole cluster in a second.
+        mfu: Model FLOPs (no recompute, full attention) over the 16-bit peak of the devices used.
+        time: Where the step goes, seen from its slowest stage.
+        stages: One entry a pipeline stage.
+        violations: Why it is not a legal plan, or does not fit; empty for a plan that runs.
+    """
+
+    step_ps: int
+    step_s: float
+    tokens_per_s: float
+    mfu: float
+    time: TimeItems
+    stages: tuple[StageEstimate, ...]
+    violations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Classes of candidates: considered = estimated + the sum of all cuts.
+
+    Attributes:
+        considered: Size of the space.
+        estimated: Classes whose best plan was estimated.
+        cut: Classes cut, by reason.
+        estimates: Plans estimated.
+        bounds: Lower bounds computed.
+    """
+
+    considered: int
+    estimated: int
+    cut: dict[Cut, int]
+    estimates: int
+    bounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """A plan with its estimate.
+
+    Attributes:
+        plan: The plan.
+        estimate: What it costs.
+    """
+
+    plan: Plan
+    estimate: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryShortage:
+    """Nothing fits in memory.
+
+    Attributes:
+        kind: Tag of this answer.
+        nearest: The plan that comes nearest.
+        stage: Its stage that lacks most, counted from 0.
+        lacks_gib: What that stage lacks, in GiB.
+    """
+
+    kind: Literal["memory"] = "memory"
+    nearest: Ranked
+    stage: int
+    lacks_gib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceShortage:
+    """The limits cannot give the devices.
+
+    Attributes:
+        kind: Tag of this answer.
+        asked: Devices asked for.
+        available: Devices within the limits, whole nodes.
+        cure: What to change.
+    """
+
+    kind: Literal["devices"] = "devices"
+    asked: int
+    available: int
+    cure: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoFactorisation:
+    """No degrees multiply to the device count and divide the batch, sequence and model.
+
+    Attributes:
+        kind: Tag of this answer.
+        nearest_devices: The nearest device count that has some.
+        nearest_batch: The nearest global batch that has some on the devices asked for.
+    """
+
+    kind: Literal["factorisation"] = "factorisation"
+    nearest_devices: int | None
+    nearest_batch: int | None
+
+
+Infeasible: TypeAlias = MemoryShortage | DeviceShortage | NoFactorisation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The answer to a problem, with the problem itself, so that it can be run again.
+
+    Attributes:
+        schema: Kind and version of the document.
+        problem: The question.
+        ranked: The best plans, fastest first; at most `options.top`.
+        stop: Why the search ended.
+        proved: Whether the list is proved to be the best of the whole space.
+        gap: Most by which the best plan could still be beaten, as a share of its step time.
+        counters: What happened to every class of candidates.
+        infeasible: Why there is no plan, if there is none.
+        notes: Limits, roundings and warnings that bear on the result.
+    """
+
+    schema: Literal["autopar.report/1"] = "autopar.report/1"
+    problem: Problem
+    ranked: tuple[Ranked, ...]
+    stop: StopReason
+    proved: bool
+    gap: float | None
+    counters: Counters
+    infeasible: Infeasible | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One piece of work on a stage's time line.
+
+    Attributes:
+        stage: Pipeline stage, counted from 0.
+        chunk: Model chunk of the stage, counted from 0.
+        micro_batch: Micro-batch, counted from 0.
+        kind: What is done.
+        start_ps: When it starts, in picoseconds from the start of the step.
+        duration_ps: How long it takes, in picoseconds.
+    """
+
+    stage: int
+    chunk: int
+    micro_batch: int
+    kind: Literal["forward", "backward", "weight", "send", "data", "optimizer"]
+    start_ps: int
+    duration_ps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """The events of one step.
+
+    Attributes:
+        schema: Kind and version of the document.
+        events: The events, by stage and start.
+        truncated: Whether later micro-batches were left out for size.
+    """
+
+    schema: Literal["autopar.timeline/1"] = "autopar.timeline/1"
+    events: tuple[Event, ...]
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """Parameter counts of a model.
+
+    Attributes:
+        parameters: All parameters, tied weights counted once.
+        active_parameters: Parameters that one token meets.
+        layer_parameters: Parameters of each layer.
+        embedding_parameters: Tokens, learned positions and the norm after them.
+        head_parameters: Final norm and an untied output head.
+    """
+
+    parameters: int
+    active_parameters: int
+    layer_parameters: tuple[int, ...]
+    embedding_parameters: int
+    head_parameters: int

@@ -1,0 +1,533 @@
+"""What is asked, as frozen dataclasses, and the defaults.
+
+The fields are those of the Rust core, name by name; a contract test holds the two together. Units
+stand in the keys: `_gib` is 2^30 bytes, `_gb_per_s` 10^9 bytes a second, `_tflops` 10^12 operations
+a second, `_us` microseconds, `_ps` picoseconds. Dimensions are element counts.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Norm: TypeAlias = Literal["rmsnorm", "layernorm"]
+Position: TypeAlias = Literal["rope", "learned", "alibi", "relative"]
+Activation: TypeAlias = Literal["swiglu", "geglu", "gelu", "relu", "relu2"]
+QkNorm: TypeAlias = Literal["none", "head", "full"]
+Pass: TypeAlias = Literal["forward", "backward", "both"]
+Topology: TypeAlias = Literal["switch", "mesh", "pcie"]
+TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
+Precision: TypeAlias = Literal["bf16", "fp16", "fp8"]
+Attention: TypeAlias = Literal["flash", "unfused"]
+Schedule: TypeAlias = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v"]
+Granularity: TypeAlias = Literal["none", "selective", "block", "uniform"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mla:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434).
+
+    Attributes:
+        q_lora_rank: Rank of the query compression; 0 for a direct projection.
+        kv_lora_rank: Rank of the joint key and value compression.
+        qk_nope_dim: Channels of a head without position.
+        qk_rope_dim: Channels of a head with rotary position, shared by all heads in the key.
+        v_dim: Channels of a value head.
+    """
+
+    q_lora_rank: int
+    kv_lora_rank: int
+    qk_nope_dim: int
+    qk_rope_dim: int
+    v_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moe:
+    """Mixture of experts.
+
+    Attributes:
+        experts: Routed experts in a layer.
+        topk: Routed experts that a token visits.
+        expert_ffn: Inner width of one routed expert.
+        shared_ffn: Inner width of all shared experts together; 0 without one.
+        first_dense: Leading layers that keep a dense MLP.
+        every: Every how many layers one is MoE: 1 for all, 2 for every second.
+        router_bias: Bias of the router, learned or kept for balance.
+        expert_bias: Biases in the experts' projections.
+        shared_gate: A sigmoid gate of width one on the shared expert (Qwen2-MoE).
+    """
+
+    experts: int
+    topk: int
+    expert_ffn: int
+    shared_ffn: int = 0
+    first_dense: int = 0
+    every: int = 1
+    router_bias: bool = False
+    expert_bias: bool = False
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Sliding-window attention.
+
+    Attributes:
+        size: Positions that a query sees.
+        global_every: Every how many layers one sees the whole sequence; 0 for none.
+    """
+
+    size: int
+    global_every: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A decoder transformer by its dimensions.
+
+    Attributes:
+        name: Name in the catalog, or the file's stem.
+        layers: Number of transformer layers.
+        hidden: Width of the residual stream.
+        ffn_hidden: Inner width of a dense MLP (one of the two input projections when gated).
+        heads: Query heads.
+        kv_heads: Key and value heads; equal to `heads` without grouping.
+        head_dim: Width of one query and key head.
+        vocab: Rows of the embedding as published, before any padding.
+        max_positions: Longest sequence that it was trained for.
+        norm: Kind of normalisation.
+        norm_bias: Whether a norm has a bias beside its weight.
+        norms_per_layer: Norms in one layer: 1 in a parallel block, 4 with sandwich norms.
+        position: How positions enter.
+        position_rows: Rows of a learned position table; 0 without one.
+        activation: The MLP's nonlinearity; gated kinds have two input projections.
+        tied_embeddings: Whether the output head shares the embedding's weights.
+        qkv_bias: Bias of the query, key and value projections.
+        o_bias: Bias of the attention output projection.
+        mlp_bias: Bias of the MLP projections.
+        head_bias: Bias of the output head.
+        qk_norm: Norm on queries and keys: one weight a projection, or one a channel of each head.
+        parallel_block: Attention and MLP read the same normalised input and are added together.
+        embedding_norm: A norm directly after the embedding.
+        attention_sinks: One learned sink logit a query head.
+        mla: Multi-head latent attention; replaces the plain projections.
+        moe: Mixture of experts; replaces the MLP of some layers.
+        window: Sliding-window attention in some layers.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    ffn_hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    max_positions: int
+    norm: Norm = "rmsnorm"
+    norm_bias: bool = False
+    norms_per_layer: int = 2
+    position: Position = "rope"
+    position_rows: int = 0
+    activation: Activation = "swiglu"
+    tied_embeddings: bool = False
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    qk_norm: QkNorm = "none"
+    parallel_block: bool = False
+    embedding_norm: bool = False
+    attention_sinks: bool = False
+    mla: Mla | None = None
+    moe: Moe | None = None
+    window: Window | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """Dense matrix peaks by number format, in 10^12 operations a second; absent formats are null.
+
+    Attributes:
+        bf16: bfloat16.
+        fp16: IEEE half.
+        fp8: 8-bit floating point.
+    """
+
+    bf16: float | None = None
+    fp16: float | None = None
+    fp8: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmCurve:
+    """Efficiency of matrix products by shape: a few physical figures.
+
+    Attributes:
+        efficiency: Share of the 16-bit peak that a large, aligned product sustains in training.
+        fp8_efficiency: The same of the 8-bit peak.
+        half_k: Inner dimension that costs as much again: time grows as (k + half_k)/k.
+        fp8_half_k: The same for 8-bit operands.
+        tile_m: Rows of an output tile.
+        tile_n: Columns of an output tile.
+        processors: Processors that each hold one tile at a time.
+        alignment_bytes: Bytes to which a row must be aligned for the matrix units.
+        unaligned_slowdown: Slowdown of an unaligned product.
+    """
+
+    efficiency: float
+    fp8_efficiency: float
+    half_k: float
+    fp8_half_k: float
+    tile_m: int
+    tile_n: int
+    processors: int
+    alignment_bytes: int
+    unaligned_slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionRate:
+    """One row of a fused-attention table: rate by sequence length.
+
+    Attributes:
+        kernel: Kernel generation: `fa1`, `fa2`, `fa3`, `cudnn`, `npu`, ...
+        pass_: Which pass was timed; `pass` in documents.
+        head_dim: Head width.
+        causal: Whether the upper triangle was skipped (its operations are then not counted).
+        sequence: Sequence lengths, ascending.
+        tflops: 10^12 operations a second at each.
+    """
+
+    kernel: str
+    pass_: Pass = field(metadata={"key": "pass"})
+    head_dim: int
+    causal: bool
+    sequence: tuple[int, ...]
+    tflops: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The link inside a node or scale-up domain, as nccl-tests bus bandwidths of one device.
+
+    Attributes:
+        topology: How devices are wired.
+        all_reduce_gb_per_s: All-reduce, 10^9 bytes a second.
+        all_gather_gb_per_s: All-gather and reduce-scatter, 10^9 bytes a second.
+        all_to_all_gb_per_s: All-to-all, 10^9 bytes a second.
+        p2p_gb_per_s: One pair of devices, one direction, 10^9 bytes a second.
+        latency_us: Start-up of one collective, in microseconds.
+    """
+
+    topology: Topology
+    all_reduce_gb_per_s: float
+    all_gather_gb_per_s: float
+    all_to_all_gb_per_s: float
+    p2p_gb_per_s: float
+    latency_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """The network between nodes.
+
+    Attributes:
+        nics_per_node: Network cards of one node.
+        nic_gbit_per_s: Line rate of one card, 10^9 bits a second.
+        efficiency: Share of the line rate that collectives reach.
+        latency_us: Start-up of one collective across nodes, in microseconds.
+    """
+
+    nics_per_node: int
+    nic_gbit_per_s: float
+    efficiency: float
+    latency_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The host beside the devices.
+
+    Attributes:
+        pcie_gb_per_s: Device to host memory, one direction, 10^9 bytes a second for one device.
+        kernel_us: Time that a kernel occupies the device beyond its work, in microseconds.
+        memory_gb_per_s: Host memory bandwidth of one device's share, 10^9 bytes a second.
+    """
+
+    pcie_gb_per_s: float
+    kernel_us: float
+    memory_gb_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """A kind of device with the node that it comes in.
+
+    Attributes:
+        name: Name in the catalog, or the file's stem.
+        devices_per_node: Devices in one node.
+        link_domain: Devices that reach each other by `link`: a node, or several nodes.
+        memory_gib: Memory visible to the driver, in GiB.
+        memory_bandwidth_gb_per_s: Memory bandwidth by the data sheet, 10^9 bytes a second.
+        memory_efficiency: Share of it that a streaming kernel reaches.
+        peak_tflops: Dense matrix peaks.
+        gemm: How matrix products approach the peak.
+        attention: Fused-attention rates.
+        link: Link inside the domain.
+        network: Network between nodes.
+        host: The host's side.
+        price_per_hour: Price of one device-hour, in any one currency.
+        caveats: What about these figures is not measured; carried into the report.
+    """
+
+    name: str
+    devices_per_node: int
+    link_domain: int
+    memory_gib: float
+    memory_bandwidth_gb_per_s: float
+    memory_efficiency: float
+    peak_tflops: Peaks
+    gemm: GemmCurve
+    attention: tuple[AttentionRate, ...] = ()
+    link: Link
+    network: Network
+    host: Host
+    price_per_hour: float | None = None
+    caveats: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceGroup:
+    """Devices of one kind.
+
+    Attributes:
+        chip: The kind.
+        limit: How many there are at most; null for no limit.
+    """
+
+    chip: Chip
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricLevel:
+    """A level of the network that carries fewer bytes a second than a device's NIC takes.
+
+    Attributes:
+        nodes: Nodes below one switch of this level; traffic that leaves them passes the next level.
+        bandwidth_fraction: Share of the NIC's bandwidth left beyond them: 0.5 for 2:1.
+    """
+
+    nodes: int
+    bandwidth_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkLink:
+    """A network link as one device sees it.
+
+    Attributes:
+        bandwidth_gb_per_s: One direction, 10^9 bytes a second.
+        latency_us: Time until the first byte arrives, in microseconds.
+    """
+
+    bandwidth_gb_per_s: float
+    latency_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Devices of one or several kinds and how they are connected.
+
+    Attributes:
+        groups: The kinds of device that may be used.
+        devices: Devices that a plan uses, all kinds together.
+        fabric: Network levels above the node, inner first; empty without a bottleneck.
+        between_kinds: Link between devices of different kinds; null for the slower of the two.
+    """
+
+    groups: tuple[DeviceGroup, ...]
+    devices: int
+    fabric: tuple[FabricLevel, ...] = ()
+    between_kinds: NetworkLink | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What one optimizer step does.
+
+    Attributes:
+        global_batch_size: Sequences in one step over the whole cluster.
+        sequence_length: Tokens in one sequence.
+        precision: Number format of the matrix products.
+        attention: One fused kernel, or separate operators that store the scores.
+        dropout: Whether hidden states and attention weights pass through dropout.
+    """
+
+    global_batch_size: int
+    sequence_length: int
+    precision: Precision = "bf16"
+    attention: Attention = "flash"
+    dropout: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fused:
+    """Operators that run as one kernel instead of one a mathematical step.
+
+    Attributes:
+        norm: Norms.
+        activation: Bias and activation, gate included.
+        rope: Rotary embedding.
+        softmax: Scale, mask and softmax of unfused attention.
+        residual: Bias, dropout and residual addition.
+        cross_entropy: Cross-entropy.
+        grouped_gemm: Expert products as one grouped kernel.
+    """
+
+    norm: bool
+    activation: bool
+    rope: bool
+    softmax: bool
+    residual: bool
+    cross_entropy: bool
+    grouped_gemm: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Communication that runs behind computation.
+
+    Attributes:
+        gradient_reduce: Gradient reduction behind the last backward pass.
+        parameter_gather: Parameter all-gather behind the first forward pass.
+        tensor: Tensor-parallel communication: never, behind the weight gradient, or in pieces.
+        pipeline: Pipeline sends of the interleaved schedule.
+        context: Ring attention behind attention.
+        expert: Expert all-to-all behind the shared expert and the other micro-batch.
+    """
+
+    gradient_reduce: bool
+    parameter_gather: bool
+    tensor: TensorOverlap
+    pipeline: bool
+    context: bool
+    expert: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberBytes:
+    """Bytes of each stored number.
+
+    Attributes:
+        parameter: Parameters as the layers read them.
+        gradient: Gradients as they are accumulated.
+        gradient_sent: Gradients as they travel.
+        optimizer: Optimizer state: a copy in full precision and two moments.
+    """
+
+    parameter: int
+    gradient: int
+    gradient_sent: int
+    optimizer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """A training framework as far as it changes time or memory.
+
+    Attributes:
+        name: Name in the catalog, or the file's stem.
+        attention_kernels: Fused-attention kernels, best first; the first that a chip has is taken.
+        fused: Operators that run as one kernel.
+        overlap: Communication that runs behind computation.
+        bytes: Bytes of each stored number.
+        sharded_sends: Each pipeline send is cut over the tensor-parallel group.
+        vocab_multiple: The embedding is padded to a multiple of this many rows a tensor rank.
+        gather_each_micro_batch: FSDP gathers and reduces once a micro-batch, otherwise once a step.
+        context_gib: Memory outside the allocator, in GiB.
+        bucket_bytes: Buffers in which gradients are reduced, in bytes; 0 when they lie in place.
+        launch_us: Host time to launch one kernel, in microseconds.
+    """
+
+    name: str
+    attention_kernels: tuple[str, ...]
+    fused: Fused
+    overlap: Overlap
+    bytes: NumberBytes
+    sharded_sends: bool
+    vocab_multiple: int
+    gather_each_micro_batch: bool
+    context_gib: float
+    bucket_bytes: int
+    launch_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the search may choose and how much it returns. An empty list allows every value.
+
+    Attributes:
+        top: Plans to return.
+        memory_margin: Share of a device's memory that stays free.
+        tp: Allowed tensor-parallel degrees.
+        pp: Allowed pipeline depths.
+        vpp: Allowed model chunks a stage.
+        cp: Allowed context-parallel degrees.
+        ep: Allowed expert-parallel degrees.
+        dp: Allowed data-parallel degrees.
+        mbs: Allowed micro-batch sizes.
+        sp: Allowed settings of sequence parallel.
+        zero: Allowed ZeRO stages, 0 to 3.
+        schedules: Allowed schedules.
+        recompute: Allowed kinds of recompute.
+        partial_shard_groups: ZeRO may shard over a part of the data-parallel group (HSDP).
+        activation_offload: Activations may wait in host memory.
+        optimizer_offload: Optimizer state may live in host memory.
+        uneven_layers: Stages of one kind of chip may hold different numbers of layers.
+        expert_tensor_parallel: Experts are cut over the tensor-parallel group, not whole.
+    """
+
+    top: int = 5
+    memory_margin: float = 0.05
+    tp: tuple[int, ...] = ()
+    pp: tuple[int, ...] = ()
+    vpp: tuple[int, ...] = ()
+    cp: tuple[int, ...] = ()
+    ep: tuple[int, ...] = ()
+    dp: tuple[int, ...] = ()
+    mbs: tuple[int, ...] = ()
+    sp: tuple[bool, ...] = ()
+    zero: tuple[int, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    recompute: tuple[Granularity, ...] = ()
+    partial_shard_groups: bool = True
+    activation_offload: bool = True
+    optimizer_offload: bool = True
+    uneven_layers: bool = True
+    expert_tensor_parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A model to train on a cluster, with what the search may choose. Holds all its inputs.
+
+    Attributes:
+        schema: Kind and version of the document.
+        version: Version of the package that wrote it.
+        catalog: Date and hash of the catalog that its parts came from.
+        model: The model.
+        cluster: The devices.
+        workload: The step.
+        framework: The software.
+        options: What the search may choose.
+    """
+
+    schema: Literal["autopar.problem/1"] = "autopar.problem/1"
+    version: str
+    catalog: str
+    model: Model
+    cluster: Cluster
+    workload: Workload
+    framework: Framework
+    options: Options = Options()

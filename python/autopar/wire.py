@@ -1,0 +1,238 @@
+"""Dataclass <-> JSON, generic and strict: no key is guessed, none is dropped.
+
+Documents come from JSON and from TOML; both give tables, lists, strings, booleans and numbers.
+No number of any document is negative, infinite or NaN, and whole numbers have at most 64 bits.
+"""
+
+import json
+import math
+from dataclasses import MISSING, Field, fields, is_dataclass
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from autopar.errors import SpecError, shown
+
+T = TypeVar("T")
+LARGEST = 2**64 - 1
+
+
+def key_of(field: Field[Any]) -> str:
+    """Returns the key that a field has in documents: its name, unless that is a Python keyword."""
+    return str(field.metadata.get("key", field.name))
+
+
+def is_required(field: Field[Any]) -> bool:
+    """Returns whether a document must spell a field out: no default, or the tag of a document."""
+    tag = get_origin(field.type) is Literal and len(get_args(field.type)) == 1
+    return tag or (field.default is MISSING and field.default_factory is MISSING)
+
+
+def read(cls: type[T], value: object, path: str = "") -> T:
+    """Returns the dataclass that a table spells out.
+
+    Args:
+        cls: The dataclass to read.
+        value: The table, as a JSON or TOML reader gives it.
+        path: Where the table stands; it opens the path of every error.
+
+    Raises:
+        SpecError: A key is unknown or missing, or a value has the wrong type or range.
+
+    Example:
+        >>> from autopar.spec import Window
+        >>> read(Window, {"size": 4096})
+        Window(size=4096, global_every=0)
+    """
+    return cls(**read_fields(cls, value, path))
+
+
+def read_fields(
+    cls: type[Any], value: object, path: str, given: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Returns the values of a dataclass's fields in a table, except those `given` otherwise.
+
+    Raises:
+        SpecError: A key is unknown or missing, or a value has the wrong type or range.
+    """
+    if not isinstance(value, dict):
+        what = f"must be a table, found {shown(value)}"
+        raise SpecError(path.rstrip(": "), what, "Give keys and values.")
+    known = {key_of(field): field for field in fields(cls) if field.name not in given}
+    for key in value:
+        if key not in known:
+            raise SpecError(_join(path, str(key)), "unknown key", _nearest(str(key), list(known)))
+    values = {}
+    for key, field in known.items():
+        if key in value:
+            values[field.name] = _read_type(field.type, value[key], _join(path, key))
+        elif is_required(field):
+            raise SpecError(_join(path, key), "missing key", "Add it.")
+    return values
+
+
+def write(document: object) -> dict[str, Any]:
+    """Returns the table that spells a dataclass out; the inverse of `read`.
+
+    Example:
+        >>> from autopar.spec import Window
+        >>> write(Window(size=4096))
+        {'size': 4096, 'global_every': 0}
+    """
+    table = {}
+    for field in fields(document):  # type: ignore[arg-type]
+        value = getattr(document, field.name)
+        if value is not None or not field.metadata.get("absent"):
+            table[key_of(field)] = _write_value(value)
+    return table
+
+
+def loads(cls: type[T], text: str | bytes, path: str = "") -> T:
+    """Returns the dataclass that a JSON text spells out.
+
+    Raises:
+        SpecError: The text is not JSON, or `read` refuses it.
+    """
+    return read(cls, parse_json(text, path), path)
+
+
+def dumps(document: object) -> str:
+    """Returns a dataclass as JSON text on one line."""
+    return json.dumps(write(document), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def parse_json(text: str | bytes, path: str = "") -> Any:
+    """Returns the value of a JSON text without NaN, infinities and repeated keys.
+
+    Raises:
+        SpecError: The text is not such JSON.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_table, parse_constant=_no_constant)
+    except RecursionError:
+        what = "nested too deeply"
+    except UnicodeDecodeError as error:
+        what = f"not UTF-8 (byte {error.start})"
+    except ValueError as error:
+        what = f"not JSON: {str(error).partition(';')[0]}"
+    raise SpecError(path.rstrip(": "), what, "Give the document as autopar wrote it.")
+
+
+def _read_type(kind: Any, value: object, path: str) -> Any:
+    """Returns `value` as the annotated type `kind`."""
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        raise SpecError(path, f"must be true or false, found {shown(value)}")
+    if kind is int:
+        return _read_int(value, path)
+    if kind is float:
+        return _read_float(value, path)
+    if kind is str:
+        return _read_str(value, path)
+    if is_dataclass(kind):
+        return read(kind, value, path)  # type: ignore[arg-type]
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        if isinstance(value, str) and value in args:
+            return value
+        choices = ", ".join(args)
+        raise SpecError(path, f"must be one of {choices}, found {shown(value)}")
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise SpecError(path, f"must be a list, found {shown(value)}", "Write it in brackets.")
+        return tuple(_read_type(args[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise SpecError(path, f"must be a table, found {shown(value)}")
+        return {
+            _read_type(args[0], key, path): _read_type(args[1], item, _join(path, str(key)))
+            for key, item in value.items()
+        }
+    if origin is UnionType or isinstance(kind, UnionType):
+        return _read_union(args, value, path)
+    raise TypeError(f"{path}: no reading of {kind}")
+
+
+def _read_union(kinds: tuple[Any, ...], value: object, path: str) -> Any:
+    """Returns `value` as null or one of several kinds, which differ in a tag, their first field."""
+    if value is None and type(None) in kinds:
+        return None
+    kinds = tuple(kind for kind in kinds if kind is not type(None))
+    if len(kinds) == 1:
+        return _read_type(kinds[0], value, path)
+    if not isinstance(value, dict):
+        raise SpecError(path, f"must be a table, found {shown(value)}")
+    tags = {get_args(fields(kind)[0].type)[0]: kind for kind in kinds}
+    key = fields(kinds[0])[0].name
+    tag = value.get(key)
+    if not isinstance(tag, str) or tag not in tags:
+        choices = ", ".join(tags)
+        raise SpecError(_join(path, key), f"must be one of {choices}, found {shown(tag)}")
+    return read(tags[tag], value, path)
+
+
+def _read_int(value: object, path: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SpecError(path, f"must be a whole number, found {shown(value)}")
+    if not 0 <= value <= LARGEST:
+        raise SpecError(path, f"must be from 0 to 2^64 - 1, found {shown(value)}")
+    return value
+
+
+def _read_float(value: object, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SpecError(path, f"must be a number, found {shown(value)}")
+    if isinstance(value, int) and not 0 <= value <= LARGEST:
+        raise SpecError(path, f"must be from 0 to 2^64 - 1, found {shown(value)}")
+    if not math.isfinite(value) or value < 0:
+        hint = "Give the figure in the unit that the key names."
+        raise SpecError(path, f"must be a finite number from 0, found {shown(value)}", hint)
+    return float(value)
+
+
+def _read_str(value: object, path: str) -> str:
+    if not isinstance(value, str):
+        raise SpecError(path, f"must be a text, found {shown(value)}", "Write it in quotes.")
+    # Half of a surrogate pair is a legal JSON escape and no text.
+    if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+        raise SpecError(path, f"must be Unicode text, found {shown(value)}")
+    return value
+
+
+def _write_value(value: object) -> Any:
+    if is_dataclass(value):
+        return write(value)
+    if isinstance(value, tuple | list):
+        return [_write_value(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _write_value(item) for key, item in value.items()}
+    return value
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {shown(repeated)} is given twice")
+    return table
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _join(path: str, key: str) -> str:
+    """Returns the path of `key`: after a dot, or directly behind `my.toml: `."""
+    if not path or path.endswith(" "):
+        return f"{path}{key}"
+    return f"{path}.{key}"
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(key, known, n=2)
+    if near:
+        return f"Nearest: {', '.join(near)}."
+    return f"Known: {', '.join(known)}."
