@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,7 @@ def test_mixed_chips_are_used_within_their_limits(command: Command) -> None:
         assert stages.count("a800") * devices <= 128
         assert stages.count("h800") * devices <= 160
         # Stages of one kind are neighbours.
-        assert sum(a != b for a, b in zip(stages, stages[1:], strict=False)) <= 1
+        assert sum(a != b for a, b in pairwise(stages)) <= 1
         recompute = zip(
             settings["recompute-granularity"],
             settings["recompute-method"],
@@ -296,7 +297,7 @@ def test_a_trace_has_a_thread_for_each_stage_whose_events_do_not_overlap(
             for e in work
             if e["tid"] == stage and e["cat"] in ("forward", "backward")
         )
-        assert all(a[1] <= b[0] + 1e-6 for a, b in zip(passes, passes[1:], strict=False))
+        assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(passes))
 
 
 def test_the_module_takes_the_same_flags(command: Command) -> None:

@@ -1,5 +1,14 @@
 from collections.abc import Callable
 
+__all__ = [
+    "__version__",
+    "canonical",
+    "estimate",
+    "model_facts",
+    "search",
+    "timeline",
+]
+
 __version__: str
 
 def search(
@@ -10,6 +19,7 @@ def search(
     progress: Callable[[int, int], object] | None = None,
 ) -> str: ...
 def estimate(problem: str, plan: str) -> str: ...
+def measured_seconds(problem: str, plan: str, rate: str) -> str: ...
 def timeline(problem: str, plan: str) -> str: ...
 def canonical(kind: str, document: str) -> str: ...
 def model_facts(model: str) -> str: ...

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from autopar import files, wire
 from autopar.errors import SpecError, shown
 from autopar.spec import (
+    Attention,
     AttentionRate,
     Chip,
     DeviceGroup,
@@ -20,6 +21,7 @@ from autopar.spec import (
     Framework,
     Model,
     NetworkLink,
+    Precision,
 )
 
 CATALOG_DATE = "2026-11-21"
@@ -88,11 +90,40 @@ class ChipEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunDefaults:
+    """What a run of a framework used where a record of it does not say.
+
+    Attributes:
+        texts: What records call the framework, beside its name and aliases; several may share one.
+        since: First month of its time, as 2021-04; of several with one text the newest is meant
+            that had begun when a run was made.
+        words: Words of a record that tell it from others with the same text.
+        precision: Precision that tells it from others with the same text.
+        attention: One fused kernel, or separate operators.
+        dropout: Whether there was dropout.
+        sp: Whether sequence parallel was on with tensor parallel.
+        zero: ZeRO stage.
+        expert_tensor_parallel: Whether experts were cut over the tensor-parallel group.
+    """
+
+    texts: tuple[str, ...] = ()
+    since: str = ""
+    words: tuple[str, ...] = ()
+    precision: Precision | None = None
+    attention: Attention = "flash"
+    dropout: bool = False
+    sp: bool = True
+    zero: int = 0
+    expert_tensor_parallel: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkEntry:
     """A training framework with where its choices are written.
 
     Attributes:
         framework: The framework.
+        run: What a run of it used where nobody says.
         aliases: Other names.
         source: Where each choice is written.
         checked: When it was compared with the source.
@@ -101,6 +132,7 @@ class FrameworkEntry:
     """
 
     framework: Framework
+    run: RunDefaults = RunDefaults()
     aliases: tuple[str, ...] = ()
     source: dict[str, str]
     checked: str = ""

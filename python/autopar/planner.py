@@ -331,7 +331,7 @@ def plan(
         vpp: Model chunks that a stage holds.
         mbs: Sequences in one micro-batch.
         zero: ZeRO stage, 0 to 3.
-        shard_group: Ranks over which ZeRO shards; dp x cp unless given.
+        shard_group: Ranks over which ZeRO shards; dp x cp, or 1 without ZeRO, unless given.
         schedule: Order of passes; 1f1b, or interleaved with `vpp` > 1, unless given.
         optimizer_offload: Optimizer state and step on the host.
         chips: Index of each stage's kind of chip; all the first kind unless given.
@@ -377,7 +377,7 @@ def plan(
         vpp=vpp,
         mbs=mbs,
         zero=zero,
-        shard_group=dp * cp if shard_group is None else shard_group,
+        shard_group=shard_group or (dp * cp if zero else 1),
         schedule=schedule or ("interleaved" if vpp > 1 else "1f1b"),
         optimizer_offload=optimizer_offload,
         stages=tuple(

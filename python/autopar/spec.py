@@ -443,6 +443,7 @@ class Framework:
         overlap: Communication that runs behind computation.
         bytes: Bytes of each stored number.
         sharded_sends: Each pipeline send is cut over the tensor-parallel group.
+        repeats_key_heads: Grouped key and value heads are repeated to all query heads.
         vocab_multiple: The embedding is padded to a multiple of this many rows a tensor rank.
         gather_each_micro_batch: FSDP gathers and reduces once a micro-batch, otherwise once a step.
         context_gib: Memory outside the allocator, in GiB.
@@ -456,6 +457,7 @@ class Framework:
     overlap: Overlap
     bytes: NumberBytes
     sharded_sends: bool
+    repeats_key_heads: bool = False
     vocab_multiple: int
     gather_each_micro_batch: bool
     context_gib: float

@@ -100,6 +100,7 @@ pub fn framework() -> Framework {
         },
         bytes: NumberBytes { parameter: 2, gradient: 4, gradient_sent: 4, optimizer: 12 },
         sharded_sends: true,
+        repeats_key_heads: false,
         vocab_multiple: 128,
         gather_each_micro_batch: true,
         context_gib: 2.0,

@@ -1,9 +1,10 @@
 //! The verbs as text: JSON documents in, JSON documents out.
 //!
-//! The documents are problem, plan, estimate, report and timeline, and the parts of a problem on their own.
+//! The documents are problem, plan, rate, estimate, report and timeline, and the parts of a problem on their own.
 //! Unknown and missing keys are refused with the place where they stand.
 
 use crate::error::Error;
+use crate::estimate::flops::{self, Rate};
 use crate::estimate::pipeline::Kind;
 use crate::estimate::{self, Estimate};
 use crate::plan::Plan;
@@ -46,6 +47,16 @@ pub fn estimate(problem: &str, plan: &str) -> Result<String, Error> {
     write(&estimate::estimate(&problem, &plan)?)
 }
 
+/// Seconds that one step of a plan took, by a published rate: a number as JSON.
+///
+/// # Errors
+/// A document that is not valid.
+pub fn measured_seconds(problem: &str, plan: &str, rate: &str) -> Result<String, Error> {
+    let problem = read_problem(problem)?;
+    let plan: Plan = read("plan", plan)?;
+    write(&flops::measured_seconds(&problem, &plan, read::<Rate>("rate", rate)?)?)
+}
+
 /// The passes of one step of a plan with their times, as JSON; long steps show their first rounds.
 ///
 /// # Errors
@@ -86,6 +97,7 @@ pub fn canonical(kind: &str, document: &str) -> Result<String, Error> {
     match kind {
         "problem" => again::<Problem>(kind, document),
         "plan" => again::<Plan>(kind, document),
+        "rate" => again::<Rate>(kind, document),
         "estimate" => again::<Estimate>(kind, document),
         "report" => again::<Report>(kind, document),
         "model" => again::<Model>(kind, document),
@@ -97,7 +109,7 @@ pub fn canonical(kind: &str, document: &str) -> Result<String, Error> {
         _ => Err(Error::new(
             "kind",
             format!("there is no document \"{kind}\""),
-            "Use problem, plan, estimate, report, model, chip, framework, cluster, workload or options.",
+            "Use problem, plan, rate, estimate, report, model, chip, framework, cluster, workload or options.",
         )),
     }
 }

@@ -26,7 +26,7 @@ type Outcome = thread::Result<Result<String, Error>>;
 #[pymodule]
 mod _core {
     #[pymodule_export]
-    use super::{canonical, estimate, model_facts, search, timeline};
+    use super::{canonical, estimate, measured_seconds, model_facts, search, timeline};
 
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
@@ -62,6 +62,12 @@ fn search(
 #[pyfunction]
 fn estimate(py: Python<'_>, problem: &str, plan: &str) -> PyResult<String> {
     brief(py, || wire::estimate(problem, plan))
+}
+
+/// Seconds that one step of a plan took, by a published rate.
+#[pyfunction]
+fn measured_seconds(py: Python<'_>, problem: &str, plan: &str, rate: &str) -> PyResult<String> {
+    brief(py, || wire::measured_seconds(problem, plan, rate))
 }
 
 /// Events of one step of a plan, as its schedule orders them.

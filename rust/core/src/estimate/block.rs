@@ -205,12 +205,21 @@ impl<'p, 'a> Block<'p, 'a> {
                 // For queries and keys: cosine product (2), negate and join halves (4), sine product (2), sum (3).
                 self.stream(rotated, 11.0, 11.0, (10, 10));
             }
-            // The rotated copies live beside the packed projection, whose values are still in use.
-            self.kept += rotated * ACTIVATION;
+            if !p.framework.repeats_key_heads {
+                // The rotated copies live beside the packed projection, whose values are still in use.
+                self.kept += rotated * ACTIVATION;
+            }
         }
         if m.attention_sinks {
             self.dense_parameters += heads as f64;
         }
+        let kv_width = if p.framework.repeats_key_heads && m.mla.is_none() && kv_width < 2 * q_width {
+            // Read each head, write it once for every query head of its group; summed again backward.
+            self.stream(p.tokens * (2 * q_width) as f64, 1.0, 1.0, (2, 2));
+            2 * q_width
+        } else {
+            kv_width
+        };
         // Queries, keys, values and the output, which is the next product's input.
         self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * ACTIVATION;
         self.core_attention(kind, heads);

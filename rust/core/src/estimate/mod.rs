@@ -8,6 +8,7 @@
 mod block;
 pub mod collective;
 pub mod compute;
+pub mod flops;
 pub mod layer;
 pub mod memory;
 pub mod pipeline;
@@ -273,21 +274,13 @@ pub fn estimate(problem: &Problem, plan: &Plan) -> Result<Estimate, Error> {
         .chain((step.time == Time::MAX).then(|| "the step takes over 213 days".to_owned()))
         .collect();
     let seconds = step.time.seconds();
-    let peak: f64 = plan
-        .stages
-        .iter()
-        .map(|s| {
-            let peaks = &problem.cluster.groups[s.chip as usize].chip.peak_tflops;
-            peaks.bf16.or(peaks.fp16).unwrap_or(0.0) * 1e12 * plan.devices_per_stage() as f64
-        })
-        .sum();
     let tokens = problem.workload.tokens();
     let flops = problem.model.model_flops(tokens, problem.workload.sequence_length);
     Ok(Estimate {
         step_ps: step.time,
         step_s: seconds,
         tokens_per_s: tokens as f64 / seconds,
-        mfu: flops / seconds / peak,
+        mfu: flops / seconds / flops::peak(problem, plan),
         time: items(&tables, plan, &step),
         stages: step
             .stages

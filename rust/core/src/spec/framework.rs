@@ -17,9 +17,10 @@ pub struct Framework {
     pub overlap: Overlap,
     /// Bytes of each stored number.
     pub bytes: NumberBytes,
-    /// Whether a ring or tree all-reduce carries tensor-parallel sums when sequence parallel is off,
-    /// and each pipeline send is cut over the tensor-parallel group.
+    /// Each pipeline send is cut over the tensor-parallel group also without sequence parallel.
     pub sharded_sends: bool,
+    /// Grouped key and value heads are repeated to as many as query heads before attention (Megatron before its core).
+    pub repeats_key_heads: bool,
     /// The embedding is padded to a multiple of this many rows a tensor-parallel rank.
     pub vocab_multiple: u64,
     /// FSDP and ZeRO-3 gather and reduce once a micro-batch; otherwise once a step.

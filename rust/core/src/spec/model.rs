@@ -381,19 +381,21 @@ impl Model {
     ///
     /// Source: Korthikanti et al. 2022, arXiv:2205.05198, appendix A, generalised to GQA and MoE.
     pub fn model_flops(&self, tokens: u64, sequence: u64) -> f64 {
-        let weights: f64 = (0..self.layers).map(|i| self.layer_matmul_parameters(i) as f64).sum();
-        let (qk, v) = self.attention_widths();
-        let attention: f64 = (0..self.layers)
-            .map(|i| {
-                let seen = match (&self.window, self.layer_kind(i).windowed) {
-                    (Some(w), true) => w.size.min(sequence),
-                    _ => sequence,
-                };
-                f64::from(self.heads) * (qk + v) as f64 * seen as f64
-            })
+        let layers: f64 = (0..self.layers)
+            .map(|i| self.layer_matmul_parameters(i) as f64 + self.attention_products(i, sequence))
             .sum();
-        let head = (self.vocab * self.hidden) as f64;
-        6.0 * tokens as f64 * (weights + attention + head)
+        6.0 * tokens as f64 * (layers + (self.vocab * self.hidden) as f64)
+    }
+
+    /// Multiplications of a token with keys and values in layer `index`: with every position of the sequence, or of
+    /// the window.
+    pub fn attention_products(&self, index: u32, sequence: u64) -> f64 {
+        let seen = match (&self.window, self.layer_kind(index).windowed) {
+            (Some(w), true) => w.size.min(sequence),
+            _ => sequence,
+        };
+        let (qk, v) = self.attention_widths();
+        f64::from(self.heads) * (qk + v) as f64 * seen as f64
     }
 
     /// Widths of a head in the score product and in the value product.
@@ -405,7 +407,7 @@ impl Model {
     }
 
     /// Weights that a token is multiplied with in layer `index`.
-    fn layer_matmul_parameters(&self, index: u32) -> u64 {
+    pub fn layer_matmul_parameters(&self, index: u32) -> u64 {
         let idle = match (&self.moe, self.layer_kind(index).moe) {
             (Some(m), true) => {
                 u64::from(m.experts - m.topk) * self.mlp_parameters(m.expert_ffn, m.expert_bias)

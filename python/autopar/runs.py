@@ -1,0 +1,258 @@
+"""Measured runs as CSV rows: one run a line, an empty cell for what nobody said.
+
+Only cells are read here; what a row means as a problem and a plan, `setups` says. Lines that begin
+with `#` are comments. Columns beyond those of `Run` are kept and handed on.
+"""
+
+import csv
+import io
+import re
+from dataclasses import dataclass, field, fields
+from os import PathLike
+from typing import Any
+
+from autopar import files
+from autopar.errors import SpecError, shown
+
+MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One row of a file of runs; None or an empty text where the cell is empty or absent.
+
+    Attributes:
+        id: Name of the run; its line in the file unless given.
+        source: Where it was published.
+        series: Runs that belong together; the id up to its first hyphen unless given.
+        date: When it was made, as 2021-04.
+        model: Name of the model.
+        layers: Transformer layers.
+        hidden: Width of the residual stream.
+        ffn_hidden: Inner width of the MLP, or of an expert.
+        heads: Query heads.
+        kv_heads: Key and value heads.
+        head_dim: Width of a head.
+        vocab: Rows of the embedding.
+        gated_mlp: Whether the MLP has two input projections.
+        experts: Routed experts of a layer.
+        topk: Routed experts that a token visits.
+        expert_ffn: Inner width of an expert.
+        shared_ffn: Inner width of all shared experts.
+        dense_layers: Leading layers without experts.
+        seq_len: Tokens of a sequence.
+        gbs: Sequences of a step.
+        chip: Kind of device, as people write it.
+        gpus: Devices.
+        gpus_per_node: Devices of a node.
+        internode: Network between nodes, in words.
+        dp: Data-parallel replicas.
+        tp: Tensor-parallel degree.
+        sp: Sequence parallel.
+        pp: Pipeline stages.
+        vpp: Model chunks of a stage.
+        cp: Context-parallel degree.
+        ep: Expert-parallel degree.
+        etp: Tensor-parallel degree inside an expert.
+        mbs: Sequences of a micro-batch.
+        schedule: Order of passes.
+        recompute: What is computed again, in words.
+        zero: What is sharded: 0 to 3, or fsdp.
+        shard_group: Ranks over which it is sharded.
+        offload_fraction: Share of the activations that wait in host memory.
+        layers_per_stage: Layers of each stage, separated by hyphens.
+        precision: Number format of the matrix products.
+        attention: Flash or unfused.
+        dropout: Whether there was dropout.
+        framework: Software, in words.
+        iter_time_s: Seconds of a step.
+        tokens_per_s_per_gpu: Tokens a second of a device.
+        model_tflops_per_gpu: 10^12 operations a second of a device, counted as the convention says.
+        mfu: The same over the 16-bit peak.
+        flops_convention: Which operations were counted.
+        mem_gb_per_gpu: Most memory of a device.
+        mem_kind: Which number that is: allocated, reserved, or smi (what the driver shows).
+        mem_unit: GiB, or GB of 10^9 bytes.
+        notes: Anything else, in words.
+        extra: Cells of unknown columns.
+    """
+
+    id: str
+    source: str = ""
+    series: str = ""
+    date: str = ""
+    model: str = ""
+    layers: int | None = None
+    hidden: int | None = None
+    ffn_hidden: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    vocab: int | None = None
+    gated_mlp: bool | None = None
+    experts: int | None = None
+    topk: int | None = None
+    expert_ffn: int | None = None
+    shared_ffn: int | None = None
+    dense_layers: int | None = None
+    seq_len: int | None = None
+    gbs: int | None = None
+    chip: str = ""
+    gpus: int | None = None
+    gpus_per_node: int | None = None
+    internode: str = ""
+    dp: int | None = None
+    tp: int | None = None
+    sp: bool | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    mbs: int | None = None
+    schedule: str = ""
+    recompute: str = ""
+    zero: str = ""
+    shard_group: int | None = None
+    offload_fraction: float | None = None
+    layers_per_stage: str = ""
+    precision: str = ""
+    attention: str = ""
+    dropout: bool | None = None
+    framework: str = ""
+    iter_time_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    model_tflops_per_gpu: float | None = None
+    mfu: float | None = None
+    flops_convention: str = ""
+    mem_gb_per_gpu: float | None = None
+    mem_kind: str = ""
+    mem_unit: str = ""
+    notes: str = ""
+    extra: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def suspect(self) -> bool:
+        """Whether whoever recorded the run doubts it."""
+        return re.search(r"\bSUSPECT\b", self.notes) is not None
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether the run is one that did not fit."""
+        return re.search(r"\b(OOM|out of memory)\b", self.notes) is not None
+
+    @property
+    def month(self) -> str:
+        """The month in which the run was made or published, as 2021-04; empty if unknown."""
+        if self.date:
+            return self.date[:7]
+        if paper := re.search(r"arxiv[ :/]*(?:abs/)?(\d\d)(\d\d)\.\d{4,5}", self.source, re.I):
+            return f"20{paper[1]}-{paper[2]}"
+        if dated := re.search(r"\b(?:([a-z]{3})[a-z]* )?(20[12]\d)\b", self.source, re.I):
+            name = (dated[1] or "").lower()
+            return f"{dated[2]}-{MONTHS.index(name) + 1 if name in MONTHS else 1:02}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRow:
+    """A row with a cell that cannot be read.
+
+    Attributes:
+        id: Name of the run.
+        series: Runs that belong together.
+        error: What is wrong with the cell.
+    """
+
+    id: str
+    series: str
+    error: SpecError
+
+
+KNOWN = {known.name: known.type for known in fields(Run) if known.name != "extra"}
+
+
+def read_runs(path: str | PathLike[str]) -> list[Run | BadRow]:
+    """Returns the runs of a CSV file, in the order of its lines.
+
+    Raises:
+        SpecError: The file cannot be read, is no CSV table, or has no column of a run.
+    """
+    return parse_runs(files.read_bytes(path), files.printable(path))
+
+
+def parse_runs(data: bytes, name: str) -> list[Run | BadRow]:
+    """Returns the runs of a CSV text; `name` is what errors call it.
+
+    Raises:
+        SpecError: The text is not UTF-8, is no CSV table, or has no column of a run.
+
+    Example:
+        >>> [run] = parse_runs(b"id,layers,tp,colour\\nmine-1,32,4,red", "runs.csv")
+        >>> run.layers, run.tp, run.series, run.extra
+        (32, 4, 'mine', {'colour': 'red'})
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(name, f"not UTF-8 (byte {error.start})", "Save it as UTF-8.") from None
+    lines = [line for line in text.splitlines(keepends=True) if not line.startswith("#")]
+    try:
+        table = list(csv.reader(io.StringIO("".join(lines), newline=""), strict=True))
+    except csv.Error as error:
+        raise SpecError(name, f"not CSV: {error}", "Separate cells by commas.") from None
+    if not table:
+        raise SpecError(name, "without a header line", "Name the columns in the first line.")
+    header = [cell.strip() for cell in table[0]]
+    if doubled := sorted({column for column in header if header.count(column) > 1}):
+        raise SpecError(name, f"two columns named {shown(doubled[0])}", "Name each column once.")
+    if not set(header) & (KNOWN.keys() - {"id", "source", "notes"}):
+        what = f"no column of a run in its first line, found {shown(','.join(header))}"
+        raise SpecError(name, what, "Name columns as layers,hidden,heads,seq_len,chip,tp,pp,gbs.")
+    runs: list[Run | BadRow] = []
+    for number, cells in enumerate(table[1:], 1):
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) > len(header):
+            what = f"{len(cells)} cells in a table of {len(header)} columns"
+            raise SpecError(f"{name}: row {number}", what, "Quote cells that hold a comma.")
+        row = dict(zip(header, (cell.strip() for cell in cells), strict=False))
+        runs.append(_run(row, f"row-{number}"))
+    return runs
+
+
+def _run(row: dict[str, str], name: str) -> Run | BadRow:
+    """Returns the run of a row."""
+    row["id"] = row.get("id") or name
+    row["series"] = row.get("series") or row["id"].partition("-")[0]
+    try:
+        values: dict[str, Any] = {
+            key: _cell(row[key], kind, key) for key, kind in KNOWN.items() if row.get(key)
+        }
+    except SpecError as error:
+        return BadRow(id=row["id"], series=row["series"], error=error)
+    extra = {key: cell for key, cell in row.items() if key not in KNOWN}
+    return Run(**values, extra=extra)
+
+
+def _cell(text: str, kind: Any, key: str) -> Any:
+    """Returns a cell that is not empty as the type of its field."""
+    if kind is str:
+        return text
+    if kind == bool | None:
+        if text.lower() in YES or text.lower() in NO:
+            return text.lower() in YES
+        raise SpecError(key, f"must be 1 or 0, found {shown(text)}", "Leave it empty if unknown.")
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 1e15:
+        raise SpecError(key, f"must be a number, found {shown(text)}", "Leave it empty if unknown.")
+    if kind == float | None:
+        return number
+    if number != int(number):
+        what = f"must be a whole number, found {shown(text)}"
+        raise SpecError(key, what, "Leave it empty if unknown.")
+    return int(number)

@@ -1,0 +1,245 @@
+"""The Python API: typed, thread-safe, deterministic, quick to import."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+import autopar
+from autopar import Problem, Recompute, SpecError, planner, wire
+from conftest import EXAMPLES
+
+# Long enough to be interrupted: many plans are asked for, so little can be cut.
+LONG = (
+    "import autopar\n"
+    "print('ready', flush=True)\n"
+    "autopar.search('llama3.1-405b', 'h100:16384,a800:16384,h800:16384', devices=32768,"
+    " global_batch_size=4096, sequence_length=8192, top=100000)\n"
+)
+
+
+def test_every_public_name_is_documented() -> None:
+    for name in autopar.__all__:
+        if name != "__version__":
+            assert getattr(autopar, name).__doc__, name
+
+
+def test_a_search_returns_plans_that_fit_fastest_first(small: Problem) -> None:
+    report = autopar.solve(replace(small, options=replace(small.options, top=20)))
+    times = [ranked.estimate.step_ps for ranked in report.ranked]
+    assert len(times) == 20
+    assert times == sorted(times)
+    for ranked in report.ranked:
+        plan = ranked.plan
+        assert plan.dp * plan.tp * plan.cp * plan.pp == 8
+        assert ranked.estimate.violations == ()
+        assert all(s.memory_bytes <= s.capacity_bytes for s in ranked.estimate.stages)
+
+
+def test_every_plan_of_a_report_costs_what_its_estimate_says(small: Problem) -> None:
+    for ranked in autopar.solve(small).ranked:
+        assert autopar.estimate(small, ranked.plan) == ranked.estimate
+
+
+def test_an_estimate_is_the_sum_of_its_items(small: Problem) -> None:
+    cost = autopar.estimate(small, autopar.plan(small, tp=2, pp=2, zero=1))
+    assert sum(wire.write(cost.time).values()) == cost.step_ps
+    for stage in cost.stages:
+        assert sum(wire.write(stage.memory).values()) == stage.memory_bytes
+        assert stage.memory_bytes - stage.memory.context == stage.allocated_bytes
+    tokens = small.workload.global_batch_size * small.workload.sequence_length
+    assert cost.tokens_per_s == pytest.approx(tokens / cost.step_s)
+    assert cost.step_s == pytest.approx(cost.step_ps / 1e12)
+
+
+def test_the_events_of_a_timeline_end_with_the_step(small: Problem) -> None:
+    plan = autopar.plan(small, pp=4, zero=1)
+    events = autopar.timeline(small, plan).events
+    assert {event.stage for event in events} == {0, 1, 2, 3}
+    end = max(event.start_ps + event.duration_ps for event in events)
+    assert end == autopar.estimate(small, plan).step_ps
+
+
+def test_parameters_are_those_that_were_published() -> None:
+    # Touvron et al. 2023, arXiv:2307.09288: 32,000 x 4,096 twice, 32 layers, a norm.
+    layer = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    assert autopar.model_facts("llama2-7b").parameters == 2 * 32000 * 4096 + 32 * layer + 4096
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_the_answer_does_not_depend_on_the_number_of_threads(small: Problem, threads: int) -> None:
+    assert planner.solve_json(small, threads=threads) == planner.solve_json(small, threads=0)
+
+
+def test_threads_of_python_may_search_at_once(small: Problem) -> None:
+    alone = planner.solve_json(small)
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: planner.solve_json(small), range(16))) == {alone}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
+def test_a_forked_child_may_search(small: Problem) -> None:
+    alone = planner.solve_json(small)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if planner.solve_json(small) == alone else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_other_threads_run_during_a_search() -> None:
+    # The other thread counts while the search holds this one; a lock held throughout would stop it.
+    problem = autopar.problem(
+        "llama3.1-405b", "h100:16384", global_batch_size=4096, sequence_length=8192, top=100_000
+    )
+    ticks, done = 0, threading.Event()
+
+    def count() -> None:
+        nonlocal ticks
+        while not done.wait(0.001):
+            ticks += 1
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    autopar.solve(problem, time_limit_s=0.5)
+    done.set()
+    counter.join()
+    assert ticks > 10
+
+
+def test_a_report_answers_its_own_problem_again(small: Problem) -> None:
+    report = autopar.solve(small)
+    assert report.problem == small
+    assert autopar.rerun(report) == report
+
+
+def test_progress_is_told_and_what_it_raises_ends_the_search() -> None:
+    problem = autopar.problem(
+        "llama3.1-405b", "h100:16384", global_batch_size=4096, sequence_length=8192, top=100_000
+    )
+    seen = []
+
+    def stop(done: int, total: int) -> None:
+        seen.append((done, total))
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        autopar.solve(problem, progress=stop)
+    assert seen[0][0] <= seen[0][1]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is sent as a POSIX signal")
+def test_ctrl_c_ends_a_search_with_a_keyboard_interrupt() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LONG], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(0.3)
+        child.send_signal(signal.SIGINT)
+        _, error = child.communicate(timeout=60)
+    assert error.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_importing_the_package_imports_no_library() -> None:
+    script = (
+        "import sys, autopar; names = {name.partition('.')[0] for name in sys.modules};"
+        " print(*sorted(names & {'numpy', 'highspy', 'rich', 'click', 'tomllib', 'difflib'}))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "\n"
+
+
+def test_printing_a_table_elsewhere_than_on_a_terminal_imports_no_rich() -> None:
+    script = (
+        "import sys\nfrom autopar.cli import main\n"
+        "main('search --model llama2-7b --cluster a800:8 --global-batch-size 8"
+        " --sequence-length 4096'.split())\n"
+        "print({'rich', 'numpy', 'highspy'} & {name.partition('.')[0] for name in sys.modules})"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.endswith("\nset()\n")
+
+
+def test_names_objects_and_files_ask_the_same(small: Problem) -> None:
+    spelled = autopar.problem(
+        small.model,
+        small.cluster,
+        framework=small.framework,
+        global_batch_size=64,
+        sequence_length=4096,
+    )
+    assert replace(spelled, catalog=small.catalog) == small
+
+
+def test_a_file_is_named_by_text_or_path() -> None:
+    by_path = autopar.problem(
+        EXAMPLES / "model.toml", "a800:8", global_batch_size=8, sequence_length=4096
+    )
+    by_text = autopar.problem(
+        str(EXAMPLES / "model.toml"), "a800:8", global_batch_size=8, sequence_length=4096
+    )
+    assert by_path == by_text
+    assert by_path.model.name == "model"
+
+
+def test_a_name_is_found_without_regard_to_case_and_dashes() -> None:
+    sizes = {"global_batch_size": 8, "sequence_length": 4096}
+    plain = autopar.problem("llama2-70b", "ascend_910b:8", **sizes)
+    assert autopar.problem("LLaMA2_70B", "Ascend-910B:8", **sizes) == plain
+
+
+def test_all_devices_within_the_limits_are_used_unless_said_otherwise() -> None:
+    sizes = {"global_batch_size": 512, "sequence_length": 4096}
+    assert autopar.problem("llama2-7b", "a800:128,h800:160", **sizes).cluster.devices == 288
+    assert autopar.problem("llama2-7b", "a800:129", **sizes).cluster.devices == 128
+    assert autopar.problem("llama2-7b", "a800:128", devices=64, **sizes).cluster.devices == 64
+
+
+def test_the_catalog_hash_follows_the_files_that_were_read() -> None:
+    sizes = {"global_batch_size": 8, "sequence_length": 4096}
+    a800 = autopar.problem("llama2-7b", "a800:8", **sizes).catalog
+    assert a800 == autopar.problem("llama2-7b", "a800:16", **sizes).catalog
+    assert a800 != autopar.problem("llama2-7b", "h800:8", **sizes).catalog
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"global_batch_size": "64"},
+            'workload.global_batch_size: must be a whole number, found "64"',
+        ),
+        ({"global_batch_size": 0}, "workload.global_batch_size: must be from 1"),
+        ({"precision": "bf8"}, 'workload.precision: must be one of bf16, fp16, fp8, found "bf8"'),
+        ({"tp": 2}, "options.tp: must be a list, found 2"),
+        ({"tpp": [2]}, "options.tpp: unknown key. Nearest: "),
+        ({"memory_margin": float("nan")}, "options.memory_margin: must be a finite number"),
+    ],
+)
+def test_wrong_arguments_raise_spec_error(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {"global_batch_size": 64, "sequence_length": 4096} | change
+    with pytest.raises(SpecError) as error:
+        autopar.search("llama2-7b", "a800:8", **arguments)  # type: ignore[arg-type]
+    assert str(error.value).startswith(message)
+    assert isinstance(error.value, ValueError)
+    assert isinstance(error.value, autopar.AutoparError)
+
+
+def test_documents_cannot_be_changed(small: Problem) -> None:
+    with pytest.raises(FrozenInstanceError):
+        small.model.layers = 1  # type: ignore[misc]
+
+
+def test_a_spelled_plan_fills_in_what_is_left_out(small: Problem) -> None:
+    plan = autopar.plan(small, tp=2, pp=2, vpp=2, recompute=Recompute("block", 3), zero=1)
+    assert (plan.dp, plan.sp, plan.shard_group, plan.schedule) == (2, True, 2, "interleaved")
+    assert [stage.layers for stage in plan.stages] == [16, 16]
+    assert {stage.recompute for stage in plan.stages} == {Recompute("block", 3)}

@@ -1,0 +1,276 @@
+"""The catalog: counts as published, rates under physical limits, a source for each figure.
+
+`data/model_parameters.csv`: the parameters of each model by the formula; the published total where
+there is one; whether the two are equal (`exact`), differ by less than 1e-5 (`close`), or the
+published one is rounded (`rounded`). `data/chip_limits.csv`: the links' line rate in one direction
+by the data sheet, and the best 16-bit matrix product that anybody published.
+"""
+
+import csv
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from autopar import catalog, model_facts
+from autopar.catalog import Kind
+from autopar.spec import Fused, NumberBytes, Overlap
+
+DATA = Path(__file__).parent / "data"
+KINDS = get_args(Kind)
+MODELS, CHIPS = catalog.names("models"), catalog.names("chips")
+FRAMEWORKS, CLUSTERS = catalog.names("frameworks"), catalog.names("clusters")
+
+
+def rows(name: str) -> dict[str, dict[str, str]]:
+    """Returns a table of the tests by its first column."""
+    with (DATA / name).open(encoding="utf-8", newline="") as file:
+        return {row["name"]: row for row in csv.DictReader(file)}
+
+
+def table(kind: Kind, name: str) -> dict[str, Any]:
+    """Returns a catalog file as it is written."""
+    return tomllib.loads((catalog.ROOT / kind / f"{name}.toml").read_text("utf-8"))
+
+
+PARAMETERS, LIMITS = rows("model_parameters.csv"), rows("chip_limits.csv")
+
+
+# --- Every kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_two_entries_answer_to_one_name(kind: Kind) -> None:
+    seen: dict[str, str] = {}
+    for name in catalog.names(kind):
+        for alias in [name, *table(kind, name).get("aliases", [])]:
+            plain = alias.lower().replace("_", "-")
+            assert seen.setdefault(plain, name) == name, f"{name} and {seen[plain]}: {alias}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_file_says_first_what_it_is(kind: Kind) -> None:
+    for name in catalog.names(kind):
+        assert (catalog.ROOT / kind / f"{name}.toml").read_text("utf-8").startswith("# ")
+
+
+@pytest.mark.parametrize("kind", ["models", "chips", "frameworks"])
+def test_every_file_says_its_source_and_when_it_was_checked(kind: Kind) -> None:
+    for name in catalog.names(kind):
+        written = table(kind, name)
+        assert written["source"], name
+        assert written["checked"] == catalog.CATALOG_DATE, name
+
+
+# --- Models
+
+
+def test_the_table_of_counts_has_every_model_of_the_catalog() -> None:
+    assert sorted(PARAMETERS) == MODELS
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_has_its_published_number_of_parameters(name: str) -> None:
+    row, facts = PARAMETERS[name], model_facts(name)
+    assert facts.parameters == int(row["parameters"])
+    assert facts.active_parameters == int(row["active_parameters"])
+    published = int(row["published_total"] or 0)
+    match row["agreement"]:
+        case "":
+            assert not published
+        case "exact":
+            assert facts.parameters == published
+        case "close":
+            assert facts.parameters == pytest.approx(published, rel=1e-5)
+        case "rounded":
+            assert facts.parameters == pytest.approx(published, rel=2e-3)
+        case other:
+            pytest.fail(f"no such agreement: {other}")
+
+
+def test_a_count_that_a_file_calls_published_is_the_model_s() -> None:
+    for name in MODELS:
+        stated = catalog.model(name).published_parameters
+        assert stated in (None, int(PARAMETERS[name]["parameters"])), name
+
+
+def test_llama2_70b_is_the_sum_of_its_matrices() -> None:
+    # 80 layers of 2 * 8192^2 (query, output) + 2 * 8192 * 1024 (key, value) + 3 * 8192 * 28672
+    # (MLP) + 2 * 8192 (norms); embedding and head of 32000 rows each; the final norm.
+    layer = 2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192
+    assert model_facts("llama2-70b").parameters == 80 * layer + 2 * 32000 * 8192 + 8192
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_was_released_or_says_how_it_was_derived(name: str) -> None:
+    entry = catalog.model(name)
+    assert bool(entry.derivation) == (entry.status == "derived")
+
+
+def test_the_seed_models_that_nobody_released_say_so() -> None:
+    derived = [name for name in MODELS if catalog.model(name).status == "derived"]
+    assert derived == ["glm-67b", "llama-175b", "llama-1800b", "llama-540b", "llama2-35b"]
+
+
+def test_a_latent_attention_s_head_is_both_of_its_parts() -> None:
+    for name in MODELS:
+        model = catalog.model(name).model
+        if model.mla:
+            assert model.head_dim == model.mla.qk_nope_dim + model.mla.qk_rope_dim, name
+
+
+# --- Chips
+
+
+def test_the_table_of_limits_has_every_chip_of_the_catalog() -> None:
+    assert sorted(LIMITS) == CHIPS
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_a_chip_sustains_no_more_than_the_best_that_was_measured(name: str) -> None:
+    chip = catalog.chip(name).chip
+    peak = chip.peak_tflops.bf16 or chip.peak_tflops.fp16
+    assert peak
+    best = float(LIMITS[name]["best_tflops"] or peak)
+    # On a card whose nominal clock is below its real one the best lies above the peak.
+    assert peak * chip.gemm.efficiency <= 1.001 * best
+    assert chip.gemm.efficiency < 1
+    assert chip.gemm.fp8_efficiency < 1
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_an_attention_rate_stays_below_the_peak_and_grows_with_the_sequence(name: str) -> None:
+    chip = catalog.chip(name).chip
+    peak = chip.peak_tflops.bf16 or chip.peak_tflops.fp16
+    assert peak
+    assert chip.attention
+    for row in chip.attention:
+        assert max(row.tflops) < peak
+        # Only cuDNN's unmasked forward pass falls at all: by 1.5 % from one length to the next.
+        assert all(b > 0.98 * a for a, b in zip(row.tflops, row.tflops[1:], strict=False)), row
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_a_link_carries_no_more_than_its_wires(name: str) -> None:
+    link = catalog.chip(name).chip.link
+    if not LIMITS[name]["link_gb_per_s"]:
+        return
+    wires = float(LIMITS[name]["link_gb_per_s"])
+    for rate in (link.all_gather_gb_per_s, link.all_to_all_gb_per_s, link.p2p_gb_per_s):
+        assert rate <= wires
+    # A switch that sums sends each byte once, which bus bandwidth counts 2 * 7/8 times.
+    summed = 1.75 if link.all_reduce_gb_per_s > link.all_gather_gb_per_s else 1.0
+    assert link.all_reduce_gb_per_s <= summed * wires
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_a_pair_in_a_mesh_has_one_wire(name: str) -> None:
+    chip = catalog.chip(name).chip
+    if chip.link.topology != "mesh":
+        return
+    wire = chip.link.all_gather_gb_per_s / (chip.devices_per_node - 1)
+    assert chip.link.p2p_gb_per_s == pytest.approx(wire, rel=0.03)
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_every_figure_has_a_source_and_every_group_a_confidence(name: str) -> None:
+    entry = catalog.chip(name)
+    groups = {"compute", "memory", "link", "network"}
+    assert set(entry.source) == groups | {"host", "gemm", "attention"}
+    assert set(entry.confidence) == groups
+    assert set(entry.confidence.values()) <= {"A", "B", "C"}
+    assert entry.vendor
+    assert entry.architecture
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_what_a_chip_inherits_it_says(name: str) -> None:
+    entry = catalog.chip(name)
+    caveats = [text for text in entry.chip.caveats if text.startswith("attention rates:")]
+    if entry.inherits_attention:
+        [caveat] = caveats
+        assert entry.inherits_attention in caveat
+    if not entry.chip.peak_tflops.fp8:
+        assert entry.chip.gemm.fp8_efficiency == pytest.approx(entry.chip.gemm.efficiency)
+
+
+def test_what_910b_means_is_told() -> None:
+    entry = catalog.chip("910B")
+    assert entry.chip.name == "ascend_910b"
+    assert any("910B3" in caveat for caveat in entry.chip.caveats)
+
+
+# TFLOP/s of 8192 x 8192 x k on an H800, by the TileLang benchmark.
+H800_SWEEP = {
+    "16 bits": {256: 386, 512: 520, 1024: 628, 2048: 705, 4096: 736, 8192: 758, 16384: 766},
+    "8 bits": {256: 569, 512: 858, 1024: 1129, 2048: 1343, 4096: 1467, 8192: 1507, 16384: 1541},
+}
+
+
+@pytest.mark.parametrize("bits", H800_SWEEP)
+def test_the_h800_s_half_depth_gives_its_measured_rates_by_depth(bits: str) -> None:
+    gemm = catalog.chip("h800").chip.gemm
+    half_k = gemm.half_k if bits == "16 bits" else gemm.fp8_half_k
+    # Rate = limit * k / (k + half_k): each point gives one limit, within 3 % of the middle.
+    limits = [rate * (k + half_k) / k for k, rate in H800_SWEEP[bits].items()]
+    assert max(limits) / min(limits) < 1.03**2
+
+
+@pytest.mark.parametrize(
+    "alias",
+    [
+        "A100", "A100-80GB", "A100-40GB", "A800-80GB", "H100-80GB", "H800-80GB", "H200-141GB",
+        "910B", "B200-180GB", "GH200-96GB", "T4-16GB", "V100-32GB (DGX-2)",
+        "H100-96GB (HBM2e, 500W)",
+    ],
+)  # fmt: skip
+def test_the_chips_of_published_runs_are_found_as_they_are_written(alias: str) -> None:
+    assert catalog.chip(alias).chip.name in CHIPS
+
+
+# --- Frameworks and clusters
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_framework_says_where_each_choice_is_written(name: str) -> None:
+    entry = catalog.framework(name)
+    choices = {field.name: field.default for field in dataclasses.fields(entry.framework)}
+    del choices["name"]
+    made = {key for key, usual in choices.items() if getattr(entry.framework, key) != usual}
+    assert made <= set(entry.source) <= set(choices)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_framework_s_kernels_are_ones_that_a_chip_was_measured_with(name: str) -> None:
+    measured = {row.kernel for chip in CHIPS for row in catalog.chip(chip).chip.attention}
+    assert set(catalog.framework(name).framework.attention_kernels) <= measured
+
+
+def test_the_default_framework_is_described_choice_by_choice() -> None:
+    framework = catalog.framework("megatron-core").framework
+    assert framework.bytes == NumberBytes(parameter=2, gradient=4, gradient_sent=4, optimizer=12)
+    assert framework.overlap == Overlap(
+        gradient_reduce=True,
+        parameter_gather=True,
+        tensor="backward",
+        pipeline=True,
+        context=True,
+        expert=False,
+    )
+    assert all(getattr(framework.fused, field.name) for field in dataclasses.fields(Fused))
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_cluster_of_the_catalog_has_as_many_devices_as_it_uses(name: str) -> None:
+    cluster = catalog.cluster(name)
+    assert cluster.devices
+    assert cluster.devices <= sum(group.limit or cluster.devices for group in cluster.groups)
+
+
+def test_a_cluster_changes_what_it_says_of_a_node_s_network_and_nothing_else() -> None:
+    [group] = catalog.cluster("example-oversubscribed").groups
+    usual = catalog.chip("a800").chip
+    assert (usual.network.nics_per_node, group.chip.network.nics_per_node) == (8, 4)
+    assert dataclasses.replace(group.chip, network=usual.network) == usual
