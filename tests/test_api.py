@@ -39,7 +39,7 @@ def test_a_search_returns_plans_that_fit_fastest_first(small: Problem) -> None:
         plan = ranked.plan
         assert plan.dp * plan.tp * plan.cp * plan.pp == 8
         assert ranked.estimate.violations == ()
-        assert all(s.memory_bytes <= s.capacity_bytes for s in ranked.estimate.stages)
+        assert all(s.allocated_bytes <= s.capacity_bytes for s in ranked.estimate.stages)
 
 
 def test_every_plan_of_a_report_costs_what_its_estimate_says(small: Problem) -> None:
@@ -51,19 +51,26 @@ def test_an_estimate_is_the_sum_of_its_items(small: Problem) -> None:
     cost = autopar.estimate(small, autopar.plan(small, tp=2, pp=2, zero=1))
     assert sum(wire.write(cost.time).values()) == cost.step_ps
     for stage in cost.stages:
-        assert sum(wire.write(stage.memory).values()) == stage.memory_bytes
-        assert stage.memory_bytes - stage.memory.context == stage.allocated_bytes
+        items = wire.write(stage.memory)
+        # The loss is over before a layer is recomputed: the smaller of the two does not count.
+        together = min(items["logits"], items["working_set"])
+        assert sum(items.values()) - together == stage.memory_bytes
+        assert stage.memory_bytes - items["context"] == stage.allocated_bytes
     tokens = small.workload.global_batch_size * small.workload.sequence_length
     assert cost.tokens_per_s == pytest.approx(tokens / cost.step_s)
     assert cost.step_s == pytest.approx(cost.step_ps / 1e12)
 
 
-def test_the_events_of_a_timeline_end_with_the_step(small: Problem) -> None:
+def test_the_passes_of_a_timeline_end_within_the_step(small: Problem) -> None:
     plan = autopar.plan(small, pp=4, zero=1)
     events = autopar.timeline(small, plan).events
     assert {event.stage for event in events} == {0, 1, 2, 3}
     end = max(event.start_ps + event.duration_ps for event in events)
-    assert end == autopar.estimate(small, plan).step_ps
+    assert end <= autopar.estimate(small, plan).step_ps
+    # Every stage runs each of its 32 micro-batches forward and backward.
+    micro_batches = 64 // (plan.dp * plan.mbs)
+    passes = [(e.stage, e.kind, e.micro_batch) for e in events if e.kind != "send"]
+    assert len(passes) == len(set(passes)) == 4 * 2 * micro_batches
 
 
 def test_parameters_are_those_that_were_published() -> None:
@@ -108,9 +115,11 @@ def test_other_threads_run_during_a_search() -> None:
 
     counter = threading.Thread(target=count)
     counter.start()
-    autopar.solve(problem, time_limit_s=0.5)
-    done.set()
-    counter.join()
+    try:
+        autopar.solve(problem, time_limit_s=0.5)
+    finally:
+        done.set()
+        counter.join()
     assert ticks > 10
 
 

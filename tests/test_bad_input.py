@@ -134,8 +134,8 @@ WRONG_SEARCH = {
         'no chip named "h10" in the catalog. Nearest: h100',
     ),
     "no framework of the name": (
-        (*SEARCH, "--framework", "megatron"),
-        'framework: no framework named "megatron"',
+        (*SEARCH, "--framework", "megatrom"),
+        'framework: no framework named "megatrom"',
     ),
     "a chip without a limit and no devices": (
         replaced("--cluster", "a800"),
@@ -263,22 +263,22 @@ WRONG_FILES = {
     "a missing key": ("model.toml", edited("model.toml", "vocab", "# vocab"), "vocab: missing key"),
     "a wrong type": (
         "model.toml",
-        edited("model.toml", "= 48", '= "48"'),
-        'layers: must be a whole number, found "48"',
+        edited("model.toml", "= 24", '= "24"'),
+        'layers: must be a whole number, found "24"',
     ),
     "a fraction": (
         "model.toml",
-        edited("model.toml", "= 48", "= 48.5"),
-        "layers: must be a whole number, found 48.5",
+        edited("model.toml", "= 24", "= 24.5"),
+        "layers: must be a whole number, found 24.5",
     ),
     "a negative number": (
         "model.toml",
-        edited("model.toml", "= 6144", "= -6144"),
-        "hidden: must be from 0 to 2^64 - 1, found -6144",
+        edited("model.toml", "= 3072", "= -3072"),
+        "hidden: must be from 0 to 2^64 - 1, found -3072",
     ),
     "a date": (
         "model.toml",
-        edited("model.toml", "= 48", "= 2026-11-21"),
+        edited("model.toml", "= 24", "= 2026-11-21"),
         "layers: must be a whole number, found datetime.date",
     ),
     "a name": (
@@ -298,17 +298,17 @@ WRONG_FILES = {
     ),
     "heads that do not divide": (
         "model.toml",
-        edited("model.toml", "head_dim = 128", "# ").replace(b"heads = 48", b"heads = 56"),
-        "head_dim: missing, and hidden (6144) is no multiple of heads (56)",
+        edited("model.toml", "head_dim = 128", "# ").replace(b"heads = 24", b"heads = 28"),
+        "head_dim: missing, and hidden (3072) is no multiple of heads (28)",
     ),
     "key heads that do not divide": (
         "model.toml",
         edited("model.toml", "kv_heads = 8", "kv_heads = 7"),
-        "model.kv_heads: must divide heads (48), found 7",
+        "model.kv_heads: must divide heads (24), found 7",
     ),
     "no layer": (
         "model.toml",
-        edited("model.toml", "= 48", "= 0"),
+        edited("model.toml", "= 24", "= 0"),
         "model.layers: must be from 1 to 4096, found 0",
     ),
     "NaN": (

@@ -21,7 +21,6 @@ from autopar.spec import (
     Framework,
     Model,
     NetworkLink,
-    Precision,
 )
 
 CATALOG_DATE = "2026-11-21"
@@ -109,7 +108,7 @@ class RunDefaults:
     texts: tuple[str, ...] = ()
     since: str = ""
     words: tuple[str, ...] = ()
-    precision: Precision | None = None
+    precision: str = ""
     attention: Attention = "flash"
     dropout: bool = False
     sp: bool = True

@@ -3,6 +3,7 @@
 Exit codes: 0 done, 1 no plan exists, 2 wrong input, 70 a defect, 130 stopped.
 """
 
+import json
 import logging
 import os
 import sys
@@ -19,6 +20,7 @@ from autopar.report import Plan, Recompute, Report
 from autopar.spec import Problem
 
 Format = Literal["table", "json", "apss"]
+By = Literal["source", "chip", "model"]
 
 DONE, NO_PLAN, WRONG_INPUT, DEFECT, STOPPED = 0, 1, 2, 70, 130
 
@@ -189,6 +191,38 @@ def rerun(report: str, threads: int, output: Path | None, force: bool) -> int:
     text = _solve(old.problem, threads, None)
     _emit_document(text, output, force)
     return _verdict(wire.loads(Report, text))
+
+
+@autopar.command()
+@click.argument("runs", nargs=-1, required=True)
+@click.option("--json", "document", type=click.Path(path_type=Path, dir_okay=False),
+              help="Write every row and score to a JSON file.")
+@click.option("--by", type=click.Choice(["source", "chip", "model"]), default="source",
+              show_default=True, help="What to group the rows by.")
+@click.option("--worst", type=click.IntRange(min=0), default=20, show_default=True,
+              help="Rows furthest off to list.")
+@click.option("--force", is_flag=True, help="Overwrite the file of --json.")
+@flags.verbose
+def validate(
+    runs: tuple[str, ...], document: Path | None, by: By, worst: int, force: bool
+) -> int:
+    """Estimate measured RUNS (CSV files; - reads standard input) and print how far off it is.
+
+    The columns are those of a run: layers, hidden, heads, seq_len, gbs, chip, gpus, dp, tp, pp,
+    mbs, recompute, zero, iter_time_s, mem_gb_per_gpu and so on; an empty cell is unknown.
+    """
+    from autopar import validate as validation
+    from autopar.render import errors as render
+    from autopar.runs import read_runs
+
+    flags.check_output(document, force)
+    rows = validation.check([run for file in runs for run in read_runs(file)])
+    summary = validation.summarise(rows, by)
+    if document is not None:
+        text = json.dumps(validation.document(rows, summary), ensure_ascii=False, indent=1)
+        _save(f"{text}\n".encode(), document, force)
+    _emit(render.validation_text(summary, validation.worst(rows, worst), by), None, False)
+    return DONE
 
 
 @autopar.command()

@@ -13,7 +13,16 @@ from typing import TypedDict, Unpack
 
 from autopar import _core, catalog, wire
 from autopar.errors import SpecError
-from autopar.report import Estimate, ModelFacts, Plan, Recompute, Report, Stage, Timeline
+from autopar.report import (
+    Estimate,
+    ModelFacts,
+    Plan,
+    Rate,
+    Recompute,
+    Report,
+    Stage,
+    Timeline,
+)
 from autopar.spec import (
     Attention,
     Cluster,
@@ -271,6 +280,21 @@ def estimate(problem: Problem, plan: Plan) -> Estimate:
 def estimate_json(problem: Problem, plan: Plan) -> str:
     """Returns what a plan costs as the JSON text that the core wrote."""
     return _core.estimate(wire.dumps(problem), wire.dumps(plan))
+
+
+def measured_seconds(problem: Problem, plan: Plan, rate: Rate) -> float:
+    """Returns the seconds that one step of a plan took, by a published rate.
+
+    Raises:
+        SpecError: A document is wrong, or the rate is not positive.
+
+    Example:
+        >>> question = problem("llama2-7b", "a800:8", global_batch_size=64, sequence_length=4096)
+        >>> rate = Rate(unit="tokens_per_s_per_device", value=4096.0)
+        >>> measured_seconds(question, plan(question), rate)
+        8.0
+    """
+    return float(_core.measured_seconds(wire.dumps(problem), wire.dumps(plan), wire.dumps(rate)))
 
 
 def timeline(problem: Problem, plan: Plan) -> Timeline:

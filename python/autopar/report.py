@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 from autopar.spec import Granularity, Problem, Schedule
 
 StopReason: TypeAlias = Literal["complete", "time", "interrupted"]
+Work: TypeAlias = Literal["model", "hardware", "6n", "8n"]
+Counted: TypeAlias = Literal["full", "causal", "none"]
 Cut: TypeAlias = Literal[
     "options",
     "model-shape",
@@ -93,6 +95,35 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Convention:
+    """Which operations of a step a published rate counts.
+
+    Attributes:
+        work: Products with weights: each forward and backward (`model`), those that are run again
+            too (`hardware`), or six or eight a parameter that a token meets.
+        attention: Products of attention: each query with every key, half of them, or none.
+    """
+
+    work: Work = "model"
+    attention: Counted = "full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """How fast a run was, as its publisher says it.
+
+    Attributes:
+        unit: What the figure counts.
+        value: The figure.
+        convention: Which operations it counts, where it counts any.
+    """
+
+    unit: Literal["step_s", "tokens_per_s_per_device", "tflops_per_device", "mfu"]
+    value: float
+    convention: Convention | None = field(default=None, metadata={"absent": True})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeItems:
     """Where a step goes, in picoseconds. The parts add up to the step.
 
@@ -154,9 +185,11 @@ class StageEstimate:
         forward_ps: Forward pass of one micro-batch through all chunks, in picoseconds.
         backward_ps: Backward pass of one micro-batch with its recompute, in picoseconds.
         memory: Memory by item.
-        memory_bytes: Sum of the items: what the driver shows at the peak.
-        allocated_bytes: Sum of the items without `context`: what the allocator hands out.
-        capacity_bytes: What a device of this chip offers, margin taken off.
+        memory_bytes: What the driver shows at the peak: the items, but of `logits` and `working_set`,
+            which do not meet, only the larger.
+        allocated_bytes: The same without `context`: what the framework's allocator hands out.
+        capacity_bytes: What the allocator may hand out on this chip: its memory without `context`,
+            margin taken off.
     """
 
     forward_ps: int

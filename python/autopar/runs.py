@@ -1,7 +1,7 @@
 """Measured runs as CSV rows: one run a line, an empty cell for what nobody said.
 
-Only cells are read here; what a row means as a problem and a plan, `setups` says. Lines that begin
-with `#` are comments. Columns beyond those of `Run` are kept and handed on.
+Only cells are read here; what a row means as a problem and a plan, `setups` says. Lines above the
+header that begin with `#` are comments. Columns beyond those of `Run` are kept and handed on.
 """
 
 import csv
@@ -197,9 +197,10 @@ def parse_runs(data: bytes, name: str) -> list[Run | BadRow]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise SpecError(name, f"not UTF-8 (byte {error.start})", "Save it as UTF-8.") from None
-    lines = [line for line in text.splitlines(keepends=True) if not line.startswith("#")]
+    while text.startswith("#"):
+        text = text.partition("\n")[2]
     try:
-        table = list(csv.reader(io.StringIO("".join(lines), newline=""), strict=True))
+        table = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except csv.Error as error:
         raise SpecError(name, f"not CSV: {error}", "Separate cells by commas.") from None
     if not table:

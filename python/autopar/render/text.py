@@ -78,7 +78,7 @@ def report_table(report: Report) -> Table:
     degrees = ["dp", "tp", "pp"]
     degrees += [name for name in ("cp", "ep", "vpp") if any(getattr(p, name) > 1 for p in plans)]
     degrees.append("mbs")
-    headers = ("#", "step s", "tokens/s", "MFU %", "GiB used/offered", *degrees)
+    headers = ("#", "step s", "tokens/s", "MFU %", "GiB used/usable", *degrees)
     headers += ("sp", "shards", "schedule", "layers", "recompute")
     rows = []
     for rank, ranked in enumerate(report.ranked, 1):
@@ -290,7 +290,7 @@ def _recompute_name(recompute: Recompute) -> str:
 
 
 def _memory(problem: Problem, ranked: Ranked) -> str:
-    """Returns the peak of each kind of chip against what it offers, in GiB."""
+    """Returns what the allocator needs at the peak on each kind of chip, and may have, in GiB."""
     texts = []
     used = sorted({stage.chip for stage in ranked.plan.stages})
     for chip in used:
@@ -300,10 +300,10 @@ def _memory(problem: Problem, ranked: Ranked) -> str:
                 for stage, cost in zip(ranked.plan.stages, ranked.estimate.stages, strict=True)
                 if stage.chip == chip
             ),
-            key=lambda cost: cost.memory_bytes,
+            key=lambda cost: cost.allocated_bytes,
         )
         prefix = f"{_chip_name(problem, chip)} " if len(problem.cluster.groups) > 1 else ""
-        texts.append(f"{prefix}{cost.memory_bytes / GIB:.1f}/{cost.capacity_bytes / GIB:.1f}")
+        texts.append(f"{prefix}{cost.allocated_bytes / GIB:.1f}/{cost.capacity_bytes / GIB:.1f}")
     return " ".join(texts)
 
 
@@ -318,7 +318,7 @@ def _time_table(estimate: Estimate) -> Table:
 
 
 def _memory_table(problem: Problem, plan: Plan, estimate: Estimate) -> Table:
-    """Returns a row for each run of equal stages, a column for each item."""
+    """Returns a row for each run of equal stages, a column for each item, in GiB."""
     costs = estimate.stages
     items = [field.name for field in fields(costs[0].memory)] if costs else []
     rows = []
@@ -328,10 +328,10 @@ def _memory_table(problem: Problem, plan: Plan, estimate: Estimate) -> Table:
         stages = str(first) if count == 1 else f"{first}-{first + count - 1}"
         first += count
         amounts = [getattr(cost.memory, item) for item in items]
-        amounts += [cost.memory_bytes, cost.capacity_bytes]
+        amounts += [cost.memory_bytes, cost.allocated_bytes, cost.capacity_bytes]
         texts = (f"{amount / GIB:.2f}" for amount in amounts)
         rows.append((stages, _chip_name(problem, chip), *texts))
-    headers = ("stage", "chip", *(item.replace("_", " ") for item in items), "GiB", "offered")
+    headers = ("GiB of stage", "chip", *(item.replace("_", " ") for item in items), "peak", "allocated", "usable")
     return Table(headers, tuple(rows), frozenset({0, 1}))
 
 

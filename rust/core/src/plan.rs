@@ -60,7 +60,7 @@ pub enum Recompute {
     None,
     /// The core of attention: scores, softmax, dropout and values.
     Selective,
-    /// The first `layers` layers of each chunk, each from its own input.
+    /// The first `layers` layers of each chunk, each from its own input; a smaller chunk recomputes all of its own.
     Block {
         /// Recomputed layers of a chunk.
         layers: u32,
@@ -203,11 +203,14 @@ fn check_stages(problem: &Problem, plan: &Plan, rule: &mut dyn FnMut(bool, &dyn 
             format!("stage {i}: vpp {} does not divide its {} layers", plan.vpp, s.layers)
         });
         rule(u64::from(s.offload) <= chunk, &|| format!("stage {i}: offload exceeds its layers"));
+        // Recompute is a setting of a kind of chip: a chunk with fewer layers than it says recomputes them all.
+        let of_kind = plan.stages.iter().filter(|other| other.chip == s.chip);
+        let most = of_kind.map(|other| u64::from(other.layers) / plan.vpp).max().unwrap_or(0);
         match s.recompute {
             Recompute::None | Recompute::Selective => {}
             Recompute::Block { layers } | Recompute::Uniform { layers } => {
-                rule(layers > 0 && u64::from(layers) <= chunk, &|| {
-                    format!("stage {i}: recompute of {layers} layers in a chunk of {chunk}")
+                rule(layers > 0 && u64::from(layers) <= most, &|| {
+                    format!("stage {i}: recompute of {layers} layers in chunks of at most {most}")
                 });
             }
         }

@@ -39,6 +39,9 @@ impl<'a> Fabric<'a> {
 
     /// Seconds to sum a tensor of `bytes` on every member.
     pub fn all_reduce(&self, bytes: f64, group: Group) -> f64 {
+        if group.size <= 1 || bytes <= 0.0 {
+            return 0.0;
+        }
         // Both halves move the same volume; start-up is paid once.
         2.0 * self.scatter(bytes, group, Operation::AllReduce) - self.start_up(group)
     }
@@ -216,6 +219,7 @@ mod tests {
         let cluster = cluster(a100(), 8);
         let f = Fabric::new(&cluster, &cluster.groups[0].chip);
         assert_eq!(f.all_gather(1e9, Group { size: 1, stride: 8 }), 0.0);
+        assert_eq!(f.all_reduce(1e9, Group { size: 1, stride: 8 }), 0.0);
         assert_eq!(f.all_to_all(1e9, Group { size: 1, stride: 8 }), 0.0);
     }
 
@@ -227,8 +231,7 @@ mod tests {
         c.fabric.push(FabricLevel { nodes: 64, bandwidth_fraction: 0.5 });
         let inside = Fabric::new(&c, &c.groups[0].chip).all_gather(1e9, group);
         assert_eq!(free, inside, "64 members, one a node, stay below the switch");
-        // Two units of 64 members exchange half of the tensor over 64 halved cards: still hidden
-        // behind the 127/128 that each member takes over its own card.
+        // With one node a switch every hop is halved.
         c.fabric[0].nodes = 1;
         let outside = Fabric::new(&c, &c.groups[0].chip).all_gather(1e9, group);
         assert!(outside > 1.9 * free);

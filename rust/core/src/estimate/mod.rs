@@ -313,7 +313,7 @@ fn items(tables: &Tables<'_>, plan: &Plan, step: &Step) -> TimeItems {
     let table = tables.kind(plan.stages[slowest].chip as usize);
     let mut t = TimeItems::default();
     for chunk in 0..plan.vpp {
-        let spent = table.spent(&place, chunk).1;
+        let spent = table.spent(&place, chunk);
         t.compute_ps += spent.passes.compute * m;
         t.recompute_ps += spent.recompute.compute * m;
         t.tensor_ps += (spent.passes.tensor + spent.recompute.tensor) * m;

@@ -1,9 +1,11 @@
 //! What replicas do once a step: reduce gradients, gather parameters, clip and update.
+//!
+//! Collectives and updates cost a start-up and a time a parameter ([`Rates`]); a stage multiplies them by its parameters.
 
 use super::collective::Fabric;
 use super::shard::Shard;
 use crate::spec::cluster::{Chip, Group};
-use crate::spec::framework::Framework;
+use crate::spec::framework::{Framework, Overlap};
 use crate::units::Time;
 
 /// What a stage brings to the end of the step.
@@ -23,89 +25,144 @@ pub struct StepEnd {
     pub forward_window: Time,
 }
 
-/// Time of a step's end that nothing hides: gradient reduction and parameter gathering.
-pub fn synchronise(
-    end: &StepEnd,
-    shard: &Shard,
-    framework: &Framework,
-    fabric: &Fabric<'_>,
-) -> Time {
-    let sent = framework.bytes.gradient_sent as f64;
-    let mut seconds = 0.0;
-    if shard.zero < 2 || !framework.gather_each_micro_batch {
-        let (mut reduce, mut gather) = (0.0, 0.0);
-        for (count, replicas) in [
-            (end.dense_parameters as f64, shard.replica_group()),
-            (end.expert_parameters as f64, shard.expert_replica_group()),
-        ] {
-            if shard.zero == 0 {
-                reduce += fabric.all_reduce(count * sent, replicas);
-                continue;
-            }
-            let (inner, outer) = (shard.sharded(replicas), shard.replicated(replicas));
-            reduce += fabric.all_gather(count * sent, inner)
-                + fabric.all_reduce(count * sent / inner.size as f64, outer);
-            gather += fabric.all_gather(count * framework.bytes.parameter as f64, inner);
-        }
-        let hidden = |seconds: f64, window: Time, overlapped: bool| {
-            if overlapped {
-                // The last piece has nothing left to hide behind.
-                (seconds - window.seconds()).max(seconds / end.layers.max(1) as f64)
-            } else {
-                seconds
-            }
-        };
-        let o = framework.overlap;
-        seconds += hidden(reduce, end.backward_window, o.gradient_reduce);
-        seconds += hidden(gather, end.forward_window, o.parameter_gather);
-    } else {
-        for (count, replicas) in [
-            (end.dense_parameters as f64, shard.replica_group()),
-            (end.expert_parameters as f64, shard.expert_replica_group()),
-        ] {
-            let (inner, outer) = (shard.sharded(replicas), shard.replicated(replicas));
-            seconds += fabric.all_reduce(count * sent / inner.size as f64, outer);
+/// Seconds to start, and seconds for each parameter.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Rate {
+    start: f64,
+    each: f64,
+}
+
+impl Rate {
+    /// The line through `seconds` at two sizes; every collective here is one.
+    fn of(seconds: impl Fn(f64) -> f64) -> Rate {
+        let (one, two) = (seconds(SAMPLE), seconds(2.0 * SAMPLE));
+        let each = (two - one) / SAMPLE;
+        Rate { start: (one - each * SAMPLE).max(0.0), each }
+    }
+
+    fn seconds(self, parameters: u64) -> f64 {
+        if parameters == 0 {
+            0.0
+        } else {
+            self.start + self.each * parameters as f64
         }
     }
-    // The embedding's two copies, on the first and the last stage.
-    if end.tied_parameters > 0 {
-        let bytes = end.tied_parameters as f64 * sent;
+}
+
+/// Parameters at which a [`Rate`] is sampled.
+const SAMPLE: f64 = 1e9;
+
+/// The step's end as rates: dense parameters first, experts second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    reduce: [Rate; 2],
+    gather: [Rate; 2],
+    tied: Rate,
+    update: [f64; 2],
+    update_on_host: [f64; 2],
+}
+
+impl Rates {
+    /// The rates of one way of sharding on one kind of chip.
+    pub fn new(shard: &Shard, framework: &Framework, chip: &Chip, fabric: &Fabric<'_>) -> Rates {
+        let groups = [shard.replica_group(), shard.expert_replica_group()];
         let stage = shard.dp * shard.tp * shard.cp;
-        seconds += fabric.all_reduce(bytes, Group { size: 2, stride: stage });
+        let sent = framework.bytes.gradient_sent as f64;
+        let pair = Group { size: 2, stride: stage };
+        Rates {
+            reduce: groups.map(|g| reduce(shard, framework, fabric, g)),
+            gather: groups.map(|g| gather(shard, framework, fabric, g)),
+            tied: Rate::of(|parameters| fabric.all_reduce(parameters * sent, pair)),
+            update: groups.map(|g| update_rate(shard, false, framework, chip, g)),
+            update_on_host: groups.map(|g| update_rate(shard, true, framework, chip, g)),
+        }
     }
-    Time::from_seconds(seconds)
+}
+
+/// Whether gradients already travelled in every micro-batch.
+fn reduced_each(shard: &Shard, framework: &Framework) -> bool {
+    shard.zero >= 2 && framework.gather_each_micro_batch
+}
+
+/// Summing gradients once a step: over all replicas, or scattered over the shard group and then summed among its copies.
+fn reduce(shard: &Shard, framework: &Framework, fabric: &Fabric<'_>, replicas: Group) -> Rate {
+    let sent = framework.bytes.gradient_sent as f64;
+    let (inner, outer) = (shard.sharded(replicas), shard.replicated(replicas));
+    Rate::of(|parameters| {
+        let bytes = parameters * sent;
+        let among_copies = fabric.all_reduce(bytes / inner.size as f64, outer);
+        if shard.zero == 0 {
+            fabric.all_reduce(bytes, replicas)
+        } else if reduced_each(shard, framework) {
+            among_copies
+        } else {
+            fabric.all_gather(bytes, inner) + among_copies
+        }
+    })
+}
+
+/// Gathering updated parameters once a step.
+fn gather(shard: &Shard, framework: &Framework, fabric: &Fabric<'_>, replicas: Group) -> Rate {
+    if shard.zero == 0 || reduced_each(shard, framework) {
+        return Rate::default();
+    }
+    let bytes = framework.bytes.parameter as f64;
+    Rate::of(|parameters| fabric.all_gather(parameters * bytes, shard.sharded(replicas)))
+}
+
+/// Time of a step's end that nothing hides: gradient reduction and parameter gathering.
+pub fn synchronise(end: &StepEnd, rates: &Rates, overlap: &Overlap) -> Time {
+    let both = |rates: &[Rate; 2]| {
+        rates[0].seconds(end.dense_parameters) + rates[1].seconds(end.expert_parameters)
+    };
+    let exposed = |seconds: f64, window: Time, overlapped: bool| {
+        if overlapped {
+            // The last piece has nothing left to hide behind.
+            (seconds - window.seconds()).max(seconds / end.layers.max(1) as f64)
+        } else {
+            seconds
+        }
+    };
+    Time::from_seconds(
+        exposed(both(&rates.reduce), end.backward_window, overlap.gradient_reduce)
+            + exposed(both(&rates.gather), end.forward_window, overlap.parameter_gather)
+            // The embedding's two copies, on the first and the last stage.
+            + rates.tied.seconds(end.tied_parameters),
+    )
+}
+
+/// Seconds a parameter of the gradient norm and the optimizer step.
+///
+/// The norm reads, and the next step's zeroing writes, every gradient. Adam reads the gradient, reads and writes
+/// the full-precision copy and two moments, and writes the parameters: on the device at its memory bandwidth, or on
+/// the host at the host's, with gradients and parameters crossing PCIe.
+fn update_rate(
+    shard: &Shard,
+    on_host: bool,
+    framework: &Framework,
+    chip: &Chip,
+    replicas: Group,
+) -> f64 {
+    let bytes = &framework.bytes;
+    let ranks = if shard.zero >= 1 { shard.sharded(replicas).size.max(1) } else { 1 };
+    let mine = 1.0 / ranks as f64;
+    let device = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let gradients = (1.0 + mine) * bytes.gradient as f64 / device;
+    let state = mine * (bytes.gradient + 2 * bytes.optimizer + bytes.parameter) as f64;
+    if on_host {
+        let wire = mine * (bytes.gradient + bytes.parameter) as f64;
+        gradients
+            + state / (chip.host.memory_gb_per_s * 1e9)
+            + wire / (chip.host.pcie_gb_per_s * 1e9)
+    } else {
+        gradients + state / device
+    }
 }
 
 /// Time of the gradient norm and the optimizer step on a stage's parameters.
-///
-/// Adam reads the gradient and reads and writes the full-precision copy and two moments, and writes the
-/// parameters: on the device at its memory bandwidth, or on the host at the host's, with gradients and
-/// parameters crossing PCIe.
-pub fn update(
-    end: &StepEnd,
-    shard: &Shard,
-    offload: bool,
-    framework: &Framework,
-    chip: &Chip,
-) -> Time {
-    let bytes = &framework.bytes;
-    let owned = |count: u64, replicas: Group| {
-        let ranks = if shard.zero >= 1 { shard.sharded(replicas).size } else { 1 };
-        count as f64 / ranks.max(1) as f64
-    };
-    let mine = owned(end.dense_parameters, shard.replica_group())
-        + owned(end.expert_parameters, shard.expert_replica_group());
-    let whole = (end.dense_parameters + end.expert_parameters) as f64;
-    let device = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
-    // Norm reads, and the next step's zeroing writes, every gradient.
-    let gradients = (mine + whole) * bytes.gradient as f64 / device;
-    let state = mine * (bytes.gradient + 2 * bytes.optimizer + bytes.parameter) as f64;
-    let step = if offload {
-        let host = chip.host.memory_gb_per_s * 1e9;
-        let wire = mine * (bytes.gradient + bytes.parameter) as f64;
-        state / host + wire / (chip.host.pcie_gb_per_s * 1e9)
-    } else {
-        state / device
-    };
-    Time::from_seconds(gradients + step)
+pub fn update(end: &StepEnd, rates: &Rates, on_host: bool) -> Time {
+    let each = if on_host { rates.update_on_host } else { rates.update };
+    Time::from_seconds(
+        each[0] * end.dense_parameters as f64 + each[1] * end.expert_parameters as f64,
+    )
 }

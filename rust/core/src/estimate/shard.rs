@@ -100,20 +100,7 @@ impl std::ops::Add for Split {
     }
 }
 
-impl std::ops::Sub for Split {
-    type Output = Split;
-    fn sub(self, o: Split) -> Split {
-        Split {
-            compute: self.compute - o.compute,
-            tensor: self.tensor - o.tensor,
-            context: self.context - o.context,
-            expert: self.expert - o.expert,
-            shard: self.shard - o.shard,
-        }
-    }
-}
-
-/// What a range of layers costs one device for one micro-batch. Costs add; prefix sums subtract.
+/// What a layer, or several, cost one device for one micro-batch, times by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerCost {
     /// Forward pass.
@@ -138,67 +125,118 @@ pub struct LayerCost {
     pub expert_parameters: u64,
 }
 
-/// The extreme of each field by `$pick` for numbers and by total for times.
-macro_rules! extreme {
-    ($(#[$doc:meta])* $name:ident, $pick:ident, $cheaper:expr) => {
-        impl LayerCost {
-            $(#[$doc])*
-            pub fn $name(self, o: LayerCost) -> LayerCost {
-                let split = |a: Split, b: Split| {
-                    if (a.total() <= b.total()) == $cheaper { a } else { b }
-                };
-                LayerCost {
-                    forward: split(self.forward, o.forward),
-                    input_gradient: split(self.input_gradient, o.input_gradient),
-                    weight_gradient: split(self.weight_gradient, o.weight_gradient),
-                    recompute_selective: split(self.recompute_selective, o.recompute_selective),
-                    recompute_full: split(self.recompute_full, o.recompute_full),
-                    kept: self.kept.$pick(o.kept),
-                    kept_selective: self.kept_selective.$pick(o.kept_selective),
-                    kept_input: self.kept_input.$pick(o.kept_input),
-                    dense_parameters: self.dense_parameters.$pick(o.dense_parameters),
-                    expert_parameters: self.expert_parameters.$pick(o.expert_parameters),
-                }
-            }
+impl std::ops::Add for LayerCost {
+    type Output = LayerCost;
+    fn add(self, o: LayerCost) -> LayerCost {
+        LayerCost {
+            forward: self.forward + o.forward,
+            input_gradient: self.input_gradient + o.input_gradient,
+            weight_gradient: self.weight_gradient + o.weight_gradient,
+            recompute_selective: self.recompute_selective + o.recompute_selective,
+            recompute_full: self.recompute_full + o.recompute_full,
+            kept: self.kept + o.kept,
+            kept_selective: self.kept_selective + o.kept_selective,
+            kept_input: self.kept_input + o.kept_input,
+            dense_parameters: self.dense_parameters + o.dense_parameters,
+            expert_parameters: self.expert_parameters + o.expert_parameters,
         }
-    };
+    }
 }
-extreme!(
-    /// The smaller of each quantity.
-    least, min, true
-);
-extreme!(
-    /// The larger of each quantity.
-    most, max, false
-);
 
-macro_rules! fieldwise {
-    ($op:ident, $method:ident) => {
-        impl std::ops::$op for LayerCost {
-            type Output = LayerCost;
-            fn $method(self, o: LayerCost) -> LayerCost {
-                use std::ops::$op as Op;
-                LayerCost {
-                    forward: Op::$method(self.forward, o.forward),
-                    input_gradient: Op::$method(self.input_gradient, o.input_gradient),
-                    weight_gradient: Op::$method(self.weight_gradient, o.weight_gradient),
-                    recompute_selective: Op::$method(
-                        self.recompute_selective,
-                        o.recompute_selective,
-                    ),
-                    recompute_full: Op::$method(self.recompute_full, o.recompute_full),
-                    kept: Op::$method(self.kept, o.kept),
-                    kept_selective: Op::$method(self.kept_selective, o.kept_selective),
-                    kept_input: Op::$method(self.kept_input, o.kept_input),
-                    dense_parameters: Op::$method(self.dense_parameters, o.dense_parameters),
-                    expert_parameters: Op::$method(self.expert_parameters, o.expert_parameters),
-                }
-            }
-        }
-    };
+/// A [`LayerCost`] with its times summed over causes: what the search adds and subtracts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Forward pass.
+    pub forward: Time,
+    /// Backward pass up to the gradient of the input.
+    pub input_gradient: Time,
+    /// Gradient of the weights.
+    pub weight_gradient: Time,
+    /// The core of attention once more.
+    pub recompute_selective: Time,
+    /// The whole forward pass once more.
+    pub recompute_full: Time,
+    /// Kept for the backward pass without recompute.
+    pub kept: Bytes,
+    /// Kept with selective recompute.
+    pub kept_selective: Bytes,
+    /// Kept when the layer is recomputed.
+    pub kept_input: Bytes,
+    /// Parameters of the dense part.
+    pub dense_parameters: u64,
+    /// Parameters of experts.
+    pub expert_parameters: u64,
 }
-fieldwise!(Add, add);
-fieldwise!(Sub, sub);
+
+impl From<&LayerCost> for Totals {
+    fn from(c: &LayerCost) -> Totals {
+        Totals {
+            forward: c.forward.total(),
+            input_gradient: c.input_gradient.total(),
+            weight_gradient: c.weight_gradient.total(),
+            recompute_selective: c.recompute_selective.total(),
+            recompute_full: c.recompute_full.total(),
+            kept: c.kept,
+            kept_selective: c.kept_selective,
+            kept_input: c.kept_input,
+            dense_parameters: c.dense_parameters,
+            expert_parameters: c.expert_parameters,
+        }
+    }
+}
+
+impl Totals {
+    /// Combines two field by field: times, bytes and counts each by their own function.
+    fn zip(
+        self,
+        o: Totals,
+        time: impl Fn(Time, Time) -> Time,
+        bytes: impl Fn(Bytes, Bytes) -> Bytes,
+        count: impl Fn(u64, u64) -> u64,
+    ) -> Totals {
+        Totals {
+            forward: time(self.forward, o.forward),
+            input_gradient: time(self.input_gradient, o.input_gradient),
+            weight_gradient: time(self.weight_gradient, o.weight_gradient),
+            recompute_selective: time(self.recompute_selective, o.recompute_selective),
+            recompute_full: time(self.recompute_full, o.recompute_full),
+            kept: bytes(self.kept, o.kept),
+            kept_selective: bytes(self.kept_selective, o.kept_selective),
+            kept_input: bytes(self.kept_input, o.kept_input),
+            dense_parameters: count(self.dense_parameters, o.dense_parameters),
+            expert_parameters: count(self.expert_parameters, o.expert_parameters),
+        }
+    }
+
+    /// Forward and backward passes without recompute.
+    pub fn passes(&self) -> Time {
+        self.forward + self.input_gradient + self.weight_gradient
+    }
+
+    /// The smaller of each quantity.
+    pub fn least(self, o: Totals) -> Totals {
+        self.zip(o, Time::min, Bytes::min, u64::min)
+    }
+
+    /// The larger of each quantity.
+    pub fn most(self, o: Totals) -> Totals {
+        self.zip(o, Time::max, Bytes::max, u64::max)
+    }
+}
+
+impl std::ops::Add for Totals {
+    type Output = Totals;
+    fn add(self, o: Totals) -> Totals {
+        self.zip(o, |a, b| a + b, |a, b| a + b, |a, b| a + b)
+    }
+}
+
+impl std::ops::Sub for Totals {
+    type Output = Totals;
+    fn sub(self, o: Totals) -> Totals {
+        self.zip(o, |a, b| a - b, |a, b| a - b, |a, b| a - b)
+    }
+}
 
 /// One layer: its cost and what it needs only while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]

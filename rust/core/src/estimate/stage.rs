@@ -3,10 +3,11 @@
 use super::layer::Pricer;
 use super::memory::{self, Holdings};
 use super::pipeline::Chunk;
-use super::replica::{self, StepEnd};
-use super::shard::{End, LayerCost, Shard, Split};
+use super::replica::{self, Rates, StepEnd};
+use super::shard::{End, Layer, LayerCost, Shard, Split, Totals};
 use super::MemoryItems;
 use crate::plan::Recompute;
+use crate::spec::model::LayerKind;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::{Bytes, Time};
 
@@ -17,10 +18,18 @@ pub struct Table<'a> {
     problem: &'a Problem,
     kind: usize,
     shard: Shard,
+    /// The distinct layers, and which of them each layer is.
+    layer_kinds: Vec<Layer>,
+    kind_of: Vec<u8>,
     /// Sums over the layers before each index.
-    prefix: Vec<LayerCost>,
+    prefix: Vec<Totals>,
+    /// The cheapest layer's passes.
+    unit: Time,
     embedding: End,
     head: End,
+    embedding_totals: Totals,
+    head_totals: Totals,
+    rates: Rates,
     tied_parameters: u64,
     /// The largest of any layer.
     widest: Widest,
@@ -105,86 +114,77 @@ impl<'a> Table<'a> {
     pub fn new(problem: &'a Problem, kind: usize, shard: Shard) -> Table<'a> {
         let pricer = Pricer::new(problem, kind, shard);
         let model = &problem.model;
-        let mut seen = Vec::with_capacity(4);
-        let mut prefix = Vec::with_capacity(model.layers as usize + 1);
-        let mut sum = LayerCost::default();
-        let mut widest = Widest::default();
-        prefix.push(sum);
+        let mut seen: Vec<LayerKind> = Vec::new();
+        let mut layer_kinds: Vec<Layer> = Vec::new();
+        let mut kind_of = Vec::with_capacity(model.layers as usize);
         for index in 0..model.layers {
             let layer_kind = model.layer_kind(index);
-            let layer = match seen.iter().find(|(k, _)| *k == layer_kind) {
-                Some((_, layer)) => *layer,
-                None => {
-                    let layer = pricer.layer(layer_kind);
-                    seen.push((layer_kind, layer));
-                    widest.kept = widest.kept.max(layer.cost.kept);
-                    widest.core = widest.core.max(layer.cost.kept - layer.cost.kept_selective);
-                    widest.transient = widest.transient.max(layer.transient);
-                    widest.dense_parameters =
-                        widest.dense_parameters.max(layer.cost.dense_parameters);
-                    widest.expert_parameters =
-                        widest.expert_parameters.max(layer.cost.expert_parameters);
-                    layer
-                }
-            };
-            sum = sum + layer.cost;
-            prefix.push(sum);
+            let place = seen.iter().position(|k| *k == layer_kind).unwrap_or_else(|| {
+                seen.push(layer_kind);
+                layer_kinds.push(pricer.layer(layer_kind));
+                seen.len() - 1
+            });
+            kind_of.push(place as u8);
         }
-        let capacity = memory::capacity(
-            &problem.cluster.groups[kind].chip,
-            &problem.framework,
-            problem.options.memory_margin,
-        );
+        let totals: Vec<Totals> = layer_kinds.iter().map(|l| Totals::from(&l.cost)).collect();
+        let prefix = prefix_sums(kind_of.iter().map(|&k| totals[k as usize]));
+        let widest = layer_kinds.iter().fold(Widest::default(), |w, layer| {
+            let c = &layer.cost;
+            Widest {
+                kept: w.kept.max(c.kept),
+                core: w.core.max(c.kept - c.kept_selective),
+                transient: w.transient.max(layer.transient),
+                dense_parameters: w.dense_parameters.max(c.dense_parameters),
+                expert_parameters: w.expert_parameters.max(c.expert_parameters),
+            }
+        });
+        let chip = &problem.cluster.groups[kind].chip;
+        let (embedding, head) = (pricer.embedding(), pricer.head());
         Table {
-            embedding: pricer.embedding(),
-            head: pricer.head(),
+            unit: totals.iter().map(Totals::passes).min().unwrap_or(Time::ZERO),
+            layer_kinds,
+            kind_of,
+            prefix,
+            embedding,
+            head,
+            embedding_totals: Totals::from(&embedding.cost),
+            head_totals: Totals::from(&head.cost),
             tied_parameters: pricer.tied_parameters(),
+            rates: Rates::new(&shard, &problem.framework, chip, pricer.fabric()),
             pricer,
             problem,
             kind,
             shard,
-            prefix,
             widest,
-            capacity,
+            capacity: memory::capacity(chip, &problem.framework, problem.options.memory_margin),
         }
     }
 
     /// The same table as if every layer were the cheapest in each respect: bounds a range of layers wherever it lies.
     pub fn lightest(&self) -> Table<'a> {
-        self.repeated(LayerCost::least)
+        self.repeated(Totals::least)
     }
 
     /// The same table as if every layer were the dearest in each respect.
     pub fn heaviest(&self) -> Table<'a> {
-        self.repeated(LayerCost::most)
+        self.repeated(Totals::most)
     }
 
-    fn repeated(&self, pick: fn(LayerCost, LayerCost) -> LayerCost) -> Table<'a> {
-        let layers = self.problem.model.layers;
-        let layer = (0..layers).map(|i| self.layers(i, 1)).reduce(pick).unwrap_or_default();
-        let mut sum = LayerCost::default();
-        let mut prefix = vec![sum];
-        for _ in 0..layers {
-            sum = sum + layer;
-            prefix.push(sum);
-        }
-        Table { prefix, ..self.clone() }
+    fn repeated(&self, pick: fn(Totals, Totals) -> Totals) -> Table<'a> {
+        let kinds = self.layer_kinds.iter().map(|l| Totals::from(&l.cost));
+        let layer = kinds.reduce(pick).unwrap_or_default();
+        let layers = self.problem.model.layers as usize;
+        Table { prefix: prefix_sums(std::iter::repeat_n(layer, layers)), ..self.clone() }
     }
 
     /// Whether all layers cost the same, so that a stage's cost does not depend on where it begins.
     pub fn uniform(&self) -> bool {
-        let first = self.layers(0, 1);
-        (1..self.problem.model.layers).all(|i| self.layers(i, 1) == first)
+        self.layer_kinds.len() == 1
     }
 
     /// Seconds a layer of forward and backward passes without recompute: the cheapest layer's.
     pub fn unit(&self) -> f64 {
-        (0..self.problem.model.layers)
-            .map(|i| self.layers(i, 1))
-            .map(|l| l.forward.total() + l.input_gradient.total() + l.weight_gradient.total())
-            .min()
-            .unwrap_or(Time::ZERO)
-            .seconds()
+        self.unit.seconds()
     }
 
     /// What a device of this kind offers to the allocator.
@@ -197,7 +197,7 @@ impl<'a> Table<'a> {
         &self.pricer
     }
 
-    fn layers(&self, from: u32, count: u32) -> LayerCost {
+    fn layers(&self, from: u32, count: u32) -> Totals {
         self.prefix[(from + count) as usize] - self.prefix[from as usize]
     }
 
@@ -222,46 +222,73 @@ impl<'a> Table<'a> {
         (place.index == 0 && chunk == 0, place.index == last_stage && chunk == place.vpp - 1)
     }
 
-    /// Where the time of one micro-batch in a chunk goes.
-    pub fn spent(&self, place: &Place, chunk: u64) -> (Chunk, Spent) {
+    /// Times of one chunk.
+    pub fn chunk(&self, place: &Place, chunk: u64) -> Chunk {
         let from = self.first_layer(place, chunk);
         let all = self.layers(from, place.layers);
         let (embedding, head) = self.ends(place, chunk);
-        let mut forward = all.forward;
-        let mut input = all.input_gradient;
-        let mut weight = all.weight_gradient;
-        for end in [embedding.then_some(&self.embedding), head.then_some(&self.head)] {
+        let mut passes = Chunk {
+            forward: all.forward,
+            input_gradient: all.input_gradient,
+            weight_gradient: all.weight_gradient,
+        };
+        for end in [embedding.then_some(&self.embedding_totals), head.then_some(&self.head_totals)] {
             if let Some(end) = end {
-                forward = forward + end.cost.forward;
-                input = input + end.cost.input_gradient;
-                weight = weight + end.cost.weight_gradient;
+                passes.forward += end.forward;
+                passes.input_gradient += end.input_gradient;
+                passes.weight_gradient += end.weight_gradient;
             }
         }
-        let recompute = match place.recompute {
-            Recompute::None => Split::default(),
+        passes.input_gradient += match place.recompute {
+            Recompute::None => Time::ZERO,
             Recompute::Selective => all.recompute_selective,
             Recompute::Block { layers } => {
                 self.layers(from, layers.min(place.layers)).recompute_full
             }
             Recompute::Uniform { .. } => all.recompute_full,
         };
-        // Each direction crosses PCIe once a micro-batch, behind the chunk's own passes.
+        if place.offload > 0 {
+            let (out, back) = self.offload_beyond(place, chunk, &passes);
+            passes.forward += out;
+            passes.input_gradient += back;
+        }
+        passes
+    }
+
+    /// What crossing PCIe once in each direction adds to a chunk's passes, behind which it runs.
+    fn offload_beyond(&self, place: &Place, chunk: u64, passes: &Chunk) -> (Time, Time) {
         let moved = self.offloaded_bytes(place, chunk).0 as f64;
         let wire = self.problem.cluster.groups[self.kind].chip.host.pcie_gb_per_s * 1e9;
         let transfer = Time::from_seconds(moved / wire);
-        let backward = input.total() + weight.total() + recompute.total();
-        let (out, back) = (transfer.beyond(forward.total()), transfer.beyond(backward));
-        let chunk = Chunk {
-            forward: forward.total() + out,
-            input_gradient: input.total() + recompute.total() + back,
-            weight_gradient: weight.total(),
-        };
-        (chunk, Spent { passes: forward + input + weight, recompute, offload: out + back })
+        (transfer.beyond(passes.forward), transfer.beyond(passes.backward()))
     }
 
-    /// Times of one chunk.
-    pub fn chunk(&self, place: &Place, chunk: u64) -> Chunk {
-        self.spent(place, chunk).0
+    /// Where the time of one micro-batch in a chunk goes: the causes add up to [`Table::chunk`].
+    pub fn spent(&self, place: &Place, chunk: u64) -> Spent {
+        let from = self.first_layer(place, chunk) as usize;
+        let layers = |count: u32| {
+            self.kind_of[from..from + count as usize]
+                .iter()
+                .map(|&k| self.layer_kinds[k as usize].cost)
+                .fold(LayerCost::default(), |sum, cost| sum + cost)
+        };
+        let mut all = layers(place.layers);
+        let recompute = match place.recompute {
+            Recompute::None => Split::default(),
+            Recompute::Selective => all.recompute_selective,
+            Recompute::Block { layers: n } => layers(n.min(place.layers)).recompute_full,
+            Recompute::Uniform { .. } => all.recompute_full,
+        };
+        let (embedding, head) = self.ends(place, chunk);
+        for end in [embedding.then_some(&self.embedding), head.then_some(&self.head)] {
+            if let Some(end) = end {
+                all = all + end.cost;
+            }
+        }
+        let passes = all.forward + all.input_gradient + all.weight_gradient;
+        let whole = self.chunk(place, chunk);
+        let offload = (whole.forward + whole.backward()).beyond(passes.total() + recompute.total());
+        Spent { passes, recompute, offload }
     }
 
     /// Activations of one micro-batch that a chunk keeps on the device.
@@ -382,12 +409,11 @@ impl<'a> Table<'a> {
             forward_window: window(forward),
         };
         let framework = &self.problem.framework;
-        let chip = &self.problem.cluster.groups[self.kind].chip;
         StageCost {
             forward,
             backward,
-            synchronise: replica::synchronise(&end, &self.shard, framework, self.pricer.fabric()),
-            update: replica::update(&end, &self.shard, place.optimizer_offload, framework, chip),
+            synchronise: replica::synchronise(&end, &self.rates, &framework.overlap),
+            update: replica::update(&end, &self.rates, place.optimizer_offload),
             memory: memory::items(&held, &self.shard, place.optimizer_offload, framework),
         }
     }
@@ -404,4 +430,15 @@ impl<'a> Table<'a> {
         let travelling = if place.offload > 0 { self.widest.kept * 2 } else { Bytes::ZERO };
         self.widest.transient + again + travelling
     }
+}
+
+/// Sums before each index, and after the last.
+fn prefix_sums(layers: impl Iterator<Item = Totals>) -> Vec<Totals> {
+    let mut sum = Totals::default();
+    let mut sums = vec![sum];
+    for layer in layers {
+        sum = sum + layer;
+        sums.push(sum);
+    }
+    sums
 }

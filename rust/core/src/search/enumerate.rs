@@ -1,14 +1,15 @@
 //! Branch and bound over the classes of the space.
 //!
-//! First every legal choice of degrees and micro-batch gets a lower bound from its layers' price alone; these entries are sorted by
-//! it. Then they are searched in blocks of fixed size: inside a block every entry cuts by the plans found before the block
-//! and by its own, so that neither the answer nor a counter depends on the number of threads. When the bound of a block's
-//! first entry exceeds the N-th best time, all that is left is cut at once.
+//! First every legal choice of degrees and micro-batch gets a lower bound from its layers' price alone; these entries are
+//! sorted by the bound with a pipeline's usual bubble on top, so that good plans are found early. Then they are searched in
+//! blocks of fixed sizes: inside a block every entry cuts by the plans found before the block and by its own, so that
+//! neither the answer nor a counter depends on the number of threads. Classes whose plan is not yet proved to be
+//! their optimum are closed at the end, when few of them still matter.
 
 use super::bound::{Continuous, Shape};
 use super::report::{Counters, Cut};
 use super::space::{self, Axes, Cell, Composition};
-use super::stages::{solve, Class, Outcome};
+use super::stages::{close, solve, Class, Outcome};
 use super::watch::Watch;
 use crate::estimate::layer::Pricer;
 use crate::estimate::shard::Shard;
@@ -19,7 +20,8 @@ use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 use rayon::prelude::*;
 
-/// Entries that are searched against the same incumbents.
+/// Entries that are searched against the same incumbents, at most: blocks double up to this size, so that the first
+/// plans bound most of the rest.
 const BLOCK: usize = 16;
 
 /// One choice of degrees and micro-batch.
@@ -30,8 +32,19 @@ struct Entry {
     ep: u64,
     mbs: u64,
     bound: Time,
+    /// Place in the order of the search.
+    promise: Time,
     /// Classes below it.
     classes: u64,
+}
+
+/// A class whose plan may not be its optimum.
+#[derive(Clone, Debug)]
+struct Open {
+    entry: usize,
+    plan: Plan,
+    bound: Time,
+    time: Time,
 }
 
 /// A plan with its time.
@@ -66,6 +79,12 @@ impl Best {
         self.list.truncate(self.top);
     }
 
+    /// Puts a faster plan in the place of another of its class.
+    fn replace(&mut self, old: &Plan, candidate: Candidate) {
+        self.list.retain(|c| &c.1 != old);
+        self.offer(candidate);
+    }
+
     /// The plans, fastest first.
     pub fn into_list(self) -> Vec<Candidate> {
         self.list
@@ -97,30 +116,72 @@ pub struct Found {
 pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
     let mut counters = Counters::default();
     let mut entries = entries(problem, &mut counters);
-    entries.sort_by_key(|e| e.bound);
+    entries.sort_by_key(|e| e.promise);
     let mut best = Best::new(problem.options.top);
-    let mut at = 0;
+    let mut open: Vec<Open> = Vec::new();
+    let (mut at, mut size) = (0, 1);
     while at < entries.len() && !watch.stopped() {
-        if entries[at].bound > best.limit() {
-            break;
+        let block = at..(at + size).min(entries.len());
+        let results: Vec<EntryResult> =
+            block.clone().into_par_iter().map(|i| search_entry(problem, &entries, i, &best, watch)).collect();
+        for result in results {
+            counters.merge(&result.counters);
+            result.found.into_iter().for_each(|c| best.offer(c));
+            open.extend(result.open);
         }
-        let block = &entries[at..(at + BLOCK).min(entries.len())];
-        let results: Vec<(Vec<Candidate>, Counters)> =
-            block.par_iter().map(|e| search_entry(problem, e, &best, watch)).collect();
-        for (found, count) in results {
-            counters.merge(&count);
-            found.into_iter().for_each(|c| best.offer(c));
-        }
-        at += block.len();
+        at = block.end;
+        size = (2 * size).min(BLOCK);
         watch.advance(at as u64, entries.len() as u64);
     }
-    let rest = &entries[at..];
-    let stopped = watch.stopped() && !rest.is_empty();
-    let reason = if stopped { Cut::Unreached } else { Cut::Bound };
-    for entry in rest {
-        counters.cut(reason, entry.classes);
+    for entry in &entries[at..] {
+        counters.cut(Cut::Unreached, entry.classes);
     }
-    Found { best, counters, open: stopped.then(|| rest[0].bound) }
+    let unreached = entries[at..].iter().map(|e| e.bound).min();
+    let unproved = close_all(problem, &entries, open, &mut best, &mut counters, watch);
+    let open = match (unreached, unproved) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    };
+    Found { best, counters, open }
+}
+
+/// Finds the optimum of every open class that could still enter the list; returns the least bound that is left open
+/// when the watch stops it.
+fn close_all(
+    problem: &Problem,
+    entries: &[Entry],
+    mut open: Vec<Open>,
+    best: &mut Best,
+    counters: &mut Counters,
+    watch: &Watch,
+) -> Option<Time> {
+    open.sort_by_key(|o| o.bound);
+    let mut rest = open.into_iter();
+    for class in rest.by_ref() {
+        if class.bound > best.limit() {
+            return None;
+        }
+        if watch.stopped() {
+            return Some(class.bound);
+        }
+        let entry = &entries[class.entry];
+        let shard = class.plan.shard();
+        let tables = Tables::new(problem, shard, |k| space::places(problem, entry.cell, k, false));
+        let extremes = extremes(problem, entry.cell, &tables);
+        let kinds: Vec<usize> = class.plan.stages.iter().map(|s| s.chip as usize).collect();
+        let whole = Class {
+            problem,
+            tables: &tables,
+            extremes: &extremes,
+            degrees: &class.plan,
+            kinds: &kinds,
+        };
+        let ceiling = class.time.min(Time(best.limit().0.saturating_add(1)));
+        if let Some((plan, time)) = close(&whole, ceiling, counters) {
+            best.replace(&class.plan, (time, plan));
+        }
+    }
+    None
 }
 
 /// Every legal entry with its bound; illegal ones are counted.
@@ -150,7 +211,10 @@ fn entries(problem: &Problem, counters: &mut Counters) -> Vec<Entry> {
         .map(|(cell, sp, ep, mbs, classes)| {
             let shard = shard(problem, cell, sp, ep, mbs, (0, 1));
             let bound = entry_bound(problem, cell, shard);
-            Entry { cell, sp, ep, mbs, bound, classes }
+            let micro_batches = problem.workload.global_batch_size / (cell.dp * mbs);
+            let bubble = (micro_batches + cell.pp - 1) as f64 / micro_batches as f64;
+            let promise = Time::from_seconds(bound.seconds() * bubble);
+            Entry { cell, sp, ep, mbs, bound, promise, classes }
         })
         .collect()
 }
@@ -210,64 +274,83 @@ fn entry_bound(problem: &Problem, cell: Cell, shard: Shard) -> Time {
     Time::from_seconds(bound.bound(f64::from(model.layers), micro_batches) * (1.0 - 1e-9))
 }
 
+/// What one entry gave.
+#[derive(Default)]
+struct EntryResult {
+    found: Vec<Candidate>,
+    open: Vec<Open>,
+    counters: Counters,
+}
+
 /// Searches all classes of one entry.
 fn search_entry(
     problem: &Problem,
-    entry: &Entry,
+    entries: &[Entry],
+    index: usize,
     incumbents: &Best,
     watch: &Watch,
-) -> (Vec<Candidate>, Counters) {
-    let mut counters = Counters::default();
-    let mut found = Vec::new();
+) -> EntryResult {
+    let entry = &entries[index];
+    let mut result = EntryResult::default();
     if entry.bound > incumbents.limit() {
-        counters.cut(Cut::Bound, entry.classes);
-        return (found, counters);
+        result.counters.cut(Cut::Bound, entry.classes);
+        return result;
     }
     let mut best = incumbents.clone();
     let cell = entry.cell;
     let axes = space::axes(problem, cell);
-    let mut search = EntrySearch { problem, entry, best: &mut best, found: &mut found, watch };
+    let mut search =
+        EntrySearch { problem, entry, index, best: &mut best, result: &mut result, watch };
     for &sharding in &axes.sharding {
         if let Some(reason) = space::cut_sharding(problem, cell, sharding) {
-            counters.cut(reason, axes.compositions * axes.schedules.len() as u64);
+            search.result.counters.cut(reason, axes.compositions * axes.schedules.len() as u64);
             continue;
         }
-        search.sharding(&axes, sharding, &mut counters);
+        search.sharding(&axes, sharding);
     }
-    (found, counters)
+    result
+}
+
+/// Bounds of every table whose layers differ.
+fn extremes<'a>(
+    problem: &'a Problem,
+    cell: Cell,
+    tables: &Tables<'a>,
+) -> Vec<Option<(Table<'a>, Table<'a>)>> {
+    (0..problem.cluster.groups.len())
+        .map(|kind| {
+            let table = space::places(problem, cell, kind, false).then(|| tables.kind(kind))?;
+            (!table.uniform()).then(|| (table.lightest(), table.heaviest()))
+        })
+        .collect()
 }
 
 struct EntrySearch<'p, 's> {
     problem: &'p Problem,
     entry: &'s Entry,
+    index: usize,
     best: &'s mut Best,
-    found: &'s mut Vec<Candidate>,
+    result: &'s mut EntryResult,
     watch: &'s Watch,
 }
 
 impl EntrySearch<'_, '_> {
-    fn sharding(&mut self, axes: &Axes, sharding: (u8, u64), counters: &mut Counters) {
+    fn sharding(&mut self, axes: &Axes, sharding: (u8, u64)) {
         let e = self.entry;
         let problem = self.problem;
         let shard = shard(problem, e.cell, e.sp, e.ep, e.mbs, sharding);
         let tables =
             Tables::new(problem, shard, |kind| space::places(problem, e.cell, kind, false));
-        let extremes: Vec<Option<(Table<'_>, Table<'_>)>> = (0..problem.cluster.groups.len())
-            .map(|kind| {
-                let table =
-                    space::places(problem, e.cell, kind, false).then(|| tables.kind(kind))?;
-                (!table.uniform()).then(|| (table.lightest(), table.heaviest()))
-            })
-            .collect();
+        let extremes = extremes(problem, e.cell, &tables);
         for &schedule in &axes.schedules {
             let degrees = degrees(e, shard, schedule);
             space::each_composition(problem.cluster.groups.len(), e.cell.pp, &mut |runs| {
                 if self.watch.stopped() {
-                    counters.cut(Cut::Unreached, 1);
+                    self.result.counters.cut(Cut::Unreached, 1);
                     return;
                 }
                 if let Some(reason) = self.cut_composition(schedule, runs) {
-                    counters.cut(reason, 1);
+                    self.result.counters.cut(reason, 1);
                     return;
                 }
                 let kinds: Vec<usize> = runs
@@ -281,13 +364,21 @@ impl EntrySearch<'_, '_> {
                     degrees: &degrees,
                     kinds: &kinds,
                 };
-                match solve(&class, self.best.limit(), counters) {
-                    Outcome::Found(plan, time) => {
-                        counters.estimated += 1;
-                        self.best.offer((time, plan.clone()));
-                        self.found.push((time, plan));
+                match solve(&class, self.best.limit(), &mut self.result.counters) {
+                    Outcome::Found(f) => {
+                        self.result.counters.estimated += 1;
+                        self.best.offer((f.time, f.plan.clone()));
+                        if f.bound < f.time {
+                            self.result.open.push(Open {
+                                entry: self.index,
+                                plan: f.plan.clone(),
+                                bound: f.bound,
+                                time: f.time,
+                            });
+                        }
+                        self.result.found.push((f.time, f.plan));
                     }
-                    Outcome::Cut(reason) => counters.cut(reason, 1),
+                    Outcome::Cut(reason) => self.result.counters.cut(reason, 1),
                 }
             });
         }

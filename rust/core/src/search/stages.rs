@@ -3,8 +3,9 @@
 //! Stages are taken from the last to the first. A label is a lower bound on the clock of the stages from one to the last
 //! ([`Tail`]); labels of the same layers and recompute are kept when none dominates them. Recompute is one choice a kind
 //! of chip, so a label carries its kind's choice until the kind's first stage. The label with the smallest
-//! end bounds the class from below; its plan is estimated, and where the estimate is longer than the label every split whose
-//! bound is below the best estimate is estimated too, so the answer is the optimum of the estimate, not of the bound.
+//! end bounds the class from below, and its plan is estimated. Where the estimate is longer than the label, the class stays
+//! open ([`Found::bound`] below its time) until [`close`] estimates every split whose bound is below the best
+//! estimate: so the answer is the optimum of the estimate, not of the bound.
 
 use super::bound::{Continuous, Shape, Tail, Work};
 use super::report::{Counters, Cut};
@@ -29,12 +30,22 @@ pub struct Class<'a> {
     pub kinds: &'a [usize],
 }
 
-/// The optimum of a class, or why it has none that matters.
+/// What is known of a class that matters, or why it does not.
 pub enum Outcome {
-    /// The best plan and its time.
-    Found(Plan, Time),
+    /// A plan.
+    Found(Found),
     /// Cut.
     Cut(Cut),
+}
+
+/// A plan of a class.
+pub struct Found {
+    /// The plan.
+    pub plan: Plan,
+    /// Its time.
+    pub time: Time,
+    /// No plan of the class is faster than this; equal to `time` when the plan is the optimum.
+    pub bound: Time,
 }
 
 /// A choice of recompute and offload for one kind.
@@ -43,6 +54,9 @@ struct Choice {
     recompute: Recompute,
     offload: u32,
 }
+
+/// Labels by stage, then by the layers before it.
+type Labels = Vec<Vec<Vec<Label>>>;
 
 #[derive(Clone, Copy, Debug)]
 struct Label {
@@ -53,26 +67,44 @@ struct Label {
     next: usize,
 }
 
-/// Finds the best plan of a class, unless it is no better than `limit`.
+/// Finds a plan of a class with a lower bound for all of them, unless none is as fast as `limit`.
 pub fn solve(class: &Class<'_>, limit: Time, counters: &mut Counters) -> Outcome {
-    let options = &class.problem.options;
-    let mut best: Option<(Plan, Time)> = None;
+    let mut best: Option<Found> = None;
     let mut cut = Cut::Memory;
-    for optimizer_offload in [false, true] {
-        if optimizer_offload && !options.optimizer_offload {
-            continue;
-        }
-        let limit = best.as_ref().map_or(limit, |(_, time)| Time(time.0.saturating_sub(1)));
+    for optimizer_offload in class.optimizer_offloads() {
+        let limit = best.as_ref().map_or(limit, |f| Time(f.time.0.saturating_sub(1)));
         match Solver::new(class, optimizer_offload, limit).run(counters) {
-            Outcome::Found(plan, time) => best = Some((plan, time)),
-            Outcome::Cut(reason) => {
-                if reason == Cut::Bound {
-                    cut = Cut::Bound;
-                }
+            Outcome::Found(found) => {
+                let bound = best.map_or(found.bound, |f| f.bound.min(found.bound));
+                best = Some(Found { bound, ..found });
             }
+            Outcome::Cut(Cut::Bound) => cut = Cut::Bound,
+            Outcome::Cut(_) => {}
         }
     }
-    best.map_or(Outcome::Cut(cut), |(plan, time)| Outcome::Found(plan, time))
+    best.map_or(Outcome::Cut(cut), Outcome::Found)
+}
+
+/// The optimum of a class if it is faster than `time`.
+pub fn close(class: &Class<'_>, time: Time, counters: &mut Counters) -> Option<(Plan, Time)> {
+    let mut best = None;
+    let mut ceiling = time;
+    for optimizer_offload in class.optimizer_offloads() {
+        let limit = Time(ceiling.0.saturating_sub(1));
+        let mut solver = Solver::new(class, optimizer_offload, limit);
+        if let Some((plan, time)) = solver.exhaust(ceiling, counters) {
+            ceiling = time;
+            best = Some((plan, time));
+        }
+    }
+    best
+}
+
+impl Class<'_> {
+    fn optimizer_offloads(&self) -> impl Iterator<Item = bool> {
+        let allowed = self.problem.options.optimizer_offload;
+        [false, true].into_iter().filter(move |&offload| !offload || allowed)
+    }
 }
 
 struct Solver<'a, 'c> {
@@ -89,6 +121,8 @@ struct Solver<'a, 'c> {
     choices: Vec<Vec<Choice>>,
     /// Most layers of a chunk that each stage can hold under each choice.
     caps: Vec<Vec<u32>>,
+    /// Most layers of a chunk that each stage passes within the limit, memory apart.
+    time_caps: Vec<u32>,
     memo: Vec<Vec<Option<Option<Work>>>>,
 }
 
@@ -113,6 +147,7 @@ impl<'a, 'c> Solver<'a, 'c> {
             uniform: class.kinds.iter().all(|&k| class.tables.kind(k).uniform()),
             choices: Vec::new(),
             caps: Vec::new(),
+            time_caps: vec![layers - (d.pp as u32 - 1); class.kinds.len()],
             memo: Vec::new(),
         }
     }
@@ -174,10 +209,14 @@ impl<'a, 'c> Solver<'a, 'c> {
 
     /// A stage's work, or nothing when it does not fit.
     fn price(&self, table: &Table<'_>, place: &Place) -> Option<Work> {
+        let (work, fits) = self.work_at(table, place);
+        fits.then_some(work)
+    }
+
+    /// A stage's work, and whether it fits.
+    fn work_at(&self, table: &Table<'_>, place: &Place) -> (Work, bool) {
         let cost = table.stage(place);
-        if cost.memory.allocated() > table.capacity() {
-            return None;
-        }
+        let fits = cost.memory.allocated() <= table.capacity();
         let i = place.index as usize;
         let (down, up) = self.send_counts(i);
         let (to_next, to_previous) = self.crossing[i];
@@ -204,14 +243,15 @@ impl<'a, 'c> Solver<'a, 'c> {
                 if last { Time::ZERO } else { self.crossing[i + 1].1 },
             ),
         };
-        Some(Work {
+        let work = Work {
             forward,
             backward,
             first_forward: first.forward + out,
             first_backward: first_backward + back,
             until_input,
             tail: cost.tail(),
-        })
+        };
+        (work, fits)
     }
 
     fn table(&self, i: usize) -> &Table<'a> {
@@ -292,7 +332,7 @@ impl<'a, 'c> Solver<'a, 'c> {
             }
         }
         match best {
-            Some((plan, time)) => Outcome::Found(plan, time),
+            Some((plan, time)) => Outcome::Found(Found { plan, time, bound: time }),
             None => Outcome::Cut(if fits_somewhere { Cut::Bound } else { Cut::Memory }),
         }
     }
@@ -326,39 +366,94 @@ impl<'a, 'c> Solver<'a, 'c> {
         }
     }
 
-    fn cap_by(&self, table: &Table<'a>, i: usize, choice: Choice, timed: bool) -> u32 {
-        let holds = |layers: u32| {
-            let place = self.place(i, 0, layers, choice);
-            self.price(table, &place).is_some_and(|w| {
-                !timed || (w.forward + w.backward) * self.shape.micro_batches + w.tail <= self.limit
-            })
-        };
-        let (mut low, mut high) = (0, self.layers - (self.shape.pp as u32 - 1));
-        while low < high {
-            let middle = (low + high).div_ceil(2);
-            if holds(middle) {
-                low = middle;
-            } else {
-                high = middle - 1;
-            }
+    /// Whether whole layers without recompute could meet the limit if memory were no matter.
+    fn fast_enough(&mut self) -> bool {
+        let pp = self.class.kinds.len();
+        if self.limit == Time::MAX {
+            return true;
         }
-        low
+        let mut caps: Vec<u32> = Vec::with_capacity(pp);
+        for i in 0..pp {
+            // Stages between two of their own kind are alike but for memory.
+            let alike = i >= 2
+                && i + 2 < pp
+                && self.class.kinds[i - 2..=i + 1].iter().all(|&k| k == self.class.kinds[i]);
+            caps.push(if alike { caps[i - 1] } else { self.time_cap(i) });
+        }
+        let enough = caps.iter().all(|&c| c > 0) && caps.iter().sum::<u32>() >= self.layers;
+        self.time_caps = caps;
+        enough
+    }
+
+    /// Most layers that stage `i` passes within the limit without recompute.
+    fn time_cap(&self, i: usize) -> u32 {
+        let choice = Choice { recompute: Recompute::None, offload: 0 };
+        let table = self.extremes(i).0;
+        let most = self.layers - (self.shape.pp as u32 - 1);
+        largest(most, |layers| {
+            self.within(&self.work_at(table, &self.place(i, 0, layers, choice)).0)
+        })
+    }
+
+    fn within(&self, w: &Work) -> bool {
+        (w.forward + w.backward) * self.shape.micro_batches + w.tail <= self.limit
+    }
+
+    fn cap_by(&self, table: &Table<'a>, i: usize, choice: Choice, timed: bool) -> u32 {
+        let most =
+            if timed { self.time_caps[i] } else { self.layers - (self.shape.pp as u32 - 1) };
+        largest(most, |layers| {
+            let place = self.place(i, 0, layers, choice);
+            self.price(table, &place).is_some_and(|w| !timed || self.within(&w))
+        })
     }
 
     /// Splits of any shape.
     fn uneven(&mut self, counters: &mut Counters) -> Outcome {
+        if !self.fast_enough() {
+            return Outcome::Cut(Cut::Bound);
+        }
+        let Some(labels) = self.labels(counters) else {
+            let bound = self.limit < Time::MAX && self.prepare_choices(false);
+            return Outcome::Cut(if bound { Cut::Bound } else { Cut::Memory });
+        };
+        let roots = &labels[0][0];
+        let Some(root) = (0..roots.len()).min_by_key(|&n| (roots[n].tail.end, n)) else {
+            return Outcome::Cut(Cut::Bound);
+        };
+        let bound = roots[root].tail.end;
+        let mut stages = Vec::with_capacity(labels.len());
+        let (mut first, mut at) = (0u32, root);
+        for (i, row) in labels.iter().enumerate() {
+            let label = row[first as usize][at];
+            stages.push((label.layers, self.choices[i][label.choice]));
+            first += label.layers;
+            at = label.next;
+        }
+        let plan = self.plan(&stages);
+        let time = Step::new(self.class.tables, &plan).time;
+        counters.estimates += 1;
+        Outcome::Found(Found { plan, time, bound })
+    }
+
+    /// The best split faster than `ceiling`, by estimating every one whose bound is.
+    fn exhaust(&mut self, ceiling: Time, counters: &mut Counters) -> Option<(Plan, Time)> {
+        let labels = self.labels(counters)?;
+        let mut descent = Descent { labels: &labels, best: None, ceiling };
+        self.descend(&mut descent, &mut Vec::new(), &mut Vec::new(), 0, counters);
+        descent.best
+    }
+
+    /// Labels by stage and by the layers before it, or nothing when the stages cannot hold the model within the limit.
+    fn labels(&mut self, counters: &mut Counters) -> Option<Labels> {
         let pp = self.class.kinds.len();
         if !self.prepare_choices(true) {
-            return Outcome::Cut(if self.limit < Time::MAX && self.prepare_choices(false) {
-                Cut::Bound
-            } else {
-                Cut::Memory
-            });
+            return None;
         }
         counters.bounds += 1;
         let most: Vec<u32> =
             self.caps.iter().map(|caps| caps.iter().copied().max().unwrap_or(0)).collect();
-        let mut labels: Vec<Vec<Vec<Label>>> = vec![Vec::new(); pp];
+        let mut labels: Labels = vec![Vec::new(); pp];
         let mut behind = 0u32;
         for i in (0..pp).rev() {
             behind += most[i];
@@ -372,35 +467,7 @@ impl<'a, 'c> Solver<'a, 'c> {
             }
             labels[i] = row;
         }
-        let Some(root) = (0..labels[0][0].len()).min_by_key(|&n| (labels[0][0][n].tail.end, n))
-        else {
-            return Outcome::Cut(Cut::Bound);
-        };
-        let bound = labels[0][0][root].tail.end;
-        let mut stages = Vec::with_capacity(pp);
-        let (mut first, mut at) = (0u32, root);
-        for (i, row) in labels.iter().enumerate() {
-            let label = row[first as usize][at];
-            stages.push((label.layers, self.choices[i][label.choice]));
-            first += label.layers;
-            at = label.next;
-        }
-        let plan = self.plan(&stages);
-        let time = Step::new(self.class.tables, &plan).time;
-        counters.estimates += 1;
-        let mut best = (plan, time);
-        if time > bound {
-            let ceiling = time.min(Time(self.limit.0.saturating_add(1)));
-            let mut descent = Descent { labels: &labels, best: None, ceiling };
-            self.descend(&mut descent, &mut Vec::new(), &mut Vec::new(), 0, counters);
-            if let Some(found) = descent.best {
-                best = found;
-            }
-        }
-        if best.1 > self.limit {
-            return Outcome::Cut(Cut::Bound);
-        }
-        Outcome::Found(best.0, best.1)
+        Some(labels)
     }
 
     /// Fills `choices` and `caps`; false when the stages cannot hold the model.
@@ -418,6 +485,8 @@ impl<'a, 'c> Solver<'a, 'c> {
             // Each kept choice with the most layers a stage may hold, and those that it holds wherever they lie.
             let mut kept: Vec<(Choice, Vec<u32>, Vec<u32>)> = Vec::new();
             let mut largest = vec![0u32; end - start];
+            let most =
+                if timed { self.time_caps[start..end].iter().copied().max().unwrap_or(0) } else { most };
             for choice in self.all_choices(most) {
                 let layers = match choice.recompute {
                     Recompute::Block { layers } | Recompute::Uniform { layers } => layers,
@@ -430,6 +499,15 @@ impl<'a, 'c> Solver<'a, 'c> {
                 let caps: Vec<u32> = (start..end).map(|i| self.cap(i, choice, timed)).collect();
                 for (most, &cap) in largest.iter_mut().zip(&caps) {
                     *most = (*most).max(cap);
+                }
+                // Where memory does not bind without recompute, no slower choice holds more.
+                let unbound = choice.recompute == Recompute::None
+                    && self.uniform
+                    && choice.offload == 0
+                    && (start..end).all(|i| caps[i - start] >= self.time_caps[i]);
+                if unbound {
+                    kept = vec![(choice, caps.clone(), caps)];
+                    break;
                 }
                 let same_family = |other: &Choice| {
                     std::mem::discriminant(&other.recompute)
@@ -581,6 +659,20 @@ impl<'a, 'c> Solver<'a, 'c> {
             }
         }
     }
+}
+
+/// The largest number up to `most` for which `holds`, which must not hold again above where it fails; 0 if none.
+fn largest(most: u32, holds: impl Fn(u32) -> bool) -> u32 {
+    let (mut low, mut high) = (0, most);
+    while low < high {
+        let middle = (low + high).div_ceil(2);
+        if holds(middle) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
 }
 
 /// A search through the splits of one class below the best estimate.

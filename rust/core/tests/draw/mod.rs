@@ -1,0 +1,230 @@
+//! Random small problems, the same ones on every run.
+
+#![allow(dead_code)] // Each test file is a crate of its own and uses a part of this.
+
+use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
+use autopar_core::spec::framework::TensorOverlap;
+use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
+use autopar_core::spec::problem::{Granularity, Problem, Schedule};
+use autopar_core::spec::workload::Attention;
+use autopar_core::testing;
+
+/// SplitMix64 (Steele, Lea, Flood 2014): every seed gives its own stream.
+pub struct Draw(u64);
+
+impl Draw {
+    pub fn new(seed: u64) -> Draw {
+        Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A whole number from `low` to `high`, both included.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.next() % (high - low + 1)
+    }
+
+    /// A number from 0 up to 1.
+    pub fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// True once in `n`.
+    pub fn once_in(&mut self, n: u64) -> bool {
+        self.next().is_multiple_of(n)
+    }
+
+    pub fn pick<T: Clone>(&mut self, list: &[T]) -> T {
+        list[(self.next() % list.len() as u64) as usize].clone()
+    }
+
+    /// A number between `low` and `high`, each decade as likely.
+    pub fn scale(&mut self, low: f64, high: f64) -> f64 {
+        low * (high / low).powf(self.share())
+    }
+}
+
+/// A problem with `kinds` kinds of chip and so much memory that every plan fits.
+pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
+    let devices = draw.pick(&[1, 2, 3, 4, 4, 5, 6, 8, 8, 12, 16, 24]);
+    let cluster = cluster(draw, kinds, devices);
+    let model = model(draw);
+    let batch = draw.pick(&[1, 2, 3, 4, 6, 8, 12, 16, 24, 36, 40, 64]);
+    let sequence = draw.pick(&[32, 96, 128, 256, 512]);
+    let mut p = testing::problem(model, cluster, batch, sequence);
+    if draw.once_in(3) {
+        p.workload.attention = Attention::Unfused;
+    }
+    p.workload.dropout = draw.once_in(3);
+    let f = &mut p.framework;
+    f.overlap.gradient_reduce = !draw.once_in(3);
+    f.overlap.parameter_gather = !draw.once_in(3);
+    f.overlap.pipeline = !draw.once_in(3);
+    f.overlap.context = !draw.once_in(3);
+    f.overlap.expert = draw.once_in(3);
+    f.overlap.tensor =
+        draw.pick(&[TensorOverlap::None, TensorOverlap::Backward, TensorOverlap::Pipelined]);
+    f.gather_each_micro_batch = !draw.once_in(3);
+    f.sharded_sends = draw.once_in(2);
+    f.bucket_bytes = draw.pick(&[0, 1 << 16]);
+    f.launch_us = draw.pick(&[0.0, 0.5, 4.0]);
+    f.vocab_multiple = draw.pick(&[1, 128]);
+    let o = &mut p.options;
+    o.top = draw.pick(&[1, 2, 3, 5, 10, 40, 1000]);
+    o.memory_margin = draw.pick(&[0.0, 0.05]);
+    o.partial_shard_groups = draw.once_in(2);
+    o.activation_offload = draw.once_in(2);
+    o.optimizer_offload = draw.once_in(2);
+    o.uneven_layers = !draw.once_in(4);
+    o.expert_tensor_parallel = draw.once_in(3);
+    p
+}
+
+fn model(draw: &mut Draw) -> Model {
+    let heads = draw.pick(&[1, 2, 3, 4, 6, 8]);
+    let mut m = testing::gpt(draw.between(1, 7) as u32, 128);
+    m.heads = heads;
+    m.kv_heads = draw.pick(&(1..=heads).filter(|k| heads % k == 0).collect::<Vec<_>>());
+    m.head_dim = draw.pick(&[32, 64]);
+    m.hidden = u64::from(heads) * m.head_dim * draw.pick(&[1, 1, 2]);
+    m.ffn_hidden = m.hidden * draw.pick(&[1, 2, 3, 4]);
+    m.vocab = draw.pick(&[64, 1000, 8192, 51_200]);
+    m.tied_embeddings = draw.once_in(2);
+    m.parallel_block = draw.once_in(8);
+    m.activation = draw.pick(&[Activation::Gelu, Activation::Swiglu]);
+    m.norm = draw.pick(&[Norm::Rmsnorm, Norm::Layernorm]);
+    if draw.once_in(2) {
+        m.position = Position::Rope;
+        m.position_rows = 0;
+    }
+    if draw.once_in(3) {
+        m.moe = Some(Moe {
+            experts: draw.pick(&[2, 3, 4, 6]),
+            topk: draw.between(1, 2) as u32,
+            expert_ffn: m.ffn_hidden / draw.pick(&[1, 2]),
+            shared_ffn: draw.pick(&[0, m.ffn_hidden]),
+            first_dense: draw.between(0, u64::from(m.layers)) as u32,
+            every: draw.pick(&[1, 1, 2]),
+            router_bias: false,
+            expert_bias: false,
+            shared_gate: false,
+        });
+    }
+    if draw.once_in(4) {
+        m.window = Some(Window { size: draw.pick(&[16, 64]), global_every: draw.pick(&[0, 2, 3]) });
+    }
+    if draw.once_in(8) {
+        m.mla = Some(Mla {
+            q_lora_rank: draw.pick(&[0, 32]),
+            kv_lora_rank: 32,
+            qk_nope_dim: 32,
+            qk_rope_dim: 16,
+            v_dim: 32,
+        });
+    }
+    m
+}
+
+fn cluster(draw: &mut Draw, kinds: usize, devices: u64) -> Cluster {
+    let mut chips: Vec<Chip> = Vec::new();
+    for name in ["b", "a", "c"].into_iter().take(kinds) {
+        let mut chip = match chips.first() {
+            // The same figures under another name: every tie must be broken by the documented order.
+            Some(first) if draw.once_in(6) => first.clone(),
+            _ => chip(draw),
+        };
+        chip.name = name.into();
+        chips.push(chip);
+    }
+    let mut groups: Vec<DeviceGroup> =
+        chips.into_iter().map(|chip| DeviceGroup { chip, limit: None }).collect();
+    for group in &mut groups {
+        if draw.once_in(2) {
+            // Often not a whole number of nodes, sometimes too few.
+            group.limit = Some(draw.between(1, devices + 2));
+        }
+    }
+    let mut cluster = Cluster { groups, devices, fabric: vec![], between_kinds: None };
+    if draw.once_in(4) {
+        cluster.fabric.push(FabricLevel { nodes: 1, bandwidth_fraction: 0.5 });
+    }
+    if draw.once_in(3) {
+        cluster.between_kinds =
+            Some(NetworkLink { bandwidth_gb_per_s: draw.scale(0.5, 50.0), latency_us: 5.0 });
+    }
+    cluster
+}
+
+fn chip(draw: &mut Draw) -> Chip {
+    let mut chip = testing::a100();
+    chip.devices_per_node = draw.pick(&[2, 3, 4, 8]);
+    chip.link_domain = chip.devices_per_node * draw.pick(&[1, 1, 2]);
+    chip.memory_gib = 1e6;
+    // From a chip slower than its launches to one a hundred times as fast as the next.
+    let peak = draw.scale(3.0, 400.0);
+    chip.peak_tflops.bf16 = Some(peak);
+    chip.peak_tflops.fp16 = Some(peak);
+    chip.memory_bandwidth_gb_per_s = draw.scale(100.0, 4000.0);
+    chip.link.topology = draw.pick(&[Topology::Switch, Topology::Mesh, Topology::Pcie]);
+    let rate = draw.scale(5.0, 500.0);
+    chip.link.all_reduce_gb_per_s = rate;
+    chip.link.all_gather_gb_per_s = rate * 0.9;
+    chip.link.all_to_all_gb_per_s = rate * 0.8;
+    chip.link.p2p_gb_per_s = rate;
+    chip.link.latency_us = draw.scale(0.1, 10.0);
+    chip.network.nics_per_node = chip.devices_per_node;
+    chip.network.nic_gbit_per_s = draw.scale(5.0, 800.0);
+    chip.network.latency_us = draw.scale(0.2, 20.0);
+    chip.host.kernel_us = draw.pick(&[0.1, 1.0, 3.0]);
+    chip.host.pcie_gb_per_s = draw.scale(1.0, 50.0);
+    chip
+}
+
+/// Takes away a part of what the options allow.
+pub fn narrow(draw: &mut Draw, problem: &mut Problem) {
+    let some = |draw: &mut Draw, list: &[u64]| -> Vec<u64> {
+        let mut kept: Vec<u64> = list.iter().copied().filter(|_| draw.once_in(2)).collect();
+        if kept.is_empty() {
+            kept.push(draw.pick(list));
+        }
+        kept
+    };
+    let degrees = [1, 2, 3, 4, 5, 6, 8, 12];
+    let o = &mut problem.options;
+    match draw.between(0, 11) {
+        0 => o.tp = some(draw, &[1, 2, 4]),
+        1 => o.pp = some(draw, &degrees),
+        2 => o.cp = some(draw, &[1, 2]),
+        3 => o.dp = some(draw, &degrees),
+        4 => o.ep = some(draw, &[1, 2, 3]),
+        5 => o.mbs = some(draw, &[1, 2, 4]),
+        6 => o.vpp = some(draw, &[1, 2, 3]),
+        7 => o.zero = some(draw, &[0, 1, 2, 3]).into_iter().map(|z| z as u8).collect(),
+        8 => o.sp = vec![draw.once_in(2)],
+        9 | 10 => {
+            let all = [
+                Schedule::OneFOneB,
+                Schedule::Interleaved,
+                Schedule::GPipe,
+                Schedule::ZeroBubbleH1,
+                Schedule::ZeroBubbleV,
+            ];
+            o.schedules = some(draw, &[0, 1, 2, 3, 4]).iter().map(|&i| all[i as usize]).collect();
+        }
+        _ => {
+            let all = [
+                Granularity::None,
+                Granularity::Selective,
+                Granularity::Block,
+                Granularity::Uniform,
+            ];
+            o.recompute = some(draw, &[0, 1, 2, 3]).iter().map(|&i| all[i as usize]).collect();
+        }
+    }
+}

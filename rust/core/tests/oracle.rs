@@ -1,0 +1,458 @@
+//! Search against brute force: every plan of many small problems, enumerated and judged one by one.
+//!
+//! The enumeration has its own loops and its own rules of what is legal; it shares with the search only the price of
+//! a plan. `AUTOPAR_ORACLE_PROBLEMS=2000` tries more problems than the few hundred of a normal run.
+
+mod draw;
+
+use autopar_core::estimate::shard::Shard;
+use autopar_core::estimate::{estimate, Step, Tables};
+use autopar_core::plan::{check, Plan, Recompute, Stage};
+use autopar_core::search::report::Infeasible;
+use autopar_core::search::search;
+use autopar_core::spec::problem::{Granularity, Problem, Schedule};
+use autopar_core::units::{Time, GIB};
+use autopar_core::Watch;
+use draw::Draw;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow::{self, Break, Continue};
+
+/// Plans that a problem may have: more are not tried one by one.
+const PLANS: usize = 20_000;
+
+/// What distinguishes strategies, in the order that breaks ties: fewer devices, then smaller pp, tp, cp, then the rest of
+/// the degrees, then the names of the stages' chips.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Identity {
+    devices: u64,
+    pp: u64,
+    tp: u64,
+    cp: u64,
+    dp: u64,
+    sp: bool,
+    ep: u64,
+    etp: u64,
+    vpp: u64,
+    mbs: u64,
+    zero: u8,
+    shard_group: u64,
+    schedule: Schedule,
+    chips: Vec<String>,
+}
+
+fn identity(problem: &Problem, p: &Plan) -> Identity {
+    let name = |s: &Stage| problem.cluster.groups[s.chip as usize].chip.name.clone();
+    Identity {
+        devices: p.dp * p.tp * p.cp * p.pp,
+        pp: p.pp,
+        tp: p.tp,
+        cp: p.cp,
+        dp: p.dp,
+        sp: p.sp,
+        ep: p.ep,
+        etp: p.etp,
+        vpp: p.vpp,
+        mbs: p.mbs,
+        zero: p.zero,
+        shard_group: p.shard_group,
+        schedule: p.schedule,
+        chips: p.stages.iter().map(name).collect(),
+    }
+}
+
+/// Calls `visit` with every legal plan, memory apart, until it breaks.
+fn every_plan(problem: &Problem, visit: &mut dyn FnMut(Plan) -> ControlFlow<()>) -> ControlFlow<()> {
+    let (m, w, o) = (&problem.model, &problem.workload, &problem.options);
+    let (heads, kv, n) = (u64::from(m.heads), u64::from(m.kv_heads), problem.cluster.devices);
+    let allows = |list: &[u64], x: u64| list.is_empty() || list.contains(&x);
+    let divides = |a: u64, b: u64| b % a == 0;
+    for pp in (1..=n).filter(|&pp| divides(pp, n) && allows(&o.pp, pp)) {
+        for tp in (1..=n).filter(|&tp| divides(pp * tp, n) && allows(&o.tp, tp)) {
+            for cp in (1..=n).filter(|&cp| divides(pp * tp * cp, n) && allows(&o.cp, cp)) {
+                let dp = n / (pp * tp * cp);
+                let legal = allows(&o.dp, dp)
+                    && divides(tp, heads)
+                    && (divides(tp, kv) || divides(kv, tp))
+                    && divides(tp, m.ffn_hidden)
+                    && (cp == 1 || divides(2 * cp, w.sequence_length));
+                if !legal {
+                    continue;
+                }
+                for (sp, ep) in [false, true].into_iter().flat_map(|sp| (1..=64).map(move |e| (sp, e)))
+                {
+                    let etp = if m.moe.is_some() && o.expert_tensor_parallel { tp } else { 1 };
+                    let sp_wanted = o.sp.is_empty() || o.sp.contains(&sp) || (tp == 1 && !sp);
+                    let sp_legal = !sp || (tp > 1 && divides(tp, w.sequence_length / cp));
+                    let ep_legal = match &m.moe {
+                        None => ep == 1,
+                        Some(moe) => {
+                            divides(ep, u64::from(moe.experts))
+                                && divides(ep * etp, tp * cp * dp)
+                                && divides(etp, moe.expert_ffn)
+                                && (tp == 1 || sp)
+                        }
+                    };
+                    if !(sp_wanted && sp_legal && ep_legal && allows(&o.ep, ep)) {
+                        continue;
+                    }
+                    for mbs in 1..=w.global_batch_size {
+                        if !divides(mbs * dp, w.global_batch_size) || !allows(&o.mbs, mbs) {
+                            continue;
+                        }
+                        for zero in 0..=3u8 {
+                            if !o.zero.is_empty() && !o.zero.contains(&zero) {
+                                continue;
+                            }
+                            for shard_group in 1..=dp * cp {
+                                let sharded = if zero == 0 {
+                                    shard_group == 1
+                                } else {
+                                    shard_group > 1
+                                        && divides(shard_group, dp * cp)
+                                        && (shard_group == dp * cp || o.partial_shard_groups)
+                                };
+                                if !sharded {
+                                    continue;
+                                }
+                                let plan = Plan {
+                                    dp,
+                                    tp,
+                                    sp,
+                                    cp,
+                                    ep,
+                                    etp,
+                                    pp,
+                                    vpp: 1,
+                                    mbs,
+                                    zero,
+                                    shard_group,
+                                    schedule: Schedule::OneFOneB,
+                                    optimizer_offload: false,
+                                    stages: vec![],
+                                };
+                                every_schedule(problem, &plan, visit)?;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Continue(())
+}
+
+fn every_schedule(
+    problem: &Problem,
+    degrees: &Plan,
+    visit: &mut dyn FnMut(Plan) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let o = &problem.options;
+    let layers = u64::from(problem.model.layers);
+    let micro_batches = problem.workload.global_batch_size / degrees.dp / degrees.mbs;
+    let pp = degrees.pp;
+    for schedule in [
+        Schedule::OneFOneB,
+        Schedule::GPipe,
+        Schedule::Interleaved,
+        Schedule::ZeroBubbleH1,
+        Schedule::ZeroBubbleV,
+    ] {
+        if !o.schedules.is_empty() && !o.schedules.contains(&schedule) {
+            continue;
+        }
+        for vpp in 1..=layers {
+            let legal = match schedule {
+                Schedule::OneFOneB => vpp == 1,
+                Schedule::GPipe | Schedule::ZeroBubbleH1 => vpp == 1 && pp > 1,
+                Schedule::Interleaved => {
+                    vpp > 1 && pp > 1 && layers % vpp == 0 && micro_batches % pp == 0
+                }
+                Schedule::ZeroBubbleV => vpp == 2 && pp > 1 && layers % 2 == 0,
+            };
+            if !legal || !(o.vpp.is_empty() || o.vpp.contains(&vpp)) {
+                continue;
+            }
+            for offload in [false, true] {
+                if offload && !o.optimizer_offload {
+                    continue;
+                }
+                let plan =
+                    Plan { schedule, vpp, optimizer_offload: offload, ..degrees.clone() };
+                every_line_of_chips(problem, &plan, &mut Vec::new(), visit)?;
+            }
+        }
+    }
+    Continue(())
+}
+
+/// Gives every stage a kind of chip in every way, and keeps the legal ones.
+fn every_line_of_chips(
+    problem: &Problem,
+    degrees: &Plan,
+    chips: &mut Vec<u32>,
+    visit: &mut dyn FnMut(Plan) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    if (chips.len() as u64) < degrees.pp {
+        for kind in 0..problem.cluster.groups.len() as u32 {
+            // A kind that was left must not come back.
+            if chips.contains(&kind) && chips.last() != Some(&kind) {
+                continue;
+            }
+            chips.push(kind);
+            every_line_of_chips(problem, degrees, chips, visit)?;
+            chips.pop();
+        }
+        return Continue(());
+    }
+    let mixed = chips.iter().any(|&c| c != chips[0]);
+    for (kind, group) in problem.cluster.groups.iter().enumerate() {
+        let stages = chips.iter().filter(|&&c| c as usize == kind).count() as u64;
+        if stages == 0 {
+            continue;
+        }
+        let node = u64::from(group.chip.devices_per_node);
+        let used = stages * degrees.dp * degrees.tp * degrees.cp;
+        if group.limit.is_some_and(|limit| used > limit - limit % node) {
+            return Continue(());
+        }
+        let inside = node % degrees.tp == 0;
+        let whole_nodes = degrees.tp % node == 0 && !mixed;
+        if !inside && !whole_nodes {
+            return Continue(());
+        }
+    }
+    every_split(problem, degrees, chips, &mut Vec::new(), visit)
+}
+
+/// Cuts one row of chunks into stages in every way.
+fn every_split(
+    problem: &Problem,
+    degrees: &Plan,
+    chips: &[u32],
+    split: &mut Vec<u32>,
+    visit: &mut dyn FnMut(Plan) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let row = problem.model.layers / degrees.vpp as u32;
+    let taken: u32 = split.iter().sum();
+    if split.len() < chips.len() {
+        for layers in 1..=row - taken.min(row) {
+            split.push(layers);
+            every_split(problem, degrees, chips, split, visit)?;
+            split.pop();
+        }
+        return Continue(());
+    }
+    if taken != row {
+        return Continue(());
+    }
+    let mut pairs = chips.iter().zip(split.iter());
+    let equal = |among: &dyn Fn(u32) -> bool| {
+        let mut of = chips.iter().zip(split.iter()).filter(|(&c, _)| among(c)).map(|(_, &l)| l);
+        let first = of.next();
+        of.all(|l| Some(l) == first)
+    };
+    let zero_bubble =
+        matches!(degrees.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+    if zero_bubble && !(equal(&|_| true) && pairs.all(|(&c, _)| c == chips[0])) {
+        return Continue(());
+    }
+    let kinds = problem.cluster.groups.len() as u32;
+    if !problem.options.uneven_layers && !(0..kinds).all(|kind| equal(&|c| c == kind)) {
+        return Continue(());
+    }
+    every_recompute(problem, degrees, chips, split, &mut Vec::new(), visit)
+}
+
+/// Chooses recompute for one kind of chip after the other, and activation offload where there is no pipeline.
+fn every_recompute(
+    problem: &Problem,
+    degrees: &Plan,
+    chips: &[u32],
+    split: &[u32],
+    chosen: &mut Vec<(Recompute, u32)>,
+    visit: &mut dyn FnMut(Plan) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let kind = chosen.len() as u32;
+    if chosen.len() < problem.cluster.groups.len() {
+        let of_kind = chips.iter().zip(split).filter(|(&c, _)| c == kind).map(|(_, &layers)| layers);
+        let Some(most) = of_kind.max() else {
+            chosen.push((Recompute::None, 0));
+            every_recompute(problem, degrees, chips, split, chosen, visit)?;
+            chosen.pop();
+            return Continue(());
+        };
+        let o = &problem.options;
+        let mut list = Vec::new();
+        if o.recompute.is_empty() || o.recompute.contains(&Granularity::None) {
+            let offload = if chips.len() == 1 && o.activation_offload { most } else { 0 };
+            list.extend((0..=offload).map(|n| (Recompute::None, n)));
+        }
+        if o.recompute.is_empty() || o.recompute.contains(&Granularity::Selective) {
+            list.push((Recompute::Selective, 0));
+        }
+        if o.recompute.is_empty() || o.recompute.contains(&Granularity::Block) {
+            list.extend((1..=most).map(|layers| (Recompute::Block { layers }, 0)));
+        }
+        if o.recompute.is_empty() || o.recompute.contains(&Granularity::Uniform) {
+            list.extend((1..=most).map(|layers| (Recompute::Uniform { layers }, 0)));
+        }
+        for choice in list {
+            chosen.push(choice);
+            every_recompute(problem, degrees, chips, split, chosen, visit)?;
+            chosen.pop();
+        }
+        return Continue(());
+    }
+    let stages = chips.iter().zip(split).map(|(&chip, &layers)| {
+        let (recompute, offload) = chosen[chip as usize];
+        Stage { chip, layers: layers * degrees.vpp as u32, recompute, offload }
+    });
+    visit(Plan { stages: stages.collect(), ..degrees.clone() })
+}
+
+/// A plan with its time and what each stage allocates.
+struct Priced {
+    plan: Plan,
+    time: Time,
+    allocated: Vec<u64>,
+}
+
+fn price(problem: &Problem, plans: Vec<Plan>) -> Vec<Priced> {
+    let mut tables: Option<(Shard, Tables<'_>)> = None;
+    let mut priced = Vec::with_capacity(plans.len());
+    for plan in plans {
+        let shard = plan.shard();
+        if tables.as_ref().is_none_or(|(of, _)| *of != shard) {
+            tables = Some((shard, Tables::new(problem, shard, |_| true)));
+        }
+        let (_, tables) = tables.as_ref().expect("just built");
+        let step = Step::new(tables, &plan);
+        let allocated = step.stages.iter().map(|s| s.memory.allocated().0).collect();
+        priced.push(Priced { plan, time: step.time, allocated });
+    }
+    priced
+}
+
+fn capacity(problem: &Problem, kind: u32) -> u64 {
+    let gib = problem.cluster.groups[kind as usize].chip.memory_gib - problem.framework.context_gib;
+    (gib.max(0.0) * (1.0 - problem.options.memory_margin) * GIB).round() as u64
+}
+
+fn fits(problem: &Problem, priced: &Priced) -> bool {
+    let stages = priced.plan.stages.iter().zip(&priced.allocated);
+    stages.into_iter().all(|(s, &bytes)| bytes <= capacity(problem, s.chip))
+}
+
+/// The problem of a seed with every plan of it, priced.
+fn drawn(seed: u64) -> (Problem, Vec<Priced>) {
+    let mut draw = Draw::new(seed);
+    let mut problem = draw::problem(&mut draw, (seed % 3) as usize + 1);
+    let mut plans = Vec::new();
+    while every_plan(&problem, &mut |plan| {
+        plans.push(plan);
+        if plans.len() > PLANS {
+            Break(())
+        } else {
+            Continue(())
+        }
+    })
+    .is_break()
+    {
+        plans.clear();
+        draw::narrow(&mut draw, &mut problem);
+    }
+    let priced = price(&problem, plans);
+    // Memory from what only the leanest plan needs to what all need, and sometimes less than any.
+    let mut needs: Vec<u64> =
+        priced.iter().map(|p| p.allocated.iter().copied().max().unwrap_or(0)).collect();
+    needs.sort_unstable();
+    let share = draw.pick(&[0.0, 0.01, 0.05, 0.2, 0.5, 0.8, 1.0]);
+    let scale = draw.pick(&[1.0, 1.0, 1.0, 1.0, 1.0, 0.9]);
+    if let Some(&need) = needs.get(((needs.len().max(1) - 1) as f64 * share) as usize) {
+        for group in &mut problem.cluster.groups {
+            let jitter = 1.0 + 0.5 * draw.share() * f64::from(u8::from(draw.once_in(2)));
+            group.chip.memory_gib = problem.framework.context_gib
+                + need as f64 * scale * jitter / GIB / (1.0 - problem.options.memory_margin);
+        }
+    }
+    (problem, priced)
+}
+
+/// The best of each identity, in order.
+fn best_by_brute_force(problem: &Problem, priced: &[Priced]) -> Vec<(Time, Identity)> {
+    let mut best: BTreeMap<Identity, Time> = BTreeMap::new();
+    for p in priced.iter().filter(|p| fits(problem, p)) {
+        let time = best.entry(identity(problem, &p.plan)).or_insert(p.time);
+        *time = p.time.min(*time);
+    }
+    let mut list: Vec<(Time, Identity)> = best.into_iter().map(|(id, time)| (time, id)).collect();
+    list.sort();
+    list.truncate(problem.options.top as usize);
+    list
+}
+
+/// What is wrong with the search's answer to the problem of `seed`, if anything.
+fn disagreement(seed: u64) -> Option<String> {
+    let (problem, priced) = drawn(seed);
+    let problem = problem.validate().expect("a drawn problem is valid");
+    for p in &priced {
+        let broken = check(&problem, &p.plan);
+        if !broken.is_empty() {
+            return Some(format!("{:?} is refused: {broken:?}", p.plan));
+        }
+    }
+    let expected = best_by_brute_force(&problem, &priced);
+    let report = search(problem.clone(), &Watch::new(None));
+    if !report.proved {
+        return Some("not proved".into());
+    }
+    let got: Vec<(Time, Identity)> =
+        report.ranked.iter().map(|r| (r.estimate.step_ps, identity(&problem, &r.plan))).collect();
+    if let Some(n) = (0..expected.len().max(got.len())).find(|&n| expected.get(n) != got.get(n)) {
+        let of = |id: &Identity, time: Time| {
+            let fit = |p: &&Priced| p.time == time && identity(&problem, &p.plan) == *id;
+            priced.iter().filter(|p| fits(&problem, p)).find(fit).map(|p| p.plan.stages.clone())
+        };
+        return Some(format!(
+            "place {n} of {} and {}\n expected {:?}\n {:?}\n got {:?}\n {:?}",
+            expected.len(),
+            got.len(),
+            expected.get(n),
+            expected.get(n).map(|(t, id)| of(id, *t)),
+            got.get(n),
+            report.ranked.get(n).map(|r| &r.plan.stages),
+        ));
+    }
+    for ranked in &report.ranked {
+        let again = estimate(&problem, &ranked.plan);
+        if again.as_ref() != Ok(&ranked.estimate) || !ranked.estimate.violations.is_empty() {
+            return Some(format!("{:?} is estimated again as {again:?}", ranked.plan));
+        }
+    }
+    let available: u64 = (0..problem.cluster.groups.len()).map(|kind| problem.available(kind)).sum();
+    let named = match &report.infeasible {
+        None => !got.is_empty(),
+        Some(Infeasible::Devices { .. }) => available < problem.cluster.devices,
+        Some(Infeasible::Memory { .. }) => got.is_empty() && !priced.is_empty(),
+        Some(Infeasible::Factorisation { .. }) => priced.is_empty(),
+    };
+    (!named).then(|| format!("{} legal plans, but {:?}", priced.len(), report.infeasible))
+}
+
+#[test]
+fn the_search_finds_what_brute_force_finds() {
+    let problems: u64 = std::env::var("AUTOPAR_ORACLE_PROBLEMS")
+        .ok()
+        .map_or(240, |n| n.parse().expect("AUTOPAR_ORACLE_PROBLEMS is a number"));
+    let first: u64 = std::env::var("AUTOPAR_ORACLE_FIRST")
+        .ok()
+        .map_or(0, |n| n.parse().expect("AUTOPAR_ORACLE_FIRST is a number"));
+    let wrong: Vec<String> = (first..first + problems)
+        .filter_map(|seed| {
+            let what = std::panic::catch_unwind(|| disagreement(seed));
+            let what = what.unwrap_or_else(|_| Some("panics".into()));
+            what.map(|what| format!("seed {seed}: {what}"))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{} of {problems}:\n{}", wrong.len(), wrong.join("\n"));
+}
