@@ -227,7 +227,7 @@ def test_the_catalog_hash_follows_the_files_that_were_read() -> None:
             'workload.global_batch_size: must be a whole number, found "64"',
         ),
         ({"global_batch_size": 0}, "workload.global_batch_size: must be from 1"),
-        ({"precision": "bf8"}, 'workload.precision: must be one of bf16, fp16, fp8, found "bf8"'),
+        ({"precision": "bf8"}, "workload.precision: must be one of bf16, "),
         ({"tp": 2}, "options.tp: must be a list, found 2"),
         ({"tpp": [2]}, "options.tpp: unknown key. Nearest: "),
         ({"memory_margin": float("nan")}, "options.memory_margin: must be a finite number"),

@@ -20,25 +20,26 @@ RUST_ORDER = """
     spec::model spec::cluster spec::framework spec::workload spec::problem spec
     testing
     plan
-    estimate::collective estimate::compute estimate::shard estimate::layer estimate::block
-    estimate::memory estimate::pipeline estimate::replica estimate::stage estimate
+    estimate::flops estimate::collective estimate::compute estimate::shard
+    estimate::layer estimate::block estimate::memory estimate::pipeline estimate::replica
+    estimate::stage estimate
     search::watch search::report search::space search::bound search::stages search::enumerate
     search::nearest search
     wire lib
 """.split()
 
 PYTHON_ORDER = """
-    errors spec report wire schema files catalog
+    errors spec report wire schema files catalog runs shelf
     frontends frontends.apss
-    planner
-    render render.text render.terminal render.trace
+    planner setups validate
+    render render.text render.terminal render.trace render.errors
     flags cli
     __init__ __main__
 """.split()
 
 # Crates and packages that some places own; nothing else names them.
 RUST_OWNERS: dict[str, set[str]] = {
-    "serde": {"units", "spec::*", "plan", "estimate", "search::report", "wire"},
+    "serde": {"units", "spec::*", "plan", "estimate::*", "estimate", "search::report", "wire"},
     "serde_json": {"wire"},
     "rayon": {"search::*", "wire"},
     "std::time": {"search::watch"},

@@ -208,6 +208,10 @@ WRONG_SEARCH = {
         ("estimate", *SEARCH[1:], "--tp", "3"),
         "dp: 8 does not divide into 3 equal shares",
     ),
+    "a plan that breaks a rule": (
+        ("estimate", *SEARCH[1:], "--mbs", "5"),
+        "mbs x dp = 40 does not divide the batch 64",
+    ),
     "an unknown setting of recompute": (
         ("estimate", *SEARCH[1:], "--recompute", "block"),
         '--recompute: no setting "block"',

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -312,6 +313,22 @@ def test_no_color_is_heeded_on_a_terminal() -> None:
 
 def test_a_terminal_without_utf8_gets_a_table_of_ascii() -> None:
     assert on_terminal(*SEARCH, PYTHONIOENCODING="ascii").isascii()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is sent as a POSIX signal")
+def test_ctrl_c_ends_a_command_in_one_line() -> None:
+    arguments = [
+        "search", "--model", "llama3.1-405b", "--cluster", "h100:16384", "--top", "100000", "-v",
+        "--global-batch-size", "4096", "--sequence-length", "8192",
+    ]  # fmt: skip
+    with subprocess.Popen(
+        [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stderr is not None
+        assert b"catalog" in child.stderr.readline()
+        child.send_signal(signal.SIGINT)
+        shown, error = child.communicate(timeout=60)
+    assert (child.returncode, shown, error) == (130, b"", b"error: stopped\n")
 
 
 def test_the_version_names_package_catalog_and_core(command: Command) -> None:

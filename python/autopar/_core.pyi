@@ -4,6 +4,7 @@ __all__ = [
     "__version__",
     "canonical",
     "estimate",
+    "measured_seconds",
     "model_facts",
     "search",
     "timeline",

@@ -98,10 +98,15 @@ class RunDefaults:
             that had begun when a run was made.
         words: Words of a record that tell it from others with the same text.
         precision: Precision that tells it from others with the same text.
+        default_precision: Number format where a record gives none; the chip's usual 16 bits if empty.
         attention: One fused kernel, or separate operators.
         dropout: Whether there was dropout.
         sp: Whether sequence parallel was on with tensor parallel.
         zero: ZeRO stage.
+        vpp: Model chunks of a stage; 0 where it was up to the user.
+        recompute: `full`, `selective` or `none`; empty where it was up to the user.
+        selective: What it calls selective recompute: that of `attention`, or of single `operators`
+            all over a layer, about half of its work.
         expert_tensor_parallel: Whether experts were cut over the tensor-parallel group.
     """
 
@@ -109,10 +114,14 @@ class RunDefaults:
     since: str = ""
     words: tuple[str, ...] = ()
     precision: str = ""
+    default_precision: str = ""
     attention: Attention = "flash"
     dropout: bool = False
     sp: bool = True
     zero: int = 0
+    vpp: int = 0
+    recompute: str = ""
+    selective: Literal["attention", "operators"] = "attention"
     expert_tensor_parallel: bool = True
 
 

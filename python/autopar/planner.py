@@ -6,7 +6,7 @@ answer (`Report.infeasible`).
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from typing import TypedDict, Unpack
@@ -263,10 +263,10 @@ def estimate(problem: Problem, plan: Plan) -> Estimate:
 
     Args:
         problem: What is trained, on what.
-        plan: The plan; it may be an illegal one, which `Estimate.violations` then says.
+        plan: The plan; that it does not fit in memory, `Estimate.violations` says.
 
     Raises:
-        SpecError: A document is wrong.
+        SpecError: A document is wrong, or the plan breaks a rule as that tp divides the heads.
 
     Example:
         >>> question = problem("llama2-7b", "a800:8", global_batch_size=64, sequence_length=4096)
@@ -280,6 +280,41 @@ def estimate(problem: Problem, plan: Plan) -> Estimate:
 def estimate_json(problem: Problem, plan: Plan) -> str:
     """Returns what a plan costs as the JSON text that the core wrote."""
     return _core.estimate(wire.dumps(problem), wire.dumps(plan))
+
+
+def fastest(problem: Problem, choices: Iterable[Iterable[Plan]]) -> Plan:
+    """Returns the fastest plan that fits; where none fits, the one that lacks least memory.
+
+    Args:
+        problem: What is trained, on what.
+        choices: Plans in groups, the faster first in each: the first of a group that fits stands
+            for the group. Illegal plans are passed over.
+
+    Raises:
+        SpecError: The problem is wrong, or no plan is legal.
+    """
+    question = wire.dumps(problem)
+    best: tuple[bool, int] | None = None
+    found: Plan | None = None
+    refused: SpecError | None = None
+    for group in choices:
+        for plan in group:
+            try:
+                cost = wire.parse_json(_core.estimate(question, wire.dumps(plan)))
+            except SpecError as error:
+                refused = error
+                continue
+            lacks = max(
+                stage["allocated_bytes"] - stage["capacity_bytes"] for stage in cost["stages"]
+            )
+            key = (True, lacks) if lacks > 0 else (False, cost["step_ps"])
+            if best is None or key < best:
+                best, found = key, plan
+            if lacks <= 0:
+                break
+    if found is None:
+        raise refused or SpecError("plan", "no plan to choose from")
+    return found
 
 
 def measured_seconds(problem: Problem, plan: Plan, rate: Rate) -> float:
@@ -341,7 +376,7 @@ def plan(
     recompute: Recompute | Sequence[Recompute] | None = None,
     offload: int = 0,
 ) -> Plan:
-    """Returns a plan with what was left out filled in; whether it is legal, `estimate` says.
+    """Returns a plan with what was left out filled in; `estimate` refuses one that breaks a rule.
 
     Args:
         problem: What is trained, on what.

@@ -185,8 +185,8 @@ class StageEstimate:
         forward_ps: Forward pass of one micro-batch through all chunks, in picoseconds.
         backward_ps: Backward pass of one micro-batch with its recompute, in picoseconds.
         memory: Memory by item.
-        memory_bytes: What the driver shows at the peak: the items, but of `logits` and `working_set`,
-            which do not meet, only the larger.
+        memory_bytes: What the driver shows at the peak: the items, but only the larger of `logits`
+            and `working_set`, which do not meet.
         allocated_bytes: The same without `context`: what the framework's allocator hands out.
         capacity_bytes: What the allocator may hand out on this chip: its memory without `context`,
             margin taken off.
@@ -211,7 +211,7 @@ class Estimate:
         mfu: Model FLOPs (no recompute, full attention) over the 16-bit peak of the devices used.
         time: Where the step goes, seen from its slowest stage.
         stages: One entry a pipeline stage.
-        violations: Why it is not a legal plan, or does not fit; empty for a plan that runs.
+        violations: Why it does not fit in memory; empty for a plan that runs.
     """
 
     step_ps: int

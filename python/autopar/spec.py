@@ -15,7 +15,7 @@ QkNorm: TypeAlias = Literal["none", "head", "full"]
 Pass: TypeAlias = Literal["forward", "backward", "both"]
 Topology: TypeAlias = Literal["switch", "mesh", "pcie"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
-Precision: TypeAlias = Literal["bf16", "fp16", "fp8"]
+Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
 Attention: TypeAlias = Literal["flash", "unfused"]
 Schedule: TypeAlias = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v"]
 Granularity: TypeAlias = Literal["none", "selective", "block", "uniform"]
@@ -151,11 +151,15 @@ class Peaks:
         bf16: bfloat16.
         fp16: IEEE half.
         fp8: 8-bit floating point.
+        tf32: TensorFloat-32.
+        fp32: 32-bit products.
     """
 
     bf16: float | None = None
     fp16: float | None = None
     fp8: float | None = None
+    tf32: float | None = None
+    fp32: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +275,7 @@ class Chip:
         memory_bandwidth_gb_per_s: Memory bandwidth by the data sheet, 10^9 bytes a second.
         memory_efficiency: Share of it that a streaming kernel reaches.
         peak_tflops: Dense matrix peaks.
+        speed_spread: Standard deviation of the sustained speed between devices, as a share of it.
         gemm: How matrix products approach the peak.
         attention: Fused-attention rates.
         link: Link inside the domain.
@@ -287,6 +292,7 @@ class Chip:
     memory_bandwidth_gb_per_s: float
     memory_efficiency: float
     peak_tflops: Peaks
+    speed_spread: float = 0.0
     gemm: GemmCurve
     attention: tuple[AttentionRate, ...] = ()
     link: Link

@@ -1,9 +1,7 @@
 """Measured runs against their estimates: errors by source, ranks inside a series."""
 
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, Literal
@@ -12,12 +10,15 @@ from autopar import planner
 from autopar.errors import SpecError
 from autopar.report import Estimate
 from autopar.runs import BadRow, Run
-from autopar.setups import Setup, Shelf, setup
+from autopar.setups import Setup, setup
+from autopar.shelf import Shelf
 
 By = Literal["source", "chip", "model"]
 GIB = 2**30
 UNITS = {"gib": GIB, "gb": 10**9}
 SMALLEST_SERIES = 5
+ALLOCATED_ERROR = 0.03  # stated for what the allocator hands out
+DRIVER_ERROR = 0.05  # stated for what the driver shows or the allocator reserves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,15 +126,17 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Whether runs fit in memory, measured and predicted.
+    """Whether runs fit in memory, measured and predicted, where their rows leave nothing open.
 
     Attributes:
-        ran_and_fits: Runs that ran and were said to.
-        ran_but_refused: Runs that ran and were said not to.
-        failed_and_refused: Runs out of memory that were said to be.
-        failed_but_fits: Runs out of memory that were said to fit.
+        at_limit: Runs so near to a device's memory that the stated error forbids a verdict.
+        ran_and_fits: Other runs that ran and were said to.
+        ran_but_refused: Other runs that ran and were said not to.
+        failed_and_refused: Other runs out of memory that were said to be.
+        failed_but_fits: Other runs out of memory that were said to fit.
     """
 
+    at_limit: tuple[str, ...]
     ran_and_fits: int
     ran_but_refused: tuple[str, ...]
     failed_and_refused: int
@@ -154,6 +157,7 @@ class Summary:
         groups: Scores by group.
         rankings: Scores inside each series.
         tau: Mean over the series.
+        regret: Mean over the series.
         fit: What fits.
     """
 
@@ -166,15 +170,23 @@ class Summary:
     groups: tuple[Group, ...]
     rankings: tuple[Ranking, ...]
     tau: float | None
+    regret: float | None
     fit: Fit
 
 
-def check(runs: Sequence[Run | BadRow], threads: int = 0) -> list[Checked]:
-    """Returns each run beside its estimate."""
+def check(runs: Iterable[Run | BadRow]) -> list[Checked]:
+    """Returns each run beside its estimate.
+
+    Example:
+        >>> from autopar.runs import parse_runs
+        >>> table = b"""id,model,chip,gpus,tp,seq_len,gbs,mbs,recompute,zero,iter_time_s
+        ... mine-1,llama2-7b,a800,8,1,4096,8,1,none,1,1.5"""
+        >>> [row] = check(parse_runs(table, "mine.csv"))
+        >>> row.measured_step_s, row.skipped
+        (1.5, None)
+    """
     shelf = Shelf()
-    workers = threads or min(16, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(lambda run: check_one(run, shelf), runs))
+    return [check_one(run, shelf) for run in runs]
 
 
 def check_one(run: Run | BadRow, shelf: Shelf) -> Checked:
@@ -233,6 +245,7 @@ def summarise(rows: Sequence[Checked], by: By = "source") -> Summary:
         groups=scores,
         rankings=rankings,
         tau=_mean([ranking.tau for ranking in rankings]),
+        regret=_mean([ranking.regret for ranking in rankings]),
         fit=_fit(sound),
     )
 
@@ -244,7 +257,9 @@ def document(rows: Sequence[Checked], summary: Summary) -> dict[str, Any]:
 
 def worst(rows: Sequence[Checked], count: int) -> list[Checked]:
     """Returns the rows whose time is furthest off, doubted ones apart."""
-    scored = [row for row in rows if row.time_error is not None and not row.suspect and not row.skipped]
+    scored = [
+        row for row in rows if row.time_error is not None and not row.suspect and not row.skipped
+    ]
     return sorted(scored, key=lambda row: -abs(math.log1p(row.time_error or 0.0)))[:count]
 
 
@@ -353,7 +368,9 @@ def _rankings(rows: Iterable[Checked]) -> Iterable[Ranking]:
     for alike, plans in series.items():
         if len(plans) < SMALLEST_SERIES:
             continue
-        measured = [sum(r.measured_step_s or 0.0 for r in rows) / len(rows) for rows in plans.values()]
+        measured = [
+            sum(r.measured_step_s or 0.0 for r in rows) / len(rows) for rows in plans.values()
+        ]
         predicted = [rows[0].predicted_step_s or 0.0 for rows in plans.values()]
         pick = measured[predicted.index(min(predicted))]
         source, model, chip, devices, batch, sequence = alike[:6]
@@ -366,23 +383,37 @@ def _rankings(rows: Iterable[Checked]) -> Iterable[Ranking]:
 
 
 def _fit(rows: Iterable[Checked]) -> Fit:
-    fits, refused, right, wrong = 0, [], 0, []
+    """Returns which runs are rightly and wrongly said to fit."""
+    limit: list[str] = []
+    named: dict[tuple[bool, bool], list[str]] = {}
     for row in rows:
-        if row.estimate is None or not isinstance(row.run, Run):
+        if row.estimate is None or row.setup is None or row.setup.open:
             continue
-        lacks = any(s.allocated_bytes > s.capacity_bytes for s in row.estimate.stages)
-        if row.run.ran_out_of_memory:
-            right += lacks
-            wrong += [] if lacks else [row.run.id]
+        assert isinstance(row.run, Run)
+        if _at_limit(row.run, row.setup, row.estimate, row.measured_mem_gib):
+            limit.append(row.run.id)
         else:
-            fits += not lacks
-            refused += [row.run.id] if lacks else []
+            lacks = any(s.allocated_bytes > s.capacity_bytes for s in row.estimate.stages)
+            named.setdefault((row.run.ran_out_of_memory, lacks), []).append(row.run.id)
     return Fit(
-        ran_and_fits=fits,
-        ran_but_refused=tuple(refused),
-        failed_and_refused=right,
-        failed_but_fits=tuple(wrong),
+        at_limit=tuple(limit),
+        ran_and_fits=len(named.get((False, False), [])),
+        ran_but_refused=tuple(named.get((False, True), [])),
+        failed_and_refused=len(named.get((True, True), [])),
+        failed_but_fits=tuple(named.get((True, False), [])),
     )
+
+
+def _at_limit(run: Run, known: Setup, cost: Estimate, measured_gib: float | None) -> bool:
+    """Returns whether a run needs as much as there is, give or take the stated memory error."""
+    allocated = run.mem_kind.lower() == "allocated"
+    error = ALLOCATED_ERROR if allocated else DRIVER_ERROR
+    shares = [max(s.allocated_bytes / max(s.capacity_bytes, 1) for s in cost.stages)]
+    if measured_gib is not None:
+        whole = known.problem.cluster.groups[0].chip.memory_gib
+        offered = min(s.capacity_bytes for s in cost.stages) / GIB if allocated else whole
+        shares.append(measured_gib / offered)
+    return any(abs(share - 1) <= error for share in shares)
 
 
 def _relative(predicted: float | None, measured: float | None) -> float | None:

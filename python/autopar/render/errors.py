@@ -34,7 +34,9 @@ def groups_table(summary: Summary, by: str) -> Table:
         for group in summary.groups
     ]
     none = ("",) * 3
-    rows.append(("all rows", str(summary.rows), *_five(summary.time), *none, *_five(summary.memory)))
+    rows.append(
+        ("all rows", str(summary.rows), *_five(summary.time), *none, *_five(summary.memory))
+    )
     means = (_percent(summary.mean_over_sources), _percent(summary.mean_memory_over_sources))
     rows.append((f"mean over {by}s", "", "", means[0], *none, *none, "", means[1], *none))
     return Table(headers, tuple(rows), frozenset({0}))
@@ -51,20 +53,22 @@ def _skipped(groups: Sequence[Group]) -> list[str]:
 def _rankings_table(summary: Summary) -> Table:
     rows = [(r.name, str(r.plans), f"{r.tau:.2f}", _percent(r.regret)) for r in summary.rankings]
     if summary.tau is not None:
-        rows.append(("mean", "", f"{summary.tau:.2f}", ""))
+        rows.append(("mean", "", f"{summary.tau:.2f}", _percent(summary.regret)))
     return Table(("series of plans", "plans", "tau", "regret %"), tuple(rows), frozenset({0}))
 
 
 def _fit(summary: Summary) -> list[str]:
     fit = summary.fit
     ran = fit.ran_and_fits + len(fit.ran_but_refused)
-    lines = [f"Of {ran} runs that ran, {fit.ran_and_fits} are said to fit in memory."]
+    lines = [f"Of {ran} runs that ran as stated, {fit.ran_and_fits} are said to fit in memory."]
     if fit.ran_but_refused:
         lines.append(f"Said not to fit: {', '.join(fit.ran_but_refused)}.")
     if failed := fit.failed_and_refused + len(fit.failed_but_fits):
         lines.append(f"Of {failed} out of memory, {fit.failed_and_refused} are said not to fit.")
     if fit.failed_but_fits:
         lines.append(f"Said to fit: {', '.join(fit.failed_but_fits)}.")
+    if fit.at_limit:
+        lines.append(f"At the limit, not judged: {', '.join(fit.at_limit)}.")
     return lines
 
 

@@ -33,7 +33,7 @@ def draw(table: Table) -> None:
         console.measure(drawing, options=console.options.update(width=10_000)).maximum
         > console.width
     ):
-        print(plain(table))
+        print(plain(table), end="\n\n")
     else:
         console.print(drawing)
 

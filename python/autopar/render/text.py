@@ -331,7 +331,14 @@ def _memory_table(problem: Problem, plan: Plan, estimate: Estimate) -> Table:
         amounts += [cost.memory_bytes, cost.allocated_bytes, cost.capacity_bytes]
         texts = (f"{amount / GIB:.2f}" for amount in amounts)
         rows.append((stages, _chip_name(problem, chip), *texts))
-    headers = ("GiB of stage", "chip", *(item.replace("_", " ") for item in items), "peak", "allocated", "usable")
+    headers = (
+        "GiB of stage",
+        "chip",
+        *(item.replace("_", " ") for item in items),
+        "peak",
+        "allocated",
+        "usable",
+    )
     return Table(headers, tuple(rows), frozenset({0, 1}))
 
 

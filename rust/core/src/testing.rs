@@ -15,7 +15,14 @@ pub fn a100() -> Chip {
         memory_gib: 80.0,
         memory_bandwidth_gb_per_s: 2039.0,
         memory_efficiency: 0.87,
-        peak_tflops: Peaks { bf16: Some(312.0), fp16: Some(312.0), fp8: None },
+        peak_tflops: Peaks {
+            bf16: Some(312.0),
+            fp16: Some(312.0),
+            fp8: None,
+            tf32: Some(156.0),
+            fp32: Some(19.5),
+        },
+        speed_spread: 0.0,
         gemm: GemmCurve {
             efficiency: 0.8333,
             fp8_efficiency: 0.8333,
@@ -59,7 +66,13 @@ pub fn a100() -> Chip {
 pub fn fast() -> Chip {
     let mut chip = a100();
     chip.name = "fast".into();
-    chip.peak_tflops = Peaks { bf16: Some(989.0), fp16: Some(989.0), fp8: Some(1979.0) };
+    chip.peak_tflops = Peaks {
+        bf16: Some(989.0),
+        fp16: Some(989.0),
+        fp8: Some(1979.0),
+        tf32: Some(494.5),
+        fp32: Some(67.0),
+    };
     chip.link.all_reduce_gb_per_s = 165.0;
     chip.link.all_gather_gb_per_s = 165.0;
     chip.network.nic_gbit_per_s = 400.0;

@@ -61,7 +61,10 @@ fn identity(problem: &Problem, p: &Plan) -> Identity {
 }
 
 /// Calls `visit` with every legal plan, memory apart, until it breaks.
-fn every_plan(problem: &Problem, visit: &mut dyn FnMut(Plan) -> ControlFlow<()>) -> ControlFlow<()> {
+fn every_plan(
+    problem: &Problem,
+    visit: &mut dyn FnMut(Plan) -> ControlFlow<()>,
+) -> ControlFlow<()> {
     let (m, w, o) = (&problem.model, &problem.workload, &problem.options);
     let (heads, kv, n) = (u64::from(m.heads), u64::from(m.kv_heads), problem.cluster.devices);
     let allows = |list: &[u64], x: u64| list.is_empty() || list.contains(&x);
@@ -78,7 +81,8 @@ fn every_plan(problem: &Problem, visit: &mut dyn FnMut(Plan) -> ControlFlow<()>)
                 if !legal {
                     continue;
                 }
-                for (sp, ep) in [false, true].into_iter().flat_map(|sp| (1..=64).map(move |e| (sp, e)))
+                for (sp, ep) in
+                    [false, true].into_iter().flat_map(|sp| (1..=64).map(move |e| (sp, e)))
                 {
                     let etp = if m.moe.is_some() && o.expert_tensor_parallel { tp } else { 1 };
                     let sp_wanted = o.sp.is_empty() || o.sp.contains(&sp) || (tp == 1 && !sp);
@@ -176,8 +180,7 @@ fn every_schedule(
                 if offload && !o.optimizer_offload {
                     continue;
                 }
-                let plan =
-                    Plan { schedule, vpp, optimizer_offload: offload, ..degrees.clone() };
+                let plan = Plan { schedule, vpp, optimizer_offload: offload, ..degrees.clone() };
                 every_line_of_chips(problem, &plan, &mut Vec::new(), visit)?;
             }
         }
@@ -251,8 +254,7 @@ fn every_split(
         let first = of.next();
         of.all(|l| Some(l) == first)
     };
-    let zero_bubble =
-        matches!(degrees.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+    let zero_bubble = matches!(degrees.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
     if zero_bubble && !(equal(&|_| true) && pairs.all(|(&c, _)| c == chips[0])) {
         return Continue(());
     }
@@ -274,7 +276,8 @@ fn every_recompute(
 ) -> ControlFlow<()> {
     let kind = chosen.len() as u32;
     if chosen.len() < problem.cluster.groups.len() {
-        let of_kind = chips.iter().zip(split).filter(|(&c, _)| c == kind).map(|(_, &layers)| layers);
+        let of_kind =
+            chips.iter().zip(split).filter(|(&c, _)| c == kind).map(|(_, &layers)| layers);
         let Some(most) = of_kind.max() else {
             chosen.push((Recompute::None, 0));
             every_recompute(problem, degrees, chips, split, chosen, visit)?;
@@ -429,7 +432,8 @@ fn disagreement(seed: u64) -> Option<String> {
             return Some(format!("{:?} is estimated again as {again:?}", ranked.plan));
         }
     }
-    let available: u64 = (0..problem.cluster.groups.len()).map(|kind| problem.available(kind)).sum();
+    let available: u64 =
+        (0..problem.cluster.groups.len()).map(|kind| problem.available(kind)).sum();
     let named = match &report.infeasible {
         None => !got.is_empty(),
         Some(Infeasible::Devices { .. }) => available < problem.cluster.devices,

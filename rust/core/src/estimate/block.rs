@@ -1,7 +1,7 @@
 //! A transformer layer operator by operator: attention, then the MLP or the experts.
 
 use super::compute::{FusedAttention, Gemm};
-use super::layer::{Pass, Pricer, ACTIVATION};
+use super::layer::{Pass, Pricer};
 use super::shard::{Layer, LayerCost};
 use crate::spec::model::{LayerKind, Moe, Position, QkNorm};
 use crate::spec::workload::Precision;
@@ -51,9 +51,15 @@ impl<'p, 'a> Block<'p, 'a> {
     }
 
     /// A linear layer's three products; returns (forward, input gradient, weight gradient) seconds.
+    ///
+    /// The weight gradient is added to the stored one: beyond the product's own 16-bit result it reads and writes the sum.
     fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
         let d = &self.p.device;
-        let times = (d.linear(g), d.linear(g.input_gradient()), d.linear(g.weight_gradient()));
+        let weights = g.batch as f64 * g.n as f64 * g.k as f64;
+        let stored = self.p.framework.bytes.gradient as f64;
+        let accumulate = d.traffic(weights * (2.0 * stored - self.p.width));
+        let times =
+            (d.linear(g), d.linear(g.input_gradient()), d.linear(g.weight_gradient()) + accumulate);
         self.forward.run(times.0);
         self.input.run(times.1);
         self.weight.run(times.2);
@@ -72,10 +78,10 @@ impl<'p, 'a> Block<'p, 'a> {
     fn stream(&mut self, elements: f64, forward: f64, backward: f64, kernels: (u32, u32)) {
         let d = &self.p.device;
         if forward > 0.0 {
-            self.forward.run_many(d.stream(forward * elements * ACTIVATION), kernels.0);
+            self.forward.run_many(d.stream(forward * elements * self.p.width), kernels.0);
         }
         if backward > 0.0 {
-            self.input.run_many(d.stream(backward * elements * ACTIVATION), kernels.1);
+            self.input.run_many(d.stream(backward * elements * self.p.width), kernels.1);
         }
     }
 
@@ -97,18 +103,23 @@ impl<'p, 'a> Block<'p, 'a> {
         }
     }
 
-    /// Bias, dropout and residual addition after a sub-layer.
+    /// The gradient of a bias: a sum over all rows of `elements` output gradients.
+    fn bias(&mut self, elements: f64) {
+        self.stream(elements, 0.0, 1.0, (0, 1));
+    }
+
+    /// Bias, dropout and residual addition after a sub-layer; backward, the gradients of both branches are added.
     fn residual(&mut self) {
         let p = self.p;
         let elements = p.residual_tokens * p.model.hidden as f64;
         let dropout = p.workload.dropout;
         let (forward, backward, kernels) = match (p.framework.fused.residual, dropout) {
-            // Read two, write one; the gradient passes through.
-            (_, false) => (3.0, 0.0, (1, 0)),
+            // Read two, write one, each way.
+            (_, false) => (3.0, 3.0, (1, 1)),
             // The mask is one byte an element, half a 16-bit pass.
-            (true, true) => (3.5, 2.5, (1, 1)),
+            (true, true) => (3.5, 5.5, (1, 2)),
             // Bias (2), dropout (2.5), addition (3).
-            (false, true) => (7.5, 2.5, (3, 1)),
+            (false, true) => (7.5, 5.5, (3, 2)),
         };
         self.stream(elements, forward, backward, kernels);
         if dropout {
@@ -123,7 +134,7 @@ impl<'p, 'a> Block<'p, 'a> {
         if p.shard.tp == 1 {
             return;
         }
-        let bytes = p.tokens * p.model.hidden as f64 * ACTIVATION;
+        let bytes = p.tokens * p.model.hidden as f64 * self.p.width;
         let (gather, sum) = (p.tensor_gather(bytes), p.tensor_sum(bytes));
         self.forward.tensor += p.beside_forward(gather, entry.0) + p.beside_forward(sum, exit.0);
         // Backward: the output gradient is gathered; the input is gathered again for the weight gradient
@@ -155,7 +166,7 @@ impl<'p, 'a> Block<'p, 'a> {
                     entry = add(entry, self.linear(Gemm::new(tokens, heads * qk, a.q_lora_rank)));
                     let latent = p.tokens * a.q_lora_rank as f64;
                     self.stream(latent, 2.0, 5.0, (1, 2));
-                    self.kept += 2.0 * latent * ACTIVATION;
+                    self.kept += 2.0 * latent * self.p.width;
                     self.dense_parameters +=
                         (h * a.q_lora_rank + a.q_lora_rank * heads * qk + a.q_lora_rank) as f64;
                 } else {
@@ -167,7 +178,7 @@ impl<'p, 'a> Block<'p, 'a> {
                 entry = add(entry, self.linear(Gemm::new(tokens, latent, h)));
                 entry = add(entry, self.linear(Gemm::new(tokens, up, a.kv_lora_rank)));
                 self.stream(p.tokens * a.kv_lora_rank as f64, 2.0, 5.0, (1, 2));
-                self.kept += (latent + a.kv_lora_rank) as f64 * p.tokens * ACTIVATION;
+                self.kept += (latent + a.kv_lora_rank) as f64 * p.tokens * self.p.width;
                 self.dense_parameters += (h * latent + a.kv_lora_rank * up + a.kv_lora_rank) as f64;
                 (entry, heads * qk, heads * (qk + a.v_dim), heads * a.v_dim)
             }
@@ -177,6 +188,7 @@ impl<'p, 'a> Block<'p, 'a> {
                 self.dense_parameters += (h * (q + kv)) as f64;
                 if m.qkv_bias {
                     self.dense_parameters += (q + kv) as f64;
+                    self.bias(p.tokens * (q + kv) as f64);
                 }
                 (entry, q, kv, q)
             }
@@ -188,7 +200,7 @@ impl<'p, 'a> Block<'p, 'a> {
         let qk_elements = p.tokens * (q_width + kv_width / 2) as f64;
         if m.qk_norm != QkNorm::None {
             self.stream(qk_elements, 2.0, 5.0, (2, 4));
-            self.kept += qk_elements * ACTIVATION;
+            self.kept += qk_elements * self.p.width;
             self.dense_parameters += match m.qk_norm {
                 QkNorm::Full => (q_width + kv_width / 2) as f64,
                 QkNorm::Head | QkNorm::None => 2.0 * m.head_dim as f64,
@@ -207,13 +219,14 @@ impl<'p, 'a> Block<'p, 'a> {
             }
             if !p.framework.repeats_key_heads {
                 // The rotated copies live beside the packed projection, whose values are still in use.
-                self.kept += rotated * ACTIVATION;
+                self.kept += rotated * self.p.width;
             }
         }
         if m.attention_sinks {
             self.dense_parameters += heads as f64;
         }
-        let kv_width = if p.framework.repeats_key_heads && m.mla.is_none() && kv_width < 2 * q_width {
+        let kv_width = if p.framework.repeats_key_heads && m.mla.is_none() && kv_width < 2 * q_width
+        {
             // Read each head, write it once for every query head of its group; summed again backward.
             self.stream(p.tokens * (2 * q_width) as f64, 1.0, 1.0, (2, 2));
             2 * q_width
@@ -221,12 +234,13 @@ impl<'p, 'a> Block<'p, 'a> {
             kv_width
         };
         // Queries, keys, values and the output, which is the next product's input.
-        self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * ACTIVATION;
+        self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * self.p.width;
         self.core_attention(kind, heads);
         let exit = self.linear(Gemm::new(tokens, h, v_out));
         self.dense_parameters += (v_out * h) as f64;
         if m.o_bias {
             self.dense_parameters += h as f64;
+            self.bias(p.residual_tokens * h as f64);
         }
         // In a parallel block one gather and one sum serve both halves; the MLP prices them.
         if !m.parallel_block {
@@ -270,7 +284,7 @@ impl<'p, 'a> Block<'p, 'a> {
                 Some(_) => heads * (qk_dim + v_dim),
                 None => (u64::from(m.kv_heads) / s.tp).max(1) * 2 * m.head_dim,
             };
-            let block = p.tokens * widths as f64 * ACTIVATION;
+            let block = p.tokens * widths as f64 * self.p.width;
             let group = s.context_group();
             let step = p.fabric.send(block, group.stride.max(1) * (s.cp - 1).min(1));
             let far = p.fabric.all_gather(block * s.cp as f64, group) / (s.cp - 1) as f64;
@@ -302,12 +316,12 @@ impl<'p, 'a> Block<'p, 'a> {
         let before = (self.core.compute, self.input.compute);
         let d = &p.device;
         for g in [scores, values] {
-            self.core.run(d.product16(g));
-            self.input.run(d.product16(g.input_gradient()));
-            self.input.run(d.product16(g.weight_gradient()));
+            self.core.run(d.plain(g));
+            self.input.run(d.plain(g.input_gradient()));
+            self.input.run(d.plain(g.weight_gradient()));
         }
         let elements = batch as f64 * rows as f64 * length;
-        let bytes = elements * ACTIVATION;
+        let bytes = elements * self.p.width;
         if p.framework.fused.softmax {
             self.core.run(d.stream(2.0 * bytes));
             self.input.run(d.stream(3.0 * bytes));
@@ -337,6 +351,9 @@ impl<'p, 'a> Block<'p, 'a> {
         }
         let (entry, exit) = self.mlp_products(p.tokens, ffn / p.shard.tp, p.tokens * copies);
         self.dense_parameters += dense_share(m.mlp_parameters(ffn, m.mlp_bias), p.shard.tp);
+        if m.mlp_bias {
+            self.bias(p.tokens * (ffn / p.shard.tp) as f64 + p.residual_tokens * m.hidden as f64);
+        }
         self.tensor_edges(entry, exit);
         self.residual();
         if m.parallel_block {
@@ -357,8 +374,8 @@ impl<'p, 'a> Block<'p, 'a> {
         let entry = self.linear(Gemm::new(tokens as u64, inputs * width, m.hidden));
         self.activation(tokens * width as f64);
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
-        self.kept += kept_tokens * ((inputs + 1) * width) as f64 * ACTIVATION;
-        self.transient = self.transient.max(tokens * ((inputs + 1) * width) as f64 * ACTIVATION);
+        self.kept += kept_tokens * ((inputs + 1) * width) as f64 * self.p.width;
+        self.transient = self.transient.max(tokens * ((inputs + 1) * width) as f64 * self.p.width);
         (entry, exit)
     }
 
@@ -371,8 +388,8 @@ impl<'p, 'a> Block<'p, 'a> {
             // Nonlinearity (2), product (3); backward product (5), nonlinearity (3), joining halves (4).
             (true, false) => (5.0, 12.0, (2, 4)),
             (false, true) => (2.0, 3.0, (1, 1)),
-            // Bias (2) and nonlinearity (2); backward nonlinearity (3) and bias sum (1).
-            (false, false) => (4.0, 4.0, (2, 2)),
+            // Bias (2) and nonlinearity (2).
+            (false, false) => (4.0, 3.0, (2, 1)),
         };
         self.stream(elements, forward, backward, kernels);
     }
@@ -395,8 +412,8 @@ impl<'p, 'a> Block<'p, 'a> {
         // Permute into expert order, and back with the weighted sum.
         self.stream(visits * h, 2.0, 2.0, (1, 1));
         self.stream(visits * h, 2.0, 3.0, (1, 1));
-        self.kept += visits * h * ACTIVATION;
-        self.exchange(visits * h * ACTIVATION);
+        self.kept += visits * h * self.p.width;
+        self.exchange(visits * h * self.p.width);
 
         let experts = u64::from(moe.experts) / s.ep;
         let width = moe.expert_ffn / s.etp;
@@ -415,9 +432,9 @@ impl<'p, 'a> Block<'p, 'a> {
             }
         }
         self.activation(arrived * width as f64);
-        self.kept += arrived * (h + ((inputs + 1) * width) as f64) * ACTIVATION;
+        self.kept += arrived * (h + ((inputs + 1) * width) as f64) * self.p.width;
         self.transient =
-            self.transient.max(arrived * (h + ((inputs + 1) * width) as f64) * ACTIVATION);
+            self.transient.max(arrived * (h + ((inputs + 1) * width) as f64) * self.p.width);
         self.expert_parameters +=
             dense_share(experts * m.mlp_parameters(moe.expert_ffn, moe.expert_bias), s.etp);
         if moe.shared_ffn > 0 {

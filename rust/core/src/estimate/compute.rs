@@ -11,12 +11,16 @@ use crate::spec::workload::Precision;
 #[derive(Clone, Debug)]
 pub struct Device<'a> {
     chip: &'a Chip,
-    /// Sustained 16-bit matrix rate, operations a second.
+    /// Sustained matrix rate outside the linear layers, operations a second.
     matrix: f64,
+    /// Speed of the slowest device over the mean.
+    pace: f64,
     /// Sustained rate of the linear layers' products: 8-bit if the workload says so.
     linear: f64,
     linear_half_k: f64,
     linear_bytes: f64,
+    /// Bytes of an activation.
+    width: f64,
     memory: f64,
     kernel: f64,
     attention: Vec<&'a AttentionRate>,
@@ -71,21 +75,37 @@ pub struct FusedAttention {
 }
 
 impl<'a> Device<'a> {
-    /// The chip's rates in `precision`, with the first of `kernels` that it has a table for.
-    pub fn new(chip: &'a Chip, precision: Precision, kernels: &[String]) -> Device<'a> {
+    /// The chip's rates in `precision`, with the first of `kernels` that it has a table for, on the slowest of `devices`
+    /// that wait for each other.
+    ///
+    /// Devices of one kind differ in the clock that their power and heat allow. In synchronous training the slowest
+    /// sets the pace: of n nearly normal speeds it lies `sqrt(2 ln n)` standard deviations below the mean.
+    pub fn new(
+        chip: &'a Chip,
+        precision: Precision,
+        kernels: &[String],
+        devices: u64,
+    ) -> Device<'a> {
         let peaks = &chip.peak_tflops;
-        let sixteen = match precision {
+        let peak = match precision {
             Precision::Fp16 => peaks.fp16.or(peaks.bf16),
             Precision::Bf16 | Precision::Fp8 => peaks.bf16.or(peaks.fp16),
+            Precision::Tf32 => peaks.tf32,
+            Precision::Fp32 => peaks.fp32,
         };
         // `Problem::validate` has refused a chip without the workload's format.
-        let matrix = sixteen.unwrap_or(1.0) * 1e12 * chip.gemm.efficiency;
+        let deviations = (2.0 * (devices.max(1) as f64).ln()).sqrt();
+        let pace = 1.0 / (1.0 + chip.speed_spread * deviations);
+        let matrix = peak.unwrap_or(1.0) * 1e12 * chip.gemm.efficiency * pace;
+        let width = precision.activation_bytes();
         let (linear, linear_half_k, linear_bytes) = match (precision, peaks.fp8) {
             (Precision::Fp8, Some(fp8)) => {
-                (fp8 * 1e12 * chip.gemm.fp8_efficiency, chip.gemm.fp8_half_k, 1.0)
+                (fp8 * 1e12 * chip.gemm.fp8_efficiency * pace, chip.gemm.fp8_half_k, 1.0)
             }
-            _ => (matrix, chip.gemm.half_k, 2.0),
+            _ => (matrix, chip.gemm.half_k, width),
         };
+        // Fused kernels were timed, and mostly exist, for 16-bit numbers alone.
+        let kernels = if width == 2.0 { kernels } else { &[] };
         let attention = kernels
             .iter()
             .map(|kernel| chip.attention.iter().filter(|r| &r.kernel == kernel).collect::<Vec<_>>())
@@ -94,9 +114,11 @@ impl<'a> Device<'a> {
         Device {
             chip,
             matrix,
+            pace,
             linear,
             linear_half_k,
             linear_bytes,
+            width,
             memory: chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency,
             kernel: chip.host.kernel_us * 1e-6,
             attention,
@@ -113,14 +135,19 @@ impl<'a> Device<'a> {
         self.product(g, self.linear, self.linear_half_k, self.linear_bytes)
     }
 
-    /// Seconds of a product that stays in 16 bits.
-    pub fn product16(&self, g: Gemm) -> f64 {
-        self.product(g, self.matrix, self.chip.gemm.half_k, 2.0)
+    /// Seconds of a product in the activations' own format: attention's, and the output head's.
+    pub fn plain(&self, g: Gemm) -> f64 {
+        self.product(g, self.matrix, self.chip.gemm.half_k, self.width)
     }
 
     /// Seconds of a memory-bound kernel that moves `bytes`, reads and writes together.
     pub fn stream(&self, bytes: f64) -> f64 {
         bytes / self.memory + self.kernel
+    }
+
+    /// Seconds to move `bytes` inside a kernel that runs anyway.
+    pub fn traffic(&self, bytes: f64) -> f64 {
+        bytes / self.memory
     }
 
     /// Time of the arithmetic: full waves of tiles, each tile with its start-up along k.
@@ -153,7 +180,7 @@ impl<'a> Device<'a> {
             arithmetic *= curve.unaligned_slowdown;
         }
         let (m, n, k) = (g.m as f64, g.n as f64, g.k as f64);
-        let bytes = g.batch as f64 * (operand_bytes * (m * k + k * n) + 2.0 * m * n);
+        let bytes = g.batch as f64 * (operand_bytes * (m * k + k * n) + self.width * m * n);
         arithmetic.max(bytes / self.memory) + self.kernel
     }
 
@@ -199,7 +226,7 @@ impl<'a> Device<'a> {
             .iter()
             .filter(|r| r.pass == pass && r.causal == causal)
             .min_by_key(|r| u64::from(r.head_dim).abs_diff(width))?;
-        Some(1e12 * interpolate(&row.sequence, &row.tflops, sequence as f64))
+        Some(1e12 * self.pace * interpolate(&row.sequence, &row.tflops, sequence as f64))
     }
 }
 
@@ -235,7 +262,7 @@ mod tests {
         // 8192^3 on 108 processors with 128 x 256 tiles: 2048 tiles in 19 waves of 108 = 2052 slots;
         // 2 * 2052 * 32768 * (8192 + 280) / (312e12 * 0.8333) = 4.382 ms, plus 3 us of kernel.
         let chip = a100();
-        let d = Device::new(&chip, Precision::Bf16, &[]);
+        let d = Device::new(&chip, Precision::Bf16, &[], 1);
         let expected = 2.0 * 2052.0 * 32768.0 * 8472.0 / (312e12 * chip.gemm.efficiency) + 3e-6;
         let got = d.linear(Gemm::new(8192, 8192, 8192));
         assert!((got / expected - 1.0).abs() < 1e-9, "{got} against {expected}");
@@ -244,7 +271,7 @@ mod tests {
     #[test]
     fn an_unaligned_product_is_slower_by_the_chip_s_factor() {
         let chip = a100();
-        let d = Device::new(&chip, Precision::Bf16, &[]);
+        let d = Device::new(&chip, Precision::Bf16, &[], 1);
         let aligned = d.linear(Gemm::new(4096, 8192, 4096)) - 3e-6;
         let unaligned = d.linear(Gemm::new(4096, 8191, 4096)) - 3e-6;
         assert!((unaligned / aligned - chip.gemm.unaligned_slowdown).abs() < 1e-9);
@@ -254,7 +281,7 @@ mod tests {
     fn a_thin_product_is_bound_by_memory() {
         // One row: 8192 x 8192 weights of 2 bytes at 2039 GB/s x 0.87.
         let chip = a100();
-        let d = Device::new(&chip, Precision::Bf16, &[]);
+        let d = Device::new(&chip, Precision::Bf16, &[], 1);
         let bytes = 2.0 * (8192.0 * 8192.0 + 8192.0) + 2.0 * 8192.0;
         let expected = bytes / (2039e9 * 0.87) + 3e-6;
         let got = d.linear(Gemm::new(1, 8192, 8192));

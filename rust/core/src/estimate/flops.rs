@@ -156,9 +156,7 @@ pub fn measured_seconds(problem: &Problem, plan: &Plan, rate: Rate) -> Result<f6
     let devices = plan.devices() as f64;
     Ok(match rate {
         Rate::StepS { value } => value,
-        Rate::TokensPerSPerDevice { value } => {
-            problem.workload.tokens() as f64 / (value * devices)
-        }
+        Rate::TokensPerSPerDevice { value } => problem.workload.tokens() as f64 / (value * devices),
         Rate::TflopsPerDevice { value, convention } => {
             run_flops(problem, plan, convention) / (value * 1e12 * devices)
         }
@@ -208,7 +206,12 @@ mod tests {
         // 96 B s l h^2 (1 + s/6h + V/16lh) = 96 x 512 x 2048 x 24 x 2304^2 x (1 + 2048/13824 + 51200/884736).
         let (problem, plan) = run();
         let h: f64 = 2304.0;
-        let paper = 96.0 * 512.0 * 2048.0 * 24.0 * h * h
+        let paper = 96.0
+            * 512.0
+            * 2048.0
+            * 24.0
+            * h
+            * h
             * (1.0 + 2048.0 / (6.0 * h) + 51_200.0 / (16.0 * 24.0 * h));
         let ours = run_flops(&problem, &plan, Convention { work: Work::Hardware, attention: FULL });
         // Norms and biases are ours alone: 0.1 %.
@@ -230,8 +233,7 @@ mod tests {
         let (problem, plan) = run();
         let six = Convention { work: Work::SixN, attention: AttentionFlops::None };
         let m = &problem.model;
-        let counted =
-            m.parameters() - if m.tied_embeddings { 0 } else { m.embedding_parameters() };
+        let counted = m.parameters() - if m.tied_embeddings { 0 } else { m.embedding_parameters() };
         let expected = 6.0 * counted as f64 * 512.0 * 2048.0;
         assert!((run_flops(&problem, &plan, six) / expected - 1.0).abs() < 1e-12);
     }

@@ -67,10 +67,9 @@ pub struct Pricer<'a> {
     /// Tokens in the region of norms and residuals.
     pub(super) residual_tokens: f64,
     pub(super) fused_attention: bool,
+    /// Bytes of an activation.
+    pub(super) width: f64,
 }
-
-/// Bytes of an activation.
-pub(super) const ACTIVATION: f64 = 2.0;
 
 impl<'a> Pricer<'a> {
     /// Prices for chips of group `kind`.
@@ -78,7 +77,12 @@ impl<'a> Pricer<'a> {
         let cluster = &problem.cluster;
         let chip = &cluster.groups[kind].chip;
         let workload = &problem.workload;
-        let device = Device::new(chip, workload.precision, &problem.framework.attention_kernels);
+        let device = Device::new(
+            chip,
+            workload.precision,
+            &problem.framework.attention_kernels,
+            cluster.devices,
+        );
         let tokens = (shard.mbs * workload.sequence_length) as f64 / shard.cp as f64;
         let residual_tokens = if shard.sp { tokens / shard.tp as f64 } else { tokens };
         let fused_attention =
@@ -93,6 +97,7 @@ impl<'a> Pricer<'a> {
             tokens,
             residual_tokens,
             fused_attention,
+            width: workload.precision.activation_bytes(),
         }
     }
 
@@ -103,12 +108,12 @@ impl<'a> Pricer<'a> {
 
     /// Bytes of one micro-batch's residual stream on this device.
     pub fn residual_bytes(&self) -> f64 {
-        self.residual_tokens * self.model.hidden as f64 * ACTIVATION
+        self.residual_tokens * self.model.hidden as f64 * self.width
     }
 
     /// Bytes that this device sends to the next stage for one micro-batch.
     pub fn boundary_bytes(&self) -> f64 {
-        let whole = self.tokens * self.model.hidden as f64 * ACTIVATION;
+        let whole = self.tokens * self.model.hidden as f64 * self.width;
         if self.shard.sp || self.framework.sharded_sends {
             whole / self.shard.tp as f64
         } else {
@@ -124,7 +129,7 @@ impl<'a> Pricer<'a> {
     /// The embedding: a look-up, its gradient a scatter-add.
     pub fn embedding(&self) -> End {
         let m = self.model;
-        let row = m.hidden as f64 * ACTIVATION;
+        let row = m.hidden as f64 * self.width;
         let mut forward = Pass::default();
         let mut backward = Pass::default();
         forward.run(self.device.stream(2.0 * self.tokens * row));
@@ -171,29 +176,33 @@ impl<'a> Pricer<'a> {
         let mut forward = Pass::default();
         let mut input = Pass::default();
         let mut weight = Pass::default();
-        let residual = self.residual_tokens * h as f64 * ACTIVATION;
+        let residual = self.residual_tokens * h as f64 * self.width;
         self.norm(&mut forward, &mut input, self.residual_tokens, h as f64);
         let logits = Gemm::new(self.tokens as u64, rows, h);
-        forward.run(self.device.product16(logits));
-        input.run(self.device.product16(logits.input_gradient()));
-        weight.run(self.device.product16(logits.weight_gradient()));
+        forward.run(self.device.plain(logits));
+        input.run(self.device.plain(logits.input_gradient()));
+        let stored = 2.0 * self.framework.bytes.gradient as f64 - self.width;
+        weight.run(self.device.plain(logits.weight_gradient()));
+        weight.compute += self.device.traffic((rows * h) as f64 * stored);
         // Tensor-parallel vocabulary: gather the input, sum the maxima, the targets and the exponentials.
-        forward.tensor += self.tensor_gather(self.tokens * h as f64 * ACTIVATION);
-        input.tensor += self.tensor_sum(self.tokens * h as f64 * ACTIVATION);
+        forward.tensor += self.tensor_gather(self.tokens * h as f64 * self.width);
+        input.tensor += self.tensor_sum(self.tokens * h as f64 * self.width);
         let scalars = 3.0 * self.fabric.all_reduce(self.tokens * 4.0, self.shard.tensor_group());
         forward.tensor += scalars;
         let elements = self.tokens * rows as f64;
         if self.framework.fused.cross_entropy {
-            // One pass forward; the gradient overwrites the logits in another.
-            forward.run(self.device.stream(elements * 4.0));
-            input.run(self.device.stream(elements * 4.0));
+            // Cast to 32 bits (2 + 4), maximum (4), difference, exponential and sum in one (8), division (8).
+            forward.run_many(self.device.stream(elements * 26.0), 4);
+            // Softmax less one, scaled and cast to 16 bits.
+            input.run_many(self.device.stream(elements * 6.0), 1);
         } else {
             // Cast to 32 bits (2 + 4), maximum (4), difference (8), exponential (8), sum (4), division (8).
             forward.run_many(self.device.stream(elements * 38.0), 8);
             // Scaling by the incoming gradient (8), cast to 16 bits (6).
             input.run_many(self.device.stream(elements * 14.0), 3);
         }
-        let logits_bytes = if self.framework.fused.cross_entropy { 4.0 } else { 12.0 };
+        // The logits, their 32-bit softmax, and the gradient in 16 bits; unfused also in 32.
+        let logits_bytes = if self.framework.fused.cross_entropy { 8.0 } else { 12.0 };
         let head_rows = if m.tied_embeddings { 0 } else { rows * h };
         End {
             cost: LayerCost {
@@ -243,7 +252,7 @@ impl<'a> Pricer<'a> {
     /// A norm over `width` channels of `tokens` tokens: fused, it reads and writes once forward, and reads twice
     /// and writes once backward, the weight gradient reading both again.
     pub(super) fn norm(&self, forward: &mut Pass, backward: &mut Pass, tokens: f64, width: f64) {
-        let bytes = tokens * width * ACTIVATION;
+        let bytes = tokens * width * self.width;
         if self.framework.fused.norm {
             forward.run(self.device.stream(2.0 * bytes));
             backward.run_many(self.device.stream(5.0 * bytes), 2);

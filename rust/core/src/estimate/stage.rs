@@ -232,7 +232,8 @@ impl<'a> Table<'a> {
             input_gradient: all.input_gradient,
             weight_gradient: all.weight_gradient,
         };
-        for end in [embedding.then_some(&self.embedding_totals), head.then_some(&self.head_totals)] {
+        for end in [embedding.then_some(&self.embedding_totals), head.then_some(&self.head_totals)]
+        {
             if let Some(end) = end {
                 passes.forward += end.forward;
                 passes.input_gradient += end.input_gradient;

@@ -1,11 +1,12 @@
 //! Lower bounds on the step time of every completion of a partial plan.
 //!
 //! Two bounds. [`Continuous`] allows fractional layers: stage i cannot end before the stages ahead of it have passed
-//! one micro-batch down and up, and it has done its own work, so the step is at least
-//! `sum_{j<i} x_j / v + m x_i` with x_i its work for one micro-batch. The layers fit best when all these are equal; then
-//! `x_i = T/m (1 - 1/(m v))^i`. [`Tail`] is a complete label of the stages from i to the last, for the exact
-//! dynamic programme: each of its numbers is the length of a path through the schedule's events, so none
-//! exceeds the longest.
+//! one micro-batch down and up, and it has done its own work, so the step T is at least
+//! `sum_{j<i} x_j / v + m x_i` with x_i its work for one micro-batch. How many layers fit into T is a linear programme;
+//! any `y_i >= 0` with `m y_i + sum_{k>i} y_k / v >= 1 / unit_i` shows that at most `T sum_i y_i` do, and from the
+//! last stage to the first the least such y is at hand. (For equal stages all the paths are then equally long.) [`Tail`] is
+//! a complete label of the stages from i to the last, for the exact dynamic programme: each of its numbers is the
+//! length of a path through the schedule's events, so none exceeds the longest.
 
 use crate::spec::problem::Schedule;
 use crate::units::Time;
@@ -41,39 +42,40 @@ pub struct Shape {
 }
 
 /// Bound with fractional layers.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Continuous {
-    /// `sum_i (1 - 1/(m v))^i / unit_i`: layers that a unit of time a micro-batch holds.
+    /// Layers that a unit of time holds: the sum of the y.
     capacity: f64,
-    /// Layers' worth of fixed work: embedding, head, sends.
+    /// Layers' worth of fixed work: sends.
     fixed: f64,
-    decay: f64,
+    micro_batches: f64,
+    /// Share of a stage's work for one micro-batch that the stages after it wait for.
     ahead: f64,
 }
 
 impl Continuous {
     /// No stage yet.
     pub fn new(shape: Shape) -> Continuous {
-        // Zero-bubble and GPipe stages overlap differently: count no fill for them.
         let ahead = match shape.schedule {
-            Schedule::OneFOneB | Schedule::Interleaved => {
-                1.0 - 1.0 / (shape.micro_batches * shape.vpp) as f64
-            }
-            Schedule::GPipe | Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => 1.0,
+            Schedule::OneFOneB | Schedule::Interleaved => 1.0 / shape.vpp as f64,
+            // Zero-bubble and GPipe stages overlap differently: count no fill for them.
+            Schedule::GPipe | Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => 0.0,
         };
-        Continuous { ahead, decay: 1.0, ..Continuous::default() }
+        Continuous { capacity: 0.0, fixed: 0.0, micro_batches: shape.micro_batches as f64, ahead }
     }
 
-    /// Adds a stage of `unit` seconds a layer and `fixed` seconds besides.
+    /// Puts a stage before those added so far: `unit` seconds a layer, and `fixed` seconds besides, of which each
+    /// chunk passes on its equal share.
     pub fn stage(&mut self, unit: f64, fixed: f64) {
-        self.capacity += self.decay / unit;
+        // Where the stages behind are so much faster that this one only delays them, it is best left empty.
+        let own = (1.0 / unit - self.ahead * self.capacity) / self.micro_batches;
+        self.capacity += own.max(0.0);
         self.fixed += fixed / unit;
-        self.decay *= self.ahead;
     }
 
     /// Seconds that no plan with `layers` layers on these stages undercuts.
-    pub fn bound(&self, layers: f64, micro_batches: u64) -> f64 {
-        micro_batches as f64 * (layers + self.fixed) / self.capacity
+    pub fn bound(&self, layers: f64) -> f64 {
+        (layers + self.fixed) / self.capacity
     }
 }
 

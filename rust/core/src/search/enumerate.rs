@@ -19,6 +19,7 @@ use crate::plan::Plan;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 use rayon::prelude::*;
+use std::cmp::Ordering;
 
 /// Entries that are searched against the same incumbents, at most: blocks double up to this size, so that the first
 /// plans bound most of the rest.
@@ -54,13 +55,20 @@ pub type Candidate = (Time, Plan);
 #[derive(Clone, Debug)]
 pub struct Best {
     top: usize,
+    /// Place of each kind of chip in the order of their names.
+    names: Vec<usize>,
     list: Vec<Candidate>,
 }
 
 impl Best {
     /// No plan yet.
-    pub fn new(top: u32) -> Best {
-        Best { top: top as usize, list: Vec::new() }
+    pub fn new(problem: &Problem) -> Best {
+        let groups = &problem.cluster.groups;
+        let names = groups
+            .iter()
+            .map(|g| groups.iter().filter(|other| other.chip.name < g.chip.name).count())
+            .collect();
+        Best { top: problem.options.top as usize, names, list: Vec::new() }
     }
 
     /// A plan slower than this cannot enter.
@@ -74,7 +82,7 @@ impl Best {
 
     /// Enters a plan at its place.
     pub fn offer(&mut self, candidate: Candidate) {
-        let place = self.list.partition_point(|c| order(c) < order(&candidate));
+        let place = self.list.partition_point(|c| self.order(c, &candidate).is_lt());
         self.list.insert(place, candidate);
         self.list.truncate(self.top);
     }
@@ -94,12 +102,21 @@ impl Best {
     pub fn first(&self) -> Option<Time> {
         self.list.first().map(|c| c.0)
     }
-}
 
-/// Faster first; then fewer devices, smaller pp, tp, cp, then the plan's own order.
-fn order(c: &Candidate) -> (Time, u64, u64, u64, u64, &Plan) {
-    let p = &c.1;
-    (c.0, p.devices(), p.pp, p.tp, p.cp, p)
+    /// Faster first; then fewer devices, smaller pp, tp, cp, then the other degrees, then the names of the stages' chips:
+    /// never the order in which chips were listed.
+    fn order(&self, a: &Candidate, b: &Candidate) -> Ordering {
+        let degrees = |p: &Plan| {
+            let cells = (p.devices(), p.pp, p.tp, p.cp, p.dp);
+            (cells, p.sp, p.ep, p.etp, p.vpp, p.mbs, p.zero, p.shard_group, p.schedule)
+        };
+        let names = |p: &Plan| -> Vec<usize> {
+            p.stages.iter().map(|s| self.names[s.chip as usize]).collect()
+        };
+        a.0.cmp(&b.0)
+            .then_with(|| degrees(&a.1).cmp(&degrees(&b.1)))
+            .then_with(|| names(&a.1).cmp(&names(&b.1)))
+    }
 }
 
 /// What the enumeration found.
@@ -117,13 +134,16 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
     let mut counters = Counters::default();
     let mut entries = entries(problem, &mut counters);
     entries.sort_by_key(|e| e.promise);
-    let mut best = Best::new(problem.options.top);
+    let mut best = Best::new(problem);
     let mut open: Vec<Open> = Vec::new();
     let (mut at, mut size) = (0, 1);
     while at < entries.len() && !watch.stopped() {
         let block = at..(at + size).min(entries.len());
-        let results: Vec<EntryResult> =
-            block.clone().into_par_iter().map(|i| search_entry(problem, &entries, i, &best, watch)).collect();
+        let results: Vec<EntryResult> = block
+            .clone()
+            .into_par_iter()
+            .map(|i| search_entry(problem, &entries, i, &best, watch))
+            .collect();
         for result in results {
             counters.merge(&result.counters);
             result.found.into_iter().for_each(|c| best.offer(c));
@@ -271,7 +291,7 @@ fn entry_bound(problem: &Problem, cell: Cell, shard: Shard) -> Time {
         return Time::MAX;
     }
     // Rounded down by more than the integer prices can have been rounded up.
-    Time::from_seconds(bound.bound(f64::from(model.layers), micro_batches) * (1.0 - 1e-9))
+    Time::from_seconds(bound.bound(f64::from(model.layers)) * (1.0 - 1e-9))
 }
 
 /// What one entry gave.

@@ -76,18 +76,17 @@ fn nearest_miss(problem: &Problem) -> Option<(Plan, usize, Bytes)> {
 fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
     let o = &problem.options;
     let axes = space::axes(problem, cell);
-    let layers = problem.model.layers;
     let allowed = |g| o.recompute.is_empty() || o.recompute.contains(&g);
-    let deepest = layers.div_ceil(cell.pp as u32);
-    let recompute: Vec<Recompute> = [
-        (Granularity::None, Recompute::None),
-        (Granularity::Selective, Recompute::Selective),
-        (Granularity::Block, Recompute::Block { layers: deepest }),
-        (Granularity::Uniform, Recompute::Uniform { layers: 1 }),
-    ]
-    .into_iter()
-    .filter_map(|(g, r)| allowed(g).then_some(r))
-    .collect();
+    let recompute = |row: u32| {
+        [
+            (Granularity::None, Recompute::None),
+            (Granularity::Selective, Recompute::Selective),
+            (Granularity::Block, Recompute::Block { layers: row.div_ceil(cell.pp as u32) }),
+            (Granularity::Uniform, Recompute::Uniform { layers: 1 }),
+        ]
+        .into_iter()
+        .filter_map(|(g, r)| allowed(g).then_some(r))
+    };
     let sharding = axes
         .sharding
         .iter()
@@ -113,8 +112,19 @@ fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
                     .iter()
                     .flat_map(|&(kind, n)| std::iter::repeat_n(kind, n as usize))
                     .collect();
-                for &recompute in &recompute {
-                    plans.push(Plan {
+                // 1F1B holds least; the others count where it is not allowed.
+                let legal = |s: &&(Schedule, u64)| {
+                    space::cut_schedule(problem, cell, mbs, **s, runs.len()).is_none()
+                };
+                let first = axes.schedules.iter().find(legal).copied();
+                let others = axes.schedules.iter().filter(legal).copied();
+                let schedules: Vec<(Schedule, u64)> = match first {
+                    Some((Schedule::OneFOneB, _)) => first.into_iter().collect(),
+                    _ => others.collect(),
+                };
+                for (schedule, vpp) in schedules {
+                    let row = problem.model.layers / vpp as u32;
+                    plans.extend(recompute(row).map(|recompute| Plan {
                         dp: cell.dp,
                         tp: cell.tp,
                         sp,
@@ -122,14 +132,14 @@ fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
                         ep,
                         etp: space::expert_tensor_parallel(problem, cell.tp),
                         pp: cell.pp,
-                        vpp: 1,
+                        vpp,
                         mbs,
                         zero,
                         shard_group,
-                        schedule: Schedule::OneFOneB,
+                        schedule,
                         optimizer_offload: o.optimizer_offload,
-                        stages: even_stages(layers, &chips, recompute),
-                    });
+                        stages: even_stages(row, vpp as u32, &chips, recompute),
+                    }));
                 }
             });
         }
@@ -137,15 +147,15 @@ fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
     plans
 }
 
-/// Layers spread as evenly as they go, the later stages taking the remainder.
-fn even_stages(layers: u32, chips: &[usize], recompute: Recompute) -> Vec<Stage> {
-    let (pp, extra) = (chips.len() as u32, layers % chips.len() as u32);
+/// The layers of a row of `vpp` chunks spread as evenly as they go, the later stages taking the remainder.
+fn even_stages(row: u32, vpp: u32, chips: &[usize], recompute: Recompute) -> Vec<Stage> {
+    let (pp, extra) = (chips.len() as u32, row % chips.len() as u32);
     chips
         .iter()
         .enumerate()
         .map(|(i, &chip)| Stage {
             chip: chip as u32,
-            layers: layers / pp + u32::from(i as u32 >= pp - extra),
+            layers: (row / pp + u32::from(i as u32 >= pp - extra)) * vpp,
             recompute,
             offload: 0,
         })

@@ -75,8 +75,13 @@ pub fn solve(class: &Class<'_>, limit: Time, counters: &mut Counters) -> Outcome
         let limit = best.as_ref().map_or(limit, |f| Time(f.time.0.saturating_sub(1)));
         match Solver::new(class, optimizer_offload, limit).run(counters) {
             Outcome::Found(found) => {
-                let bound = best.map_or(found.bound, |f| f.bound.min(found.bound));
-                best = Some(Found { bound, ..found });
+                best = Some(match best {
+                    Some(f) if f.time <= found.time => {
+                        Found { bound: f.bound.min(found.bound), ..f }
+                    }
+                    Some(f) => Found { bound: f.bound.min(found.bound), ..found },
+                    None => found,
+                });
             }
             Outcome::Cut(Cut::Bound) => cut = Cut::Bound,
             Outcome::Cut(_) => {}
@@ -171,20 +176,22 @@ impl<'a, 'c> Solver<'a, 'c> {
     /// The bound with fractional layers and no recompute.
     fn continuous(&self) -> f64 {
         let mut bound = Continuous::new(self.shape);
-        for (i, &kind) in self.class.kinds.iter().enumerate() {
+        for (i, &kind) in self.class.kinds.iter().enumerate().rev() {
             let sends = self.own_sends(i).seconds();
             bound.stage(self.class.tables.kind(kind).unit(), sends);
         }
-        bound.bound(f64::from(self.class.problem.model.layers), self.shape.micro_batches)
+        bound.bound(f64::from(self.class.problem.model.layers))
     }
 
-    /// Time of one micro-batch that stage `i` spends in its own sends.
+    /// Time of one micro-batch that stage `i` spends in its sends to its neighbours; those between the last stage and the
+    /// first are left out, as the first chunk passes none on.
     fn own_sends(&self, i: usize) -> Time {
         if self.sends == Sends::Overlapped {
             return Time::ZERO;
         }
-        let (down, up) = self.send_counts(i);
-        self.crossing[i].0 * down + self.crossing[i].1 * up
+        let down = if i + 1 < self.class.kinds.len() { self.crossing[i].0 } else { Time::ZERO };
+        let up = if i > 0 { self.crossing[i].1 } else { Time::ZERO };
+        (down + up) * self.shape.vpp
     }
 
     fn send_counts(&self, i: usize) -> (u64, u64) {
@@ -395,13 +402,13 @@ impl<'a, 'c> Solver<'a, 'c> {
         })
     }
 
+    /// Whether a stage's passes alone meet the limit; its tail may shrink as layers are added that hide it.
     fn within(&self, w: &Work) -> bool {
-        (w.forward + w.backward) * self.shape.micro_batches + w.tail <= self.limit
+        (w.forward + w.backward) * self.shape.micro_batches <= self.limit
     }
 
     fn cap_by(&self, table: &Table<'a>, i: usize, choice: Choice, timed: bool) -> u32 {
-        let most =
-            if timed { self.time_caps[i] } else { self.layers - (self.shape.pp as u32 - 1) };
+        let most = if timed { self.time_caps[i] } else { self.layers - (self.shape.pp as u32 - 1) };
         largest(most, |layers| {
             let place = self.place(i, 0, layers, choice);
             self.price(table, &place).is_some_and(|w| !timed || self.within(&w))
@@ -419,7 +426,8 @@ impl<'a, 'c> Solver<'a, 'c> {
         };
         let roots = &labels[0][0];
         let Some(root) = (0..roots.len()).min_by_key(|&n| (roots[n].tail.end, n)) else {
-            return Outcome::Cut(Cut::Bound);
+            let any = self.limit == Time::MAX;
+            return Outcome::Cut(if any { Cut::Memory } else { Cut::Bound });
         };
         let bound = roots[root].tail.end;
         let mut stages = Vec::with_capacity(labels.len());
@@ -485,15 +493,19 @@ impl<'a, 'c> Solver<'a, 'c> {
             // Each kept choice with the most layers a stage may hold, and those that it holds wherever they lie.
             let mut kept: Vec<(Choice, Vec<u32>, Vec<u32>)> = Vec::new();
             let mut largest = vec![0u32; end - start];
-            let most =
-                if timed { self.time_caps[start..end].iter().copied().max().unwrap_or(0) } else { most };
+            let most = if timed {
+                self.time_caps[start..end].iter().copied().max().unwrap_or(0)
+            } else {
+                most
+            };
             for choice in self.all_choices(most) {
                 let layers = match choice.recompute {
                     Recompute::Block { layers } | Recompute::Uniform { layers } => layers,
                     Recompute::None | Recompute::Selective => 1,
                 };
-                // More recomputed layers than any stage can hold repeat the choice before.
-                if layers > 1 && layers > largest.iter().copied().max().unwrap_or(0).max(1) {
+                // One layer more than a stage can hold may be what it can hold recomputed; beyond, a choice repeats the
+                // one before.
+                if layers > 1 + largest.iter().copied().max().unwrap_or(0) {
                     continue;
                 }
                 let caps: Vec<u32> = (start..end).map(|i| self.cap(i, choice, timed)).collect();
@@ -579,7 +591,7 @@ impl<'a, 'c> Solver<'a, 'c> {
                 };
                 let Some(work) = self.work(i, first, layers, choice) else { continue };
                 for (n, label) in after.iter().enumerate() {
-                    if same_kind && label.choice != choice {
+                    if same_kind && !self.alike((label.layers, label.choice), (layers, choice)) {
                         continue;
                     }
                     let tail = label.tail.after(self.shape, i as u64, &work);
@@ -589,7 +601,9 @@ impl<'a, 'c> Solver<'a, 'c> {
                     let new = Label { tail, layers, choice, next: n };
                     // Only the first stage of a kind may forget its choice.
                     let previous_same = i > 0 && self.class.kinds[i - 1] == self.class.kinds[i];
-                    let rival = |l: &Label| !previous_same || l.choice == choice;
+                    let rival = |l: &Label| {
+                        !previous_same || self.alike((l.layers, l.choice), (layers, choice))
+                    };
                     if labels.iter().any(|l| rival(l) && l.tail.dominates(&tail)) {
                         continue;
                     }
@@ -599,6 +613,11 @@ impl<'a, 'c> Solver<'a, 'c> {
             }
         }
         labels
+    }
+
+    /// Whether two stages of one kind may stand side by side, by their layers and choice.
+    fn alike(&self, a: (u32, usize), b: (u32, usize)) -> bool {
+        a.1 == b.1 && (a.0 == b.0 || self.class.problem.options.uneven_layers)
     }
 
     /// Estimates every split whose bound is below the best estimate.
@@ -629,20 +648,22 @@ impl<'a, 'c> Solver<'a, 'c> {
         let last = i + 1 == self.class.kinds.len();
         let bound_by = i > 0 && self.class.kinds[i - 1] == self.class.kinds[i];
         for choice in 0..self.choices[i].len() {
-            if bound_by && stages[i - 1].1 != choice {
-                continue;
-            }
             let left = self.layers - first;
             let range = if last { left..=left } else { 1..=left };
             for layers in range {
                 if layers > self.caps[i][choice] {
                     break;
                 }
+                if bound_by && !self.alike(stages[i - 1], (layers, choice)) {
+                    continue;
+                }
                 let Some(work) = self.work(i, first, layers, choice) else { continue };
                 works.push(work);
                 counters.bounds += 1;
-                let rest = descent.rest(i + 1, first + layers, choice, self.class.kinds);
-                let reaches = rest.iter().any(|tail| {
+                let next_same = !last && self.class.kinds[i + 1] == self.class.kinds[i];
+                let follows =
+                    |l: &Label| !next_same || self.alike((l.layers, l.choice), (layers, choice));
+                let reaches = descent.rest(i + 1, first + layers, follows).iter().any(|tail| {
                     let whole = works
                         .iter()
                         .enumerate()
@@ -683,18 +704,13 @@ struct Descent<'l> {
 }
 
 impl Descent<'_> {
-    /// Bounds of the stages from `i` on.
-    fn rest(&self, i: usize, first: u32, choice: usize, kinds: &[usize]) -> Vec<Tail> {
-        if i == kinds.len() {
-            return vec![Tail::default()];
+    /// Bounds of the stages from `i` on, of the labels that may follow.
+    fn rest(&self, i: usize, first: u32, follows: impl Fn(&Label) -> bool) -> Vec<Tail> {
+        match self.labels.get(i) {
+            None => vec![Tail::default()],
+            Some(rows) => {
+                rows[first as usize].iter().filter(|l| follows(l)).map(|l| l.tail).collect()
+            }
         }
-        let same_kind = kinds[i - 1] == kinds[i];
-        self.labels[i]
-            .get(first as usize)
-            .into_iter()
-            .flatten()
-            .filter(|l| !same_kind || l.choice == choice)
-            .map(|l| l.tail)
-            .collect()
     }
 }

@@ -68,6 +68,8 @@ pub struct Chip {
     pub memory_efficiency: f64,
     /// Dense matrix peaks.
     pub peak_tflops: Peaks,
+    /// Standard deviation of the sustained speed between devices of this kind, as a share of it.
+    pub speed_spread: f64,
     /// How matrix products approach the peak.
     pub gemm: GemmCurve,
     /// Measured fused-attention rates, and where none were measured the nearest chip's, scaled.
@@ -94,6 +96,10 @@ pub struct Peaks {
     pub fp16: Option<f64>,
     /// 8-bit floating point; absent on chips without it.
     pub fp8: Option<f64>,
+    /// TensorFloat-32; absent on chips without it.
+    pub tf32: Option<f64>,
+    /// 32-bit matrix products.
+    pub fp32: Option<f64>,
 }
 
 /// Efficiency of matrix products by shape: a few physical figures.
@@ -286,6 +292,12 @@ impl Chip {
         ] {
             positive(v, path)?;
         }
+        require(
+            (0.0..=0.1).contains(&self.speed_spread),
+            "speed_spread",
+            || format!("must be from 0 to 0.1, found {}", self.speed_spread),
+            "Devices of one kind differ by a per cent or two.",
+        )?;
         share(self.memory_efficiency, "memory_efficiency")?;
         share(self.gemm.efficiency, "gemm.efficiency")?;
         share(self.gemm.fp8_efficiency, "gemm.fp8_efficiency")?;
@@ -294,6 +306,8 @@ impl Chip {
             (self.peak_tflops.bf16, "peak_tflops.bf16"),
             (self.peak_tflops.fp16, "peak_tflops.fp16"),
             (self.peak_tflops.fp8, "peak_tflops.fp8"),
+            (self.peak_tflops.tf32, "peak_tflops.tf32"),
+            (self.peak_tflops.fp32, "peak_tflops.fp32"),
             (self.price_per_hour, "price_per_hour"),
         ] {
             v.map_or(Ok(()), |v| positive(v, path))?;

@@ -131,6 +131,8 @@ impl Problem {
                 Precision::Bf16 => (peaks.bf16, "Use fp16 on this chip."),
                 Precision::Fp16 => (peaks.fp16, "Use bf16 on this chip."),
                 Precision::Fp8 => (peaks.fp8.and(peaks.bf16), "Use bf16 on this chip."),
+                Precision::Tf32 => (peaks.tf32, "Use bf16 or fp32 on this chip."),
+                Precision::Fp32 => (peaks.fp32, "Use bf16 or fp16 on this chip."),
             };
             require(
                 peak.is_some(),

@@ -19,7 +19,7 @@ pub struct Workload {
     pub dropout: bool,
 }
 
-/// Number format of the matrix products; everything else stays in 16 bits.
+/// Number format of the matrix products. Everything else is in 16 bits, or in 32 with the 32-bit formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -29,6 +29,10 @@ pub enum Precision {
     Fp16,
     /// 8-bit linear layers (forward and backward), 16-bit elsewhere.
     Fp8,
+    /// 32-bit numbers, matrix products on tensor cores that round them to 19 bits.
+    Tf32,
+    /// 32-bit numbers throughout.
+    Fp32,
 }
 
 /// How attention is computed.
@@ -39,6 +43,16 @@ pub enum Attention {
     Flash,
     /// Scores, softmax and dropout as separate operators that store `sequence^2` elements a head.
     Unfused,
+}
+
+impl Precision {
+    /// Bytes of an activation.
+    pub fn activation_bytes(self) -> f64 {
+        match self {
+            Precision::Bf16 | Precision::Fp16 | Precision::Fp8 => 2.0,
+            Precision::Tf32 | Precision::Fp32 => 4.0,
+        }
+    }
 }
 
 impl Workload {

@@ -1,0 +1,257 @@
+"""The catalog as records of runs speak of it: chips, networks, frameworks and models in words.
+
+People write `NVIDIA A100-SXM4-80GB`, `8x200Gb HDR IB`, `NeMo 24.07` and `Llama-3.1-405B-proxy`;
+here such texts find what they mean. What a text leaves open is not filled in.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from autopar import catalog
+from autopar.catalog import FrameworkEntry, ModelEntry
+from autopar.errors import SpecError
+from autopar.runs import Run
+from autopar.spec import Chip, Model, Network
+
+MAKERS = r"(nvidia|amd|huawei|intel|google|aws|tesla|ascend|instinct|radeon|geforce)[ _-]*"
+FORMS = r"[ _-]*\b(sxm\d?|oam|hbm\d?e?)\b"
+MEMORY = r"(?<![\d.])(\d+) ?gi?b?\b"
+GATED = ("swiglu", "geglu")
+
+
+@dataclass(slots=True)
+class Shelf:
+    """The catalog, read once.
+
+    Attributes:
+        models: Every model.
+        frameworks: Every framework.
+        chips: Chips by the texts that were asked for.
+    """
+
+    models: tuple[ModelEntry, ...] = field(
+        default_factory=lambda: tuple(map(catalog.model, catalog.names("models")))
+    )
+    frameworks: tuple[FrameworkEntry, ...] = field(
+        default_factory=lambda: tuple(map(catalog.framework, catalog.names("frameworks")))
+    )
+    chips: dict[str, Chip] = field(default_factory=dict)
+
+
+# --- Chips and networks
+
+
+def chip(run: Run, shelf: Shelf) -> Chip:
+    """Returns a run's kind of device with the node and the network that the run had.
+
+    Raises:
+        SpecError: The row names no chip, or one that the catalog lacks; it then names the nearest.
+    """
+    if not run.chip:
+        raise SpecError("chip", "missing")
+    if run.chip not in shelf.chips:
+        shelf.chips[run.chip] = chip_as_written(run.chip)
+    found = shelf.chips[run.chip]
+    node, usual = run.gpus_per_node or found.devices_per_node, found.devices_per_node
+    if node != usual:
+        nics = max(1, found.network.nics_per_node * node // usual)
+        found = replace(
+            found,
+            devices_per_node=node,
+            link_domain=node if found.link_domain == usual else max(node, found.link_domain),
+            network=replace(found.network, nics_per_node=nics),
+        )
+    return replace(found, network=network(run.internode, found.network))
+
+
+def chip_as_written(text: str) -> Chip:
+    """Returns the chip of a name as people write it: a maker before it, a remark behind it.
+
+    Where the text gives another memory than the catalog's chip has, the chip gets that memory.
+
+    Raises:
+        SpecError: There is no such chip; the error names the nearest.
+
+    Example:
+        >>> chip_as_written("NVIDIA A100-SXM4-80GB (DGX A100)").name
+        'a100_80'
+        >>> chip_as_written("Tesla V100 16GB").memory_gib
+        16.0
+    """
+    plain = re.sub(r"\s*\([^)]*\)", "", text).strip()
+    bare = re.sub(rf"^({MAKERS})+", "", plain, flags=re.I)
+    memory = re.search(MEMORY, text, re.I)
+    short = re.sub(FORMS, "", re.sub(MEMORY, "", bare, flags=re.I), flags=re.I).strip(" -_")
+    for name in (text, plain, bare, *_joined(bare)):
+        with suppress(SpecError):
+            return catalog.chip(name).chip
+    if memory:
+        for name in _joined(f"{short} {memory[1]}GB"):
+            with suppress(SpecError):
+                return catalog.chip(name).chip
+    for name in (short, *_joined(short)):
+        with suppress(SpecError):
+            found = catalog.chip(name).chip
+            stated = float(memory[1]) if memory else found.memory_gib
+            alike = abs(stated - found.memory_gib) < 0.1 * found.memory_gib
+            return found if alike else replace(found, memory_gib=stated)
+    return catalog.chip(plain).chip  # Its error names the nearest.
+
+
+def _joined(name: str) -> Iterator[str]:
+    """Yields a name with its words joined as the catalog joins them."""
+    yield re.sub(r"[ _]+", "-", name)
+    yield re.sub(r"[ _-]+", "", name)
+
+
+def network(text: str, usual: Network) -> Network:
+    """Returns a node's network of a text such as `8x200Gb HDR IB` or `800Gb/s per node`.
+
+    `Gb` are bits, `GB` bytes. A text without a figure leaves the usual network. A figure without a
+    count is that of the node where it is said so or where it exceeds a usual card; it is that of
+    every usual card where it equals one, and else of a single card.
+
+    Example:
+        >>> usual = Network(nics_per_node=8, nic_gbit_per_s=200.0, efficiency=0.7, latency_us=20.0)
+        >>> [(n.nics_per_node, n.nic_gbit_per_s) for text in (
+        ...     "4x100Gb RoCE", "800Gb/s per node", "50Gb Ethernet", "HDR InfiniBand"
+        ... ) for n in [network(text, usual)]]
+        [(4, 100.0), (8, 100.0), (1, 50.0), (8, 200.0)]
+    """
+    rate = r"(\d+(?:\.\d+)?) ?([GT])i?(b|B)"
+    if found := re.search(rf"(\d+) ?[x\u00d7*] ?{rate}", text):
+        count, *parts = found.groups()
+    elif found := re.search(rf"{rate}(?:\w|/)*? ?[x\u00d7*] ?(\d+)", text):
+        *parts, count = found.groups()
+    elif found := re.search(rate, text):
+        count, parts = "", list(found.groups())
+    else:
+        return usual
+    figure, scale, unit = parts
+    gbit = float(figure) * (1000 if scale == "T" else 1) * (8 if unit == "B" else 1)
+    cards = int(count or 1)
+    if not count:
+        of_node = re.search(r"(per|/|each) ?(node|server|host|machine)", text, re.I)
+        of_device = re.search(r"(per|/|each) ?(gpu|npu|device|chip|card|nic)", text, re.I)
+        if of_device or (gbit == usual.nic_gbit_per_s and not of_node):
+            cards = usual.nics_per_node
+        elif of_node or gbit > usual.nic_gbit_per_s:
+            cards, gbit = usual.nics_per_node, gbit / usual.nics_per_node
+    if not cards or not gbit:
+        return usual
+    return replace(usual, nics_per_node=cards, nic_gbit_per_s=gbit)
+
+
+# --- Frameworks
+
+
+def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
+    """Returns the profile that a run's framework, words and time point to, and whether it is named.
+
+    The name or alias that stands first in the text wins, the longer of two at one place; of several
+    profiles with one name, those whose words or precision the row has, then the newest that had
+    begun. Without any name it is Megatron-Core, or FSDP where the row shards as FSDP does.
+    """
+    places = {
+        entry.framework.name: place
+        for entry in shelf.frameworks
+        if (place := _place(entry, run.framework))
+    }
+    if not places:
+        name = "fsdp" if "fsdp" in run.zero.lower() else "megatron-core"
+        return next(entry for entry in shelf.frameworks if entry.framework.name == name), False
+    best = min(places.values())
+    named = [e for e in shelf.frameworks if places.get(e.framework.name) == best]
+    words = set(words_of(f"{run.framework} {run.notes}"))
+
+    def likeness(entry: FrameworkEntry) -> tuple[bool, int, bool, str]:
+        told = entry.run
+        said = [word in words for word in told.words]
+        precise = told.precision == run.precision.lower()
+        possible = (any(said) or not told.words) and (precise or not told.precision)
+        begun = not run.month or told.since <= run.month
+        # The oldest stands in for a time before all of them.
+        return (
+            possible,
+            any(said) + (precise and bool(told.precision)),
+            begun,
+            (told.since if begun else "".join(chr(255 - ord(c)) for c in told.since)),
+        )
+
+    return max(named, key=likeness), True
+
+
+def _place(entry: FrameworkEntry, text: str) -> tuple[int, int] | None:
+    """Returns where a profile's name stands in a text: the place, and less for a longer name."""
+    words = words_of(text)
+    found = []
+    for name in (entry.framework.name, *entry.aliases, *entry.run.texts):
+        wanted = words_of(name)
+        for place in range(len(words) - len(wanted) + 1):
+            if words[place : place + len(wanted)] == wanted:
+                found.append((place, -len(wanted)))
+    return min(found, default=None)
+
+
+def words_of(text: str) -> list[str]:
+    """Returns the words of a text in lower case; a version is one word.
+
+    Example:
+        >>> words_of("DeepSpeed/Megatron-LM v1.1.5")
+        ['deepspeed', 'megatron', 'lm', 'v1.1.5']
+    """
+    return re.findall(r"[a-z0-9.]+", text.lower())
+
+
+# --- Models
+
+
+def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
+    """Returns the catalog's model that is most like a run's, and whether it is that very model.
+
+    The very model bears the name and has every dimension that the row gives. Else it is one of the
+    same family, the letters that a name begins with, and kind, whether the MLP is gated and has
+    experts; most like is the one that shares most dimensions, then most of the name.
+    """
+    name = plain(run.model)
+    for entry in shelf.models:
+        if name in map(plain, (entry.model.name, *entry.aliases)) and all(
+            getattr(run, key) in (None, getattr(entry.model, key)) for key in SHAPE[:4]
+        ):
+            return entry.model, True
+    family = _letters(name)
+    if not family:
+        return None, False
+
+    def related(model: Model) -> bool:
+        gated = run.gated_mlp in (None, model.activation in GATED)
+        mixed = ((run.experts or 1) > 1) == (model.moe is not None)
+        return gated and mixed and _letters(plain(model.name)).startswith(family)
+
+    def likeness(model: Model) -> tuple[int, int]:
+        alike = sum(getattr(run, key) == getattr(model, key) for key in SHAPE)
+        other = plain(model.name)
+        pairs = enumerate(zip(name, other, strict=False))
+        return alike, next((i for i, (a, b) in pairs if a != b), min(len(name), len(other)))
+
+    models = (entry.model for entry in shelf.models)
+    return max(filter(related, models), key=likeness, default=None), False
+
+
+SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab")
+
+
+def plain(name: str) -> str:
+    """Returns the letters and figures of a name.
+
+    Example:
+        >>> plain("Llama-3.1-8B")
+        'llama3.18b'
+    """
+    return re.sub(r"[^a-z0-9.]", "", name.lower())
+
+
+def _letters(name: str) -> str:
+    return re.split(r"\d", name, maxsplit=1)[0]
