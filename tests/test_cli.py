@@ -263,6 +263,20 @@ def test_a_terminal_without_utf8_gets_text_and_json(tmp_path: Path, encoding: st
     assert (wrong.returncode, wrong.stderr.count(b"\n")) == (2, 1)
 
 
+def test_a_chinese_path_is_read_and_named_in_a_locale_without_utf8(tmp_path: Path) -> None:
+    posix = {"LC_ALL": "C", "PYTHONUTF8": 0, "PYTHONCOERCECLOCALE": 0}
+    chip, report = tmp_path / "我的.toml", tmp_path / "报告.json"
+    chip.write_bytes((EXAMPLES / "chip.toml").read_bytes())
+    arguments = [*SEARCH, "--format", "json", "-o", str(report)]
+    arguments[arguments.index("a800:16")] = f"{chip}:16"
+    assert process(*arguments, **posix).returncode == 0
+    groups = json.loads(report.read_text("utf-8"))["problem"]["cluster"]["groups"]
+    assert groups[0]["chip"]["name"] == "我的"
+    again = process(*arguments, **posix)
+    assert (again.returncode, again.stdout) == (2, b"")
+    assert r'\u62a5\u544a.json" exists' in again.stderr.decode()
+
+
 def test_a_closed_pipe_ends_a_command_quietly() -> None:
     reading, writing = os.pipe()
     os.close(reading)

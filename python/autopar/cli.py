@@ -195,17 +195,29 @@ def rerun(report: str, threads: int, output: Path | None, force: bool) -> int:
 
 @autopar.command()
 @click.argument("runs", nargs=-1, required=True)
-@click.option("--json", "document", type=click.Path(path_type=Path, dir_okay=False),
-              help="Write every row and score to a JSON file.")
-@click.option("--by", type=click.Choice(["source", "chip", "model"]), default="source",
-              show_default=True, help="What to group the rows by.")
-@click.option("--worst", type=click.IntRange(min=0), default=20, show_default=True,
-              help="Rows furthest off to list.")
+@click.option(
+    "--json",
+    "document",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write every row and score to a JSON file.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["source", "chip", "model"]),
+    default="source",
+    show_default=True,
+    help="What to group the rows by.",
+)
+@click.option(
+    "--worst",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="Rows furthest off to list.",
+)
 @click.option("--force", is_flag=True, help="Overwrite the file of --json.")
 @flags.verbose
-def validate(
-    runs: tuple[str, ...], document: Path | None, by: By, worst: int, force: bool
-) -> int:
+def validate(runs: tuple[str, ...], document: Path | None, by: By, worst: int, force: bool) -> int:
     """Estimate measured RUNS (CSV files; - reads standard input) and print how far off it is.
 
     The columns are those of a run: layers, hidden, heads, seq_len, gbs, chip, gpus, dp, tp, pp,

@@ -12,17 +12,21 @@ LARGEST_BYTES = 16 * 2**20
 
 def printable(path: str | os.PathLike[str]) -> str:
     """Returns a path as text that any document and message can hold, Chinese names included."""
-    return os.fsencode(path).decode("utf-8", "replace")
+    try:
+        # A locale without UTF-8 hands bytes over as half surrogates; they are UTF-8 all the same.
+        return os.fsencode(path).decode("utf-8", "replace")
+    except UnicodeEncodeError:
+        return str(path).encode("utf-8", "replace").decode()
 
 
-def stem(path: str | os.PathLike[str]) -> str:
-    """Returns the name that a file gives its content: without folder and `.toml`.
+def stem(name: str) -> str:
+    """Returns the name that a printable path gives its content: without folder and `.toml`.
 
     Example:
         >>> stem("chips/my-chip.toml")
         'my-chip'
     """
-    return printable(Path(path).name).removesuffix(".toml")
+    return Path(name).name.removesuffix(".toml")
 
 
 def is_path(text: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args
 import click
 
 from autopar.errors import SpecError, shown
+from autopar.files import printable
 from autopar.spec import Attention, Granularity, Options, Precision, Schedule
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -204,4 +205,6 @@ def check_output(output: Path | None, force: bool) -> None:
         SpecError: The file exists and is not to be overwritten.
     """
     if output is not None and output.exists() and not force:
-        raise SpecError("--output", f'file "{output}" exists', "Give --force to overwrite it.")
+        raise SpecError(
+            "--output", f'file "{printable(output)}" exists', "Give --force to overwrite it."
+        )

@@ -69,7 +69,7 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     if not named:
         assumed.append(f"framework={entry.framework.name}")
     device = chip(run, shelf)
-    degrees = _degrees(run)
+    degrees = _degrees(run, entry, assumed)
     problem = planner.problem(
         _model(run, shelf, assumed),
         Cluster(groups=(DeviceGroup(chip=device),), devices=degrees.pop("devices")),
@@ -295,10 +295,16 @@ def _noted(pattern: str, notes: str) -> int | None:
 # --- The plan
 
 
-def _degrees(run: Run) -> dict[str, int]:
-    """Returns the degrees and the devices; what all the others leave is data-parallel."""
+def _degrees(run: Run, entry: FrameworkEntry, assumed: list[str]) -> dict[str, int]:
+    """Returns the degrees and the devices; what all the others leave is data-parallel.
+
+    A row without any degree is data-parallel where it shards as FSDP does.
+    """
     if run.tp is None and run.pp is None and run.dp is None:
-        raise SpecError("dp, tp, pp", "missing")
+        sharded = "fsdp" in run.zero.lower() or (entry.run.zero == 3 and not run.zero)
+        if not run.gpus or not (sharded or "3" in run.zero):
+            raise SpecError("dp, tp, pp", "missing")
+        assumed.append(f"dp={run.gpus // (run.cp or 1)}")
     tp, pp, cp, ep = run.tp or 1, run.pp or 1, run.cp or 1, run.ep or 1
     rest = tp * pp * cp
     dp = run.dp
@@ -470,6 +476,8 @@ def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Reco
         return Recompute("block", int(some[1]))
     if share := re.search(r"(\d+) ?%", text):
         return Recompute("block", max(1, round(chunk * int(share[1]) / 100)))
+    if share := re.search(r"(\d+) ?(?:/|of) ?([1-9]\d*) layers", text):
+        return Recompute("block", max(1, round(chunk * int(share[1]) / int(share[2]))))
     if turn := re.search(r"every (\d+)(?:st|nd|rd|th)? layer", text):
         return Recompute("block", max(1, chunk // int(turn[1])))
     if re.search(r"selective|attn|attention|\bcore\b", text):

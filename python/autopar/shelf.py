@@ -80,24 +80,21 @@ def chip_as_written(text: str) -> Chip:
         >>> chip_as_written("Tesla V100 16GB").memory_gib
         16.0
     """
-    plain = re.sub(r"\s*\([^)]*\)", "", text).strip()
-    bare = re.sub(rf"^({MAKERS})+", "", plain, flags=re.I)
-    memory = re.search(MEMORY, text, re.I)
+    with suppress(SpecError):
+        return catalog.chip(text).chip
+    title = re.sub(r"\s*\([^)]*\)", "", text).strip()
+    bare = re.sub(rf"^({MAKERS})+", "", title, flags=re.I)
     short = re.sub(FORMS, "", re.sub(MEMORY, "", bare, flags=re.I), flags=re.I).strip(" -_")
-    for name in (text, plain, bare, *_joined(bare)):
-        with suppress(SpecError):
-            return catalog.chip(name).chip
-    if memory:
-        for name in _joined(f"{short} {memory[1]}GB"):
-            with suppress(SpecError):
-                return catalog.chip(name).chip
-    for name in (short, *_joined(short)):
+    memory = re.search(MEMORY, text, re.I)
+    sized = [*_joined(f"{short} {memory[1]}GB")] if memory else []
+    for name in (*sized, title, bare, *_joined(bare), short, *_joined(short)):
         with suppress(SpecError):
             found = catalog.chip(name).chip
-            stated = float(memory[1]) if memory else found.memory_gib
-            alike = abs(stated - found.memory_gib) < 0.1 * found.memory_gib
-            return found if alike else replace(found, memory_gib=stated)
-    return catalog.chip(plain).chip  # Its error names the nearest.
+            stated = float(memory[1]) / found.memory_gib if memory else 1.0
+            # What is near is the same memory, and what is far off is that of a node.
+            same = 0.9 < stated < 1.1 or not 0.25 <= stated <= 2
+            return found if same or not memory else replace(found, memory_gib=float(memory[1]))
+    return catalog.chip(title).chip  # Its error names the nearest.
 
 
 def _joined(name: str) -> Iterator[str]:
@@ -152,8 +149,14 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
 
     The name or alias that stands first in the text wins, the longer of two at one place; of several
     profiles with one name, those whose words or precision the row has, then the newest that had
-    begun. Without any name it is Megatron-Core, or FSDP where the row shards as FSDP does.
+    begun. Without any name it is Megatron-Core, or FSDP where the row shards as FSDP does. A path
+    to a TOML file is a profile of one's own.
+
+    Raises:
+        SpecError: The file of a profile is wrong.
     """
+    if run.framework.endswith(".toml"):
+        return catalog.framework(run.framework), True
     places = {
         entry.framework.name: place
         for entry in shelf.frameworks
@@ -214,7 +217,12 @@ def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
     The very model bears the name and has every dimension that the row gives. Else it is one of the
     same family, the letters that a name begins with, and kind, whether the MLP is gated and has
     experts; most like is the one that shares most dimensions, then most of the name.
+
+    Raises:
+        SpecError: The name is a path to a TOML file, and the file is wrong.
     """
+    if run.model.endswith(".toml"):
+        return catalog.model(run.model).model, True
     name = plain(run.model)
     for entry in shelf.models:
         if name in map(plain, (entry.model.name, *entry.aliases)) and all(

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any, Literal
 
 from autopar import planner
-from autopar.errors import SpecError
+from autopar.errors import SpecError, shown
 from autopar.report import Estimate
 from autopar.runs import BadRow, Run
 from autopar.setups import Setup, setup
@@ -15,7 +15,7 @@ from autopar.shelf import Shelf
 
 By = Literal["source", "chip", "model"]
 GIB = 2**30
-UNITS = {"gib": GIB, "gb": 10**9}
+UNITS = {"gib": GIB, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 SMALLEST_SERIES = 5
 ALLOCATED_ERROR = 0.03  # stated for what the allocator hands out
 DRIVER_ERROR = 0.05  # stated for what the driver shows or the allocator reserves
@@ -179,8 +179,8 @@ def check(runs: Iterable[Run | BadRow]) -> list[Checked]:
 
     Example:
         >>> from autopar.runs import parse_runs
-        >>> table = b"""id,model,chip,gpus,tp,seq_len,gbs,mbs,recompute,zero,iter_time_s
-        ... mine-1,llama2-7b,a800,8,1,4096,8,1,none,1,1.5"""
+        >>> head = b"id,model,chip,gpus,tp,seq_len,gbs,mbs,recompute,zero,iter_time_s\\n"
+        >>> table = head + b"mine-1,llama2-7b,a800,8,1,4096,8,1,none,1,1.5\\n"
         >>> [row] = check(parse_runs(table, "mine.csv"))
         >>> row.measured_step_s, row.skipped
         (1.5, None)
@@ -202,7 +202,7 @@ def check_one(run: Run | BadRow, shelf: Shelf) -> Checked:
         memory = _measured_memory(run)
     except SpecError as error:
         return Checked(run=run, skipped=str(error).rstrip("."))
-    allocated = run.mem_kind.lower() == "allocated"
+    allocated = _is_allocated(run)
     peak = max(s.allocated_bytes if allocated else s.memory_bytes for s in cost.stages)
     nothing = measured is None and memory is None and not run.ran_out_of_memory
     return Checked(
@@ -217,12 +217,17 @@ def check_one(run: Run | BadRow, shelf: Shelf) -> Checked:
     )
 
 
+def _is_allocated(run: Run) -> bool:
+    """Returns whether a run's memory is what the allocator handed out."""
+    return "alloc" in run.mem_kind.lower()
+
+
 def _measured_memory(run: Run) -> float | None:
     """Returns the memory of a device in GiB."""
     if run.mem_gb_per_gpu is None:
         return None
     if (unit := run.mem_unit.lower() or "gib") not in UNITS:
-        raise SpecError("mem_unit", f"must be GiB or GB, found {run.mem_unit}")
+        raise SpecError("mem_unit", f"must be GiB or GB, found {shown(run.mem_unit)}")
     return run.mem_gb_per_gpu * UNITS[unit] / GIB
 
 
@@ -406,7 +411,7 @@ def _fit(rows: Iterable[Checked]) -> Fit:
 
 def _at_limit(run: Run, known: Setup, cost: Estimate, measured_gib: float | None) -> bool:
     """Returns whether a run needs as much as there is, give or take the stated memory error."""
-    allocated = run.mem_kind.lower() == "allocated"
+    allocated = _is_allocated(run)
     error = ALLOCATED_ERROR if allocated else DRIVER_ERROR
     shares = [max(s.allocated_bytes / max(s.capacity_bytes, 1) for s in cost.stages)]
     if measured_gib is not None:

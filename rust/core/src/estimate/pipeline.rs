@@ -86,11 +86,13 @@ pub fn makespan(
 ) -> Time {
     match schedule {
         Schedule::GPipe => gpipe(sends, stages, micro_batches),
-        Schedule::OneFOneB | Schedule::Interleaved | Schedule::ZeroBubbleH1 => {
+        Schedule::OneFOneB
+        | Schedule::Interleaved
+        | Schedule::ZeroBubbleH1
+        | Schedule::ZeroBubbleV => {
             let order = Order::new(schedule, stages, micro_batches);
             periodic(&order, sends, stages)
         }
-        Schedule::ZeroBubbleV => greedy_v(stages, micro_batches, None),
     }
 }
 
@@ -102,15 +104,10 @@ pub fn events(
     micro_batches: u64,
     limit: usize,
 ) -> Vec<Event> {
-    let mut events = Vec::new();
-    if schedule == Schedule::ZeroBubbleV {
-        greedy_v(stages, micro_batches, Some(&mut events));
-    } else {
-        let mut run = Run::new(Order::new(schedule, stages, micro_batches), sends, stages);
-        run.record = Some(Vec::new());
-        run.finish();
-        events = run.record.unwrap_or_default();
-    }
+    let mut run = Run::new(Order::new(schedule, stages, micro_batches), sends, stages);
+    run.record = Some(Vec::new());
+    run.finish();
+    let mut events = run.record.unwrap_or_default();
     events.sort_by_key(|e| (e.start, e.stage, e.end));
     events.truncate(limit);
     events
@@ -137,11 +134,12 @@ fn gpipe(sends: Sends, stages: &[StageClock], m: u64) -> Time {
     for (i, s) in stages.iter().enumerate().rev() {
         let own: Time = s.chunks.iter().map(|c| c.backward()).sum();
         let send = if i > 0 { s.send_backward } else { Time::ZERO };
-        back_slowest = back_slowest.max(match sends {
+        let busy = match sends {
             Sends::Blocking => own + send,
             Sends::Overlapped => own,
-        });
-        finish = finish.max(back + own + back_slowest * (m - 1) + s.tail);
+        };
+        back_slowest = back_slowest.max(busy);
+        finish = finish.max(back + busy + back_slowest * (m - 1) + s.tail);
         back += own + send;
     }
     fill + slowest * (m - 1) + finish
@@ -165,6 +163,7 @@ impl Order {
     fn len(&self) -> u64 {
         match self.schedule {
             Schedule::ZeroBubbleH1 => 3 * self.m,
+            Schedule::ZeroBubbleV => 6 * self.padded(),
             _ => 2 * self.m * self.vpp,
         }
     }
@@ -173,8 +172,22 @@ impl Order {
     fn round(&self) -> u64 {
         match self.schedule {
             Schedule::ZeroBubbleH1 => 3 * self.pp,
+            Schedule::ZeroBubbleV => 6 * self.pp,
             _ => 2 * self.pp * self.vpp,
         }
+    }
+
+    /// Passes of `stage` before its steady state.
+    fn before_steady(&self, stage: u64) -> u64 {
+        match self.schedule {
+            Schedule::ZeroBubbleV => 5 * self.pp - 3 * stage - 1,
+            _ => self.warm(stage),
+        }
+    }
+
+    /// Micro-batches that ZB-V's order is made for; passes of those beyond the last are skipped.
+    fn padded(&self) -> u64 {
+        self.m.max(2 * self.pp - 1)
     }
 
     /// Forward passes before the first backward pass.
@@ -191,6 +204,9 @@ impl Order {
 
     /// Pass `n` of `stage`: what it does, its chunk and its micro-batch.
     fn pass(&self, stage: u64, n: u64) -> (Kind, u64, u64) {
+        if self.schedule == Schedule::ZeroBubbleV {
+            return self.v_pass(stage, n);
+        }
         let warm = self.warm(stage);
         if n < warm {
             return self.chunked(Kind::Forward, n);
@@ -241,6 +257,97 @@ impl Order {
         (Kind::Weight, 0, self.m - owed + j)
     }
 
+    /// ZB-V's order for equal passes (arXiv:2401.10241, section 6; PyTorch's `ScheduleZBVZeroBubble`): at most
+    /// `2 pp` chunks in flight, of which `2 pp - stage` on the way out. A fixed order, unlike a greedy one, never ends
+    /// later when a pass gets shorter.
+    fn v_pass(&self, stage: u64, n: u64) -> (Kind, u64, u64) {
+        use Kind::{Backward, Forward, Weight};
+        let (p, m, after) = (self.pp, self.padded(), self.pp - stage);
+        let mut j = n;
+        // The way out, until the first micro-batch comes back; then forward passes of both chunks in turn; then the
+        // first backward passes of chunk 1.
+        if j < 2 * after - 1 {
+            return (Forward, 0, j);
+        }
+        j -= 2 * after - 1;
+        if j < 2 * stage {
+            let k = j / 2;
+            return if j.is_multiple_of(2) {
+                (Forward, 1, k)
+            } else {
+                (Forward, 0, 2 * after - 1 + k)
+            };
+        }
+        j -= 2 * stage;
+        if j < 3 * after {
+            let k = j / 3;
+            return [(Forward, 1, stage + k), (Backward, 1, k), (Weight, 1, k)][(j % 3) as usize];
+        }
+        j -= 3 * after;
+        // Six passes a micro-batch, while forward passes of chunk 0 are left; then five.
+        let started = p + after - 1;
+        let steady = |k: u64| {
+            let (outer, inner) = (k, after + k);
+            [
+                (Forward, 0, started + k),
+                (Backward, 0, outer),
+                (Weight, 0, outer),
+                (Forward, 1, p + k),
+                (Backward, 1, inner),
+                (Weight, 1, inner),
+            ]
+        };
+        let full = m - started;
+        if j < 6 * full {
+            return steady(j / 6)[(j % 6) as usize];
+        }
+        j -= 6 * full;
+        let draining = m - p - full;
+        if j < 5 * draining {
+            return steady(full + j / 5)[1 + (j % 5) as usize];
+        }
+        j -= 5 * draining;
+        // The last backward passes of both chunks in turn, then of chunk 0 with weight gradients, then the rest of these.
+        if j < 2 * stage {
+            let k = j / 2;
+            return if j.is_multiple_of(2) {
+                (Backward, 0, m - p + k)
+            } else {
+                (Backward, 1, m - stage + k)
+            };
+        }
+        j -= 2 * stage;
+        if j < 2 * after {
+            let k = j / 2;
+            return if j.is_multiple_of(2) {
+                (Backward, 0, m - after + k)
+            } else {
+                (Weight, 0, m - p + k)
+            };
+        }
+        j -= 2 * after;
+        let chunk = if j < stage { 1 } else { 0 };
+        (Weight, chunk, m - stage + j % stage)
+    }
+
+    /// Position of a chunk of `stage` on a micro-batch's way.
+    fn position(&self, stage: u64, chunk: u64) -> u64 {
+        match self.schedule {
+            // Out through the stages and back.
+            Schedule::ZeroBubbleV if chunk == 1 => 2 * self.pp - 1 - stage,
+            _ => chunk * self.pp + stage,
+        }
+    }
+
+    /// The stage at a position.
+    fn owner(&self, position: u64) -> usize {
+        let stage = match self.schedule {
+            Schedule::ZeroBubbleV if position >= self.pp => 2 * self.pp - 1 - position,
+            _ => position % self.pp,
+        };
+        stage as usize
+    }
+
     /// Megatron's order: `pp` micro-batches through chunk 0, the same through chunk 1, and so on; backward
     /// from the last chunk.
     fn chunked(&self, kind: Kind, index: u64) -> (Kind, u64, u64) {
@@ -260,7 +367,7 @@ struct Run<'a> {
     order: Order,
     sends: Sends,
     stages: &'a [StageClock],
-    /// End of each forward and backward pass by virtual stage and micro-batch; 0 where not yet run.
+    /// End of each forward and backward pass by position and micro-batch; `Time::MAX` where not yet run.
     forward: Vec<Time>,
     backward: Vec<Time>,
     next: Vec<u64>,
@@ -309,47 +416,62 @@ impl<'a> Run<'a> {
     fn step(&mut self, stage: usize) -> bool {
         let (kind, chunk, micro_batch) = self.order.pass(stage as u64, self.next[stage]);
         let (p, v) = (self.order.pp, self.order.vpp);
-        let virtual_stage = chunk * p + stage as u64;
-        let at = |virtual_stage: u64| (virtual_stage * self.order.m + micro_batch) as usize;
+        if micro_batch >= self.order.m {
+            self.next[stage] += 1;
+            return true;
+        }
+        let position = self.order.position(stage as u64, chunk);
+        let last = p * v - 1;
+        let at = |position: u64| (position * self.order.m + micro_batch) as usize;
         let here = &self.stages[stage];
         let times = here.chunks[chunk as usize];
-        let split = self.order.schedule == Schedule::ZeroBubbleH1;
+        let split = match self.order.schedule {
+            Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => true,
+            Schedule::OneFOneB | Schedule::Interleaved | Schedule::GPipe => false,
+        };
         let (ready, work, send) = match kind {
             Kind::Forward => {
-                let ready = if virtual_stage == 0 {
+                let ready = if position == 0 {
                     Time::ZERO
                 } else {
-                    let before = self.forward[at(virtual_stage - 1)];
+                    let before = self.forward[at(position - 1)];
                     if before == Time::MAX {
                         return false;
                     }
-                    before
-                        + self.delay(self.stages[((virtual_stage - 1) % p) as usize].send_forward)
+                    before + self.delay(self.send(kind, position - 1, position))
                 };
-                let last = virtual_stage == p * v - 1;
-                (ready, times.forward, if last { Time::ZERO } else { here.send_forward })
+                let send = if position == last {
+                    Time::ZERO
+                } else {
+                    self.send(kind, position, position + 1)
+                };
+                (ready, times.forward, send)
             }
             Kind::Backward => {
-                let ready = if virtual_stage == p * v - 1 {
-                    self.forward[at(virtual_stage)]
+                let ready = if position == last {
+                    self.forward[at(position)]
                 } else {
-                    let after = self.backward[at(virtual_stage + 1)];
+                    let after = self.backward[at(position + 1)];
                     if after == Time::MAX {
                         return false;
                     }
-                    after
-                        + self.delay(self.stages[((virtual_stage + 1) % p) as usize].send_backward)
+                    after + self.delay(self.send(kind, position + 1, position))
                 };
                 let work = if split { times.input_gradient } else { times.backward() };
-                (ready, work, if virtual_stage == 0 { Time::ZERO } else { here.send_backward })
+                let send = if position == 0 {
+                    Time::ZERO
+                } else {
+                    self.send(kind, position, position - 1)
+                };
+                (ready, work, send)
             }
             Kind::Weight => (Time::ZERO, times.weight_gradient, Time::ZERO),
         };
         let start = self.free[stage].max(ready);
         let end = start + work + if self.sends == Sends::Blocking { send } else { Time::ZERO };
         match kind {
-            Kind::Forward => self.forward[at(virtual_stage)] = end,
-            Kind::Backward => self.backward[at(virtual_stage)] = end,
+            Kind::Forward => self.forward[at(position)] = end,
+            Kind::Backward => self.backward[at(position)] = end,
             Kind::Weight => {}
         }
         self.free[stage] = end;
@@ -360,6 +482,20 @@ impl<'a> Run<'a> {
             record.push(Event { stage, chunk: chunk as usize, micro_batch, kind, start, end });
         }
         true
+    }
+
+    /// Time of a message between two neighbouring positions.
+    fn send(&self, kind: Kind, from: u64, to: u64) -> Time {
+        let (from, to) = (self.order.owner(from), self.order.owner(to));
+        let sender = &self.stages[from];
+        match (self.order.schedule, kind) {
+            // On the way back a forward pass sends to the previous stage, and at the turn to nobody.
+            (Schedule::ZeroBubbleV, _) if from == to => Time::ZERO,
+            (Schedule::ZeroBubbleV, _) if from < to => sender.send_forward,
+            (Schedule::ZeroBubbleV, _) => sender.send_backward,
+            (_, Kind::Forward) => sender.send_forward,
+            (_, Kind::Backward | Kind::Weight) => sender.send_backward,
+        }
     }
 
     fn delay(&self, send: Time) -> Time {
@@ -374,7 +510,7 @@ impl<'a> Run<'a> {
         let round = self.order.round() as usize;
         let mut shift = None;
         for (stage, ends) in self.ends.iter().enumerate() {
-            let first = self.order.warm(stage as u64) as usize + round;
+            let first = self.order.before_steady(stage as u64) as usize + round;
             for n in first..first + 2 * round {
                 let step = *ends.get(n + round)? - ends[n];
                 if *shift.get_or_insert(step) != step {
@@ -403,105 +539,4 @@ fn periodic(order: &Order, sends: Sends, stages: &[StageClock]) -> Time {
         }
         rounds *= 2;
     }
-}
-
-/// ZB-V: two chunks a stage in a V. Each stage runs, of what is ready, a backward pass before a forward pass
-/// before a weight gradient, and keeps at most `2 pp` chunk activations (arXiv:2405.15362, section 4).
-///
-/// Stages are alike, so after the first `4 pp` micro-batches the slowest stage works without a gap, and each further
-/// micro-batch adds its work.
-fn greedy_v(
-    stages: &[StageClock],
-    micro_batches: u64,
-    mut record: Option<&mut Vec<Event>>,
-) -> Time {
-    let p = stages.len();
-    let m = micro_batches.min(if record.is_some() { u64::MAX } else { 4 * p as u64 });
-    let per_micro_batch =
-        |s: &StageClock| -> Time { s.chunks.iter().map(|c| c.forward + c.backward()).sum() };
-    let slowest = stages.iter().map(per_micro_batch).max().unwrap_or(Time::ZERO);
-    let virtual_stages = 2 * p;
-    let owner = |v: usize| if v < p { v } else { 2 * p - 1 - v };
-    let at = |v: usize, b: u64| v * m as usize + b as usize;
-    let mut forward = vec![Time::MAX; virtual_stages * m as usize];
-    let mut backward = forward.clone();
-    let mut done = vec![[0u64; 6]; p]; // passes run: forward, backward, weight of each chunk
-    let mut free = vec![Time::ZERO; p];
-    let mut left = p as u64 * m * 6;
-    while left > 0 {
-        // The stage that can start something earliest goes next; ties by stage, then by preference.
-        let mut best: Option<(Time, usize, usize)> = None;
-        for stage in 0..p {
-            let held = done[stage][0] + done[stage][1] - done[stage][4] - done[stage][5];
-            for (rank, slot) in [3, 2, 1, 0, 5, 4].into_iter().enumerate() {
-                let chunk = slot % 2;
-                let b = done[stage][slot];
-                if b >= m {
-                    continue;
-                }
-                let v = if chunk == 0 { stage } else { 2 * p - 1 - stage };
-                let send = |from: usize, time: Time| {
-                    if owner(from) == stage {
-                        Time::ZERO
-                    } else {
-                        time
-                    }
-                };
-                let ready = match slot {
-                    0 | 1 if held >= 2 * p as u64 => Time::MAX,
-                    0 | 1 if v == 0 => Time::ZERO,
-                    0 | 1 => match forward[at(v - 1, b)] {
-                        Time::MAX => Time::MAX,
-                        t => t + send(v - 1, stages[owner(v - 1)].send_forward),
-                    },
-                    2 | 3 if v == 2 * p - 1 => forward[at(v, b)],
-                    2 | 3 => match backward[at(v + 1, b)] {
-                        Time::MAX => Time::MAX,
-                        t => t + send(v + 1, stages[owner(v + 1)].send_backward),
-                    },
-                    _ if done[stage][slot - 2] > b => Time::ZERO,
-                    _ => Time::MAX,
-                };
-                if ready == Time::MAX {
-                    continue;
-                }
-                let start = free[stage].max(ready);
-                let better = best.is_none_or(|(s, i, r)| {
-                    start < s || (start == s && i == stage && rank < rank_of(r))
-                });
-                if better {
-                    best = Some((start, stage, slot));
-                }
-            }
-        }
-        let Some((start, stage, slot)) = best else { break };
-        let chunk = slot % 2;
-        let times = stages[stage].chunks[chunk];
-        let b = done[stage][slot];
-        let v = if chunk == 0 { stage } else { 2 * p - 1 - stage };
-        let (work, kind) = match slot / 2 {
-            0 => (times.forward, Kind::Forward),
-            1 => (times.input_gradient, Kind::Backward),
-            _ => (times.weight_gradient, Kind::Weight),
-        };
-        let end = start + work;
-        match kind {
-            Kind::Forward => forward[at(v, b)] = end,
-            Kind::Backward => backward[at(v, b)] = end,
-            Kind::Weight => {}
-        }
-        if let Some(events) = record.as_deref_mut() {
-            events.push(Event { stage, chunk, micro_batch: b, kind, start, end });
-        }
-        free[stage] = end;
-        done[stage][slot] += 1;
-        left -= 1;
-    }
-    let end = (0..p).map(|i| free[i] + stages[i].tail).max().unwrap_or(Time::ZERO);
-    end + slowest * (micro_batches - m)
-}
-
-/// Preference of a ZB-V pass: inner chunk's backward first, weight gradients last.
-fn rank_of(slot: usize) -> usize {
-    [3, 2, 1, 0, 5, 4].iter().position(|&s| s == slot).unwrap_or(0)
 }

@@ -232,13 +232,11 @@ impl<'a> Table<'a> {
             input_gradient: all.input_gradient,
             weight_gradient: all.weight_gradient,
         };
-        for end in [embedding.then_some(&self.embedding_totals), head.then_some(&self.head_totals)]
-        {
-            if let Some(end) = end {
-                passes.forward += end.forward;
-                passes.input_gradient += end.input_gradient;
-                passes.weight_gradient += end.weight_gradient;
-            }
+        let ends = [embedding.then_some(&self.embedding_totals), head.then_some(&self.head_totals)];
+        for end in ends.into_iter().flatten() {
+            passes.forward += end.forward;
+            passes.input_gradient += end.input_gradient;
+            passes.weight_gradient += end.weight_gradient;
         }
         passes.input_gradient += match place.recompute {
             Recompute::None => Time::ZERO,
@@ -281,10 +279,9 @@ impl<'a> Table<'a> {
             Recompute::Uniform { .. } => all.recompute_full,
         };
         let (embedding, head) = self.ends(place, chunk);
-        for end in [embedding.then_some(&self.embedding), head.then_some(&self.head)] {
-            if let Some(end) = end {
-                all = all + end.cost;
-            }
+        let ends = [embedding.then_some(&self.embedding), head.then_some(&self.head)];
+        for end in ends.into_iter().flatten() {
+            all = all + end.cost;
         }
         let passes = all.forward + all.input_gradient + all.weight_gradient;
         let whole = self.chunk(place, chunk);
@@ -366,9 +363,22 @@ impl<'a> Table<'a> {
         (dense, expert, tied)
     }
 
-    /// Everything about a stage that the search needs.
-    pub fn stage(&self, place: &Place) -> StageCost {
-        let (mut forward, mut backward) = (Time::ZERO, Time::ZERO);
+    /// Whether a stage fits in memory.
+    pub fn fits(&self, place: &Place) -> bool {
+        self.memory(place).allocated() <= self.capacity
+    }
+
+    /// Whether a stage could fit if only one layer's input were kept of each chunk pass: no recompute needs less.
+    pub fn could_fit(&self, place: &Place) -> bool {
+        let frugal = Place { recompute: Recompute::Uniform { layers: place.layers }, ..*place };
+        let items = self.memory(&frugal);
+        // Grouped recompute brings back every layer of its group; the transients alone are the least.
+        let spare = self.widest.kept * u64::from(place.layers);
+        items.allocated().beyond(spare) <= self.capacity
+    }
+
+    /// Memory of a stage by item.
+    pub fn memory(&self, place: &Place) -> MemoryItems {
         let in_flight = memory::in_flight(
             place.schedule,
             place.pp,
@@ -379,15 +389,12 @@ impl<'a> Table<'a> {
         let mut activations = Bytes::ZERO;
         let mut logits = Bytes::ZERO;
         for chunk in 0..place.vpp {
-            let times = self.chunk(place, chunk);
-            forward += times.forward;
-            backward += times.backward();
             activations += self.kept(place, chunk) * in_flight.of_chunk(chunk);
             if self.ends(place, chunk).1 {
                 logits = self.head.logits;
             }
         }
-        let (dense_parameters, expert_parameters, tied_parameters) = self.parameters(place);
+        let (dense_parameters, expert_parameters, _) = self.parameters(place);
         let boundary = if place.pp > 1 { self.pricer.boundary_bytes() } else { 0.0 };
         let held = Holdings {
             dense_parameters,
@@ -398,6 +405,18 @@ impl<'a> Table<'a> {
             working_set: self.working_set(place),
             boundary: Bytes::from_f64(boundary),
         };
+        memory::items(&held, &self.shard, place.optimizer_offload, &self.problem.framework)
+    }
+
+    /// Everything about a stage that the search needs.
+    pub fn stage(&self, place: &Place) -> StageCost {
+        let (mut forward, mut backward) = (Time::ZERO, Time::ZERO);
+        for chunk in 0..place.vpp {
+            let times = self.chunk(place, chunk);
+            forward += times.forward;
+            backward += times.backward();
+        }
+        let (dense_parameters, expert_parameters, tied_parameters) = self.parameters(place);
         // With several chunks the last one's gradients are ready while the others still run.
         let rounds = 1 + (place.vpp - 1) * place.pp;
         let window = |time: Time| Time(time.0 / place.vpp) * rounds;
@@ -409,13 +428,12 @@ impl<'a> Table<'a> {
             backward_window: window(backward),
             forward_window: window(forward),
         };
-        let framework = &self.problem.framework;
         StageCost {
             forward,
             backward,
-            synchronise: replica::synchronise(&end, &self.rates, &framework.overlap),
+            synchronise: replica::synchronise(&end, &self.rates, &self.problem.framework.overlap),
             update: replica::update(&end, &self.rates, place.optimizer_offload),
-            memory: memory::items(&held, &self.shard, place.optimizer_offload, framework),
+            memory: self.memory(place),
         }
     }
 

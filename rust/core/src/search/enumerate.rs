@@ -7,13 +7,13 @@
 //! their optimum are closed at the end, when few of them still matter.
 
 use super::bound::{Continuous, Shape};
+use super::holds::Holds;
 use super::report::{Counters, Cut};
 use super::space::{self, Axes, Cell, Composition};
 use super::stages::{close, solve, Class, Outcome};
 use super::watch::Watch;
 use crate::estimate::layer::Pricer;
 use crate::estimate::shard::Shard;
-use crate::estimate::stage::Table;
 use crate::estimate::Tables;
 use crate::plan::Plan;
 use crate::spec::problem::{Problem, Schedule};
@@ -187,15 +187,10 @@ fn close_all(
         let entry = &entries[class.entry];
         let shard = class.plan.shard();
         let tables = Tables::new(problem, shard, |k| space::places(problem, entry.cell, k, false));
-        let extremes = extremes(problem, entry.cell, &tables);
+        let wanted = |k: usize| space::places(problem, entry.cell, k, false);
+        let holds = Holds::new(problem, &tables, class.plan.clone(), wanted);
         let kinds: Vec<usize> = class.plan.stages.iter().map(|s| s.chip as usize).collect();
-        let whole = Class {
-            problem,
-            tables: &tables,
-            extremes: &extremes,
-            degrees: &class.plan,
-            kinds: &kinds,
-        };
+        let whole = Class { holds: &holds, kinds: &kinds };
         let ceiling = class.time.min(Time(best.limit().0.saturating_add(1)));
         if let Some((plan, time)) = close(&whole, ceiling, counters) {
             best.replace(&class.plan, (time, plan));
@@ -331,20 +326,6 @@ fn search_entry(
     result
 }
 
-/// Bounds of every table whose layers differ.
-fn extremes<'a>(
-    problem: &'a Problem,
-    cell: Cell,
-    tables: &Tables<'a>,
-) -> Vec<Option<(Table<'a>, Table<'a>)>> {
-    (0..problem.cluster.groups.len())
-        .map(|kind| {
-            let table = space::places(problem, cell, kind, false).then(|| tables.kind(kind))?;
-            (!table.uniform()).then(|| (table.lightest(), table.heaviest()))
-        })
-        .collect()
-}
-
 struct EntrySearch<'p, 's> {
     problem: &'p Problem,
     entry: &'s Entry,
@@ -361,9 +342,9 @@ impl EntrySearch<'_, '_> {
         let shard = shard(problem, e.cell, e.sp, e.ep, e.mbs, sharding);
         let tables =
             Tables::new(problem, shard, |kind| space::places(problem, e.cell, kind, false));
-        let extremes = extremes(problem, e.cell, &tables);
         for &schedule in &axes.schedules {
-            let degrees = degrees(e, shard, schedule);
+            let wanted = |k: usize| space::places(problem, e.cell, k, false);
+            let holds = Holds::new(problem, &tables, degrees(e, shard, schedule), wanted);
             space::each_composition(problem.cluster.groups.len(), e.cell.pp, &mut |runs| {
                 if self.watch.stopped() {
                     self.result.counters.cut(Cut::Unreached, 1);
@@ -377,13 +358,7 @@ impl EntrySearch<'_, '_> {
                     .iter()
                     .flat_map(|&(kind, stages)| std::iter::repeat_n(kind, stages as usize))
                     .collect();
-                let class = Class {
-                    problem,
-                    tables: &tables,
-                    extremes: &extremes,
-                    degrees: &degrees,
-                    kinds: &kinds,
-                };
+                let class = Class { holds: &holds, kinds: &kinds };
                 match solve(&class, self.best.limit(), &mut self.result.counters) {
                     Outcome::Found(f) => {
                         self.result.counters.estimated += 1;

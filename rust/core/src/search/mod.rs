@@ -2,6 +2,7 @@
 
 pub mod bound;
 pub mod enumerate;
+pub mod holds;
 pub mod nearest;
 pub mod report;
 pub mod space;

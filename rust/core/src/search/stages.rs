@@ -8,26 +8,21 @@
 //! estimate: so the answer is the optimum of the estimate, not of the bound.
 
 use super::bound::{Continuous, Shape, Tail, Work};
+use super::holds::{largest, Choice, Holds};
 use super::report::{Counters, Cut};
 use crate::estimate::pipeline::Sends;
 use crate::estimate::stage::{Place, Table};
-use crate::estimate::{sends, Step, Tables};
+use crate::estimate::{sends, Step};
 use crate::plan::{Plan, Recompute, Stage};
-use crate::spec::problem::{Granularity, Problem, Schedule};
+use crate::spec::problem::Schedule;
 use crate::units::Time;
 
 /// A class: degrees and schedule, and the kind of chip of each stage.
-pub struct Class<'a> {
-    /// The question.
-    pub problem: &'a Problem,
-    /// Prices of every kind in `kinds`.
-    pub tables: &'a Tables<'a>,
-    /// The same with every layer as cheap, and as dear, as any, where layers differ: bounds for any range of them.
-    pub extremes: &'a [Option<(Table<'a>, Table<'a>)>],
-    /// The plan without its stages.
-    pub degrees: &'a Plan,
+pub struct Class<'c, 't, 'a> {
+    /// What its stages can hold.
+    pub holds: &'c Holds<'t, 'a>,
     /// Kind of each stage.
-    pub kinds: &'a [usize],
+    pub kinds: &'c [usize],
 }
 
 /// What is known of a class that matters, or why it does not.
@@ -48,13 +43,6 @@ pub struct Found {
     pub bound: Time,
 }
 
-/// A choice of recompute and offload for one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Choice {
-    recompute: Recompute,
-    offload: u32,
-}
-
 /// Labels by stage, then by the layers before it.
 type Labels = Vec<Vec<Vec<Label>>>;
 
@@ -68,7 +56,7 @@ struct Label {
 }
 
 /// Finds a plan of a class with a lower bound for all of them, unless none is as fast as `limit`.
-pub fn solve(class: &Class<'_>, limit: Time, counters: &mut Counters) -> Outcome {
+pub fn solve(class: &Class<'_, '_, '_>, limit: Time, counters: &mut Counters) -> Outcome {
     let mut best: Option<Found> = None;
     let mut cut = Cut::Memory;
     for optimizer_offload in class.optimizer_offloads() {
@@ -91,7 +79,11 @@ pub fn solve(class: &Class<'_>, limit: Time, counters: &mut Counters) -> Outcome
 }
 
 /// The optimum of a class if it is faster than `time`.
-pub fn close(class: &Class<'_>, time: Time, counters: &mut Counters) -> Option<(Plan, Time)> {
+pub fn close(
+    class: &Class<'_, '_, '_>,
+    time: Time,
+    counters: &mut Counters,
+) -> Option<(Plan, Time)> {
     let mut best = None;
     let mut ceiling = time;
     for optimizer_offload in class.optimizer_offloads() {
@@ -105,15 +97,15 @@ pub fn close(class: &Class<'_>, time: Time, counters: &mut Counters) -> Option<(
     best
 }
 
-impl Class<'_> {
+impl Class<'_, '_, '_> {
     fn optimizer_offloads(&self) -> impl Iterator<Item = bool> {
-        let allowed = self.problem.options.optimizer_offload;
+        let allowed = self.holds.problem.options.optimizer_offload;
         [false, true].into_iter().filter(move |&offload| !offload || allowed)
     }
 }
 
-struct Solver<'a, 'c> {
-    class: &'c Class<'a>,
+struct Solver<'s, 'c, 't, 'a> {
+    class: &'s Class<'c, 't, 'a>,
     shape: Shape,
     optimizer_offload: bool,
     limit: Time,
@@ -122,7 +114,7 @@ struct Solver<'a, 'c> {
     /// Layers of one chunk row: what the stages share.
     layers: u32,
     uniform: bool,
-    /// Choices of each stage's kind; stages of one kind share the list.
+    /// Choices of each stage's kind that may be best; stages of one kind share the list.
     choices: Vec<Vec<Choice>>,
     /// Most layers of a chunk that each stage can hold under each choice.
     caps: Vec<Vec<u32>>,
@@ -131,28 +123,28 @@ struct Solver<'a, 'c> {
     memo: Vec<Vec<Option<Option<Work>>>>,
 }
 
-impl<'a, 'c> Solver<'a, 'c> {
-    fn new(class: &'c Class<'a>, optimizer_offload: bool, limit: Time) -> Self {
-        let (problem, d) = (class.problem, class.degrees);
+impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
+    fn new(class: &'s Class<'c, 't, 'a>, optimizer_offload: bool, limit: Time) -> Self {
+        let (problem, d) = (class.holds.problem, &class.holds.degrees);
         let shape = Shape {
             schedule: d.schedule,
             pp: d.pp,
             vpp: d.vpp,
             micro_batches: d.micro_batches(problem),
         };
-        let layers = problem.model.layers / d.vpp as u32;
+        let layers = class.holds.layers;
         Solver {
             class,
             shape,
             optimizer_offload,
             limit,
             sends: sends(problem, d.schedule),
-            crossing: class.tables.sends(d.devices_per_stage(), class.kinds),
+            crossing: class.holds.tables.sends(d.devices_per_stage(), class.kinds),
             layers,
-            uniform: class.kinds.iter().all(|&k| class.tables.kind(k).uniform()),
+            uniform: class.kinds.iter().all(|&k| class.holds.tables.kind(k).uniform()),
             choices: Vec::new(),
             caps: Vec::new(),
-            time_caps: vec![layers - (d.pp as u32 - 1); class.kinds.len()],
+            time_caps: vec![class.holds.all(); class.kinds.len()],
             memo: Vec::new(),
         }
     }
@@ -162,7 +154,7 @@ impl<'a, 'c> Solver<'a, 'c> {
         if self.continuous() > self.limit.seconds() * (1.0 + 1e-9) {
             return Outcome::Cut(Cut::Bound);
         }
-        let o = &self.class.problem.options;
+        let o = &self.class.holds.problem.options;
         let one_kind = self.class.kinds.iter().all(|&k| k == self.class.kinds[0]);
         let zero_bubble =
             matches!(self.shape.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
@@ -178,9 +170,9 @@ impl<'a, 'c> Solver<'a, 'c> {
         let mut bound = Continuous::new(self.shape);
         for (i, &kind) in self.class.kinds.iter().enumerate().rev() {
             let sends = self.own_sends(i).seconds();
-            bound.stage(self.class.tables.kind(kind).unit(), sends);
+            bound.stage(self.class.holds.tables.kind(kind).unit(), sends);
         }
-        bound.bound(f64::from(self.class.problem.model.layers))
+        bound.bound(f64::from(self.class.holds.problem.model.layers))
     }
 
     /// Time of one micro-batch that stage `i` spends in its sends to its neighbours; those between the last stage and the
@@ -200,18 +192,12 @@ impl<'a, 'c> Solver<'a, 'c> {
     }
 
     fn place(&self, i: usize, first: u32, layers: u32, choice: Choice) -> Place {
-        Place {
-            pp: self.shape.pp,
-            vpp: self.shape.vpp,
-            schedule: self.shape.schedule,
-            micro_batches: self.shape.micro_batches,
-            index: i as u64,
-            first,
-            layers,
-            recompute: choice.recompute,
-            offload: choice.offload,
-            optimizer_offload: self.optimizer_offload,
-        }
+        self.class.holds.place(i, first, layers, choice, self.optimizer_offload)
+    }
+
+    /// Layers that stage `i` may hold at most under a choice of the list.
+    fn most(&self, i: usize, choice: usize) -> u32 {
+        self.class.holds.most(self.class.kinds[i], i, choice, self.optimizer_offload)
     }
 
     /// A stage's work, or nothing when it does not fit.
@@ -262,39 +248,7 @@ impl<'a, 'c> Solver<'a, 'c> {
     }
 
     fn table(&self, i: usize) -> &Table<'a> {
-        self.class.tables.kind(self.class.kinds[i])
-    }
-
-    /// Whether the options allow a granularity.
-    fn allowed(&self, g: Granularity) -> bool {
-        let list = &self.class.problem.options.recompute;
-        list.is_empty() || list.contains(&g)
-    }
-
-    /// Every choice for chunks of at most `most` layers, each family from the fastest on.
-    ///
-    /// Activations are offloaded only without a pipeline and without recompute, as Megatron-Core allows.
-    fn all_choices(&self, most: u32) -> Vec<Choice> {
-        let plain = |recompute| Choice { recompute, offload: 0 };
-        let mut list = Vec::new();
-        if self.allowed(Granularity::None) {
-            list.push(plain(Recompute::None));
-            if self.class.problem.options.activation_offload && self.shape.pp == 1 {
-                list.extend(
-                    (1..=most).map(|offload| Choice { recompute: Recompute::None, offload }),
-                );
-            }
-        }
-        if self.allowed(Granularity::Selective) {
-            list.push(plain(Recompute::Selective));
-        }
-        if self.allowed(Granularity::Block) {
-            list.extend((1..=most).map(|layers| plain(Recompute::Block { layers })));
-        }
-        if self.allowed(Granularity::Uniform) {
-            list.extend((1..=most).map(|layers| plain(Recompute::Uniform { layers })));
-        }
-        list
+        self.class.holds.tables.kind(self.class.kinds[i])
     }
 
     /// Equal stages: the fastest choice that fits, of each family the first.
@@ -303,7 +257,13 @@ impl<'a, 'c> Solver<'a, 'c> {
         let mut best: Option<(Plan, Time)> = None;
         let mut fits_somewhere = false;
         let mut settled: Vec<(std::mem::Discriminant<Recompute>, bool)> = Vec::new();
-        for choice in self.all_choices(per_stage) {
+        let holds = self.class.holds;
+        for (n, &choice) in holds.choices.iter().enumerate() {
+            if choice.depth() > per_stage
+                || (0..self.class.kinds.len()).any(|i| self.most(i, n) < per_stage)
+            {
+                continue;
+            }
             // Within a family more recompute or offload is never faster: the first that fits is its best.
             let family = (std::mem::discriminant(&choice.recompute), choice.offload > 0);
             if settled.contains(&family) {
@@ -327,7 +287,7 @@ impl<'a, 'c> Solver<'a, 'c> {
             let limit = best.as_ref().map_or(self.limit, |(_, t)| self.limit.min(*t));
             if tail.end <= limit {
                 let plan = self.plan(&vec![(per_stage, choice); self.class.kinds.len()]);
-                let time = Step::new(self.class.tables, &plan).time;
+                let time = Step::new(self.class.holds.tables, &plan).time;
                 counters.estimates += 1;
                 if time <= self.limit && best.as_ref().is_none_or(|(_, t)| time < *t) {
                     best = Some((plan, time));
@@ -345,7 +305,7 @@ impl<'a, 'c> Solver<'a, 'c> {
     }
 
     fn plan(&self, stages: &[(u32, Choice)]) -> Plan {
-        let mut plan = self.class.degrees.clone();
+        let mut plan = self.class.holds.degrees.clone();
         plan.optimizer_offload = self.optimizer_offload;
         plan.stages = stages
             .iter()
@@ -358,19 +318,6 @@ impl<'a, 'c> Solver<'a, 'c> {
             })
             .collect();
         plan
-    }
-
-    /// Most layers that stage `i` holds under a choice, with memory and, if `timed`, within the limit.
-    fn cap(&self, i: usize, choice: Choice, timed: bool) -> u32 {
-        self.cap_by(self.extremes(i).0, i, choice, timed)
-    }
-
-    /// Tables that bound a stage's cost from below and above, wherever its layers lie.
-    fn extremes(&self, i: usize) -> (&Table<'a>, &Table<'a>) {
-        match &self.class.extremes[self.class.kinds[i]] {
-            Some((lightest, heaviest)) => (lightest, heaviest),
-            None => (self.table(i), self.table(i)),
-        }
     }
 
     /// Whether whole layers without recompute could meet the limit if memory were no matter.
@@ -395,9 +342,8 @@ impl<'a, 'c> Solver<'a, 'c> {
     /// Most layers that stage `i` passes within the limit without recompute.
     fn time_cap(&self, i: usize) -> u32 {
         let choice = Choice { recompute: Recompute::None, offload: 0 };
-        let table = self.extremes(i).0;
-        let most = self.layers - (self.shape.pp as u32 - 1);
-        largest(most, |layers| {
+        let table = self.class.holds.lightest(self.class.kinds[i]);
+        largest(self.class.holds.all(), |layers| {
             self.within(&self.work_at(table, &self.place(i, 0, layers, choice)).0)
         })
     }
@@ -407,22 +353,13 @@ impl<'a, 'c> Solver<'a, 'c> {
         (w.forward + w.backward) * self.shape.micro_batches <= self.limit
     }
 
-    fn cap_by(&self, table: &Table<'a>, i: usize, choice: Choice, timed: bool) -> u32 {
-        let most = if timed { self.time_caps[i] } else { self.layers - (self.shape.pp as u32 - 1) };
-        largest(most, |layers| {
-            let place = self.place(i, 0, layers, choice);
-            self.price(table, &place).is_some_and(|w| !timed || self.within(&w))
-        })
-    }
-
     /// Splits of any shape.
     fn uneven(&mut self, counters: &mut Counters) -> Outcome {
         if !self.fast_enough() {
             return Outcome::Cut(Cut::Bound);
         }
         let Some(labels) = self.labels(counters) else {
-            let bound = self.limit < Time::MAX && self.prepare_choices(false);
-            return Outcome::Cut(if bound { Cut::Bound } else { Cut::Memory });
+            return Outcome::Cut(if self.holds_the_model() { Cut::Bound } else { Cut::Memory });
         };
         let roots = &labels[0][0];
         let Some(root) = (0..roots.len()).min_by_key(|&n| (roots[n].tail.end, n)) else {
@@ -439,7 +376,7 @@ impl<'a, 'c> Solver<'a, 'c> {
             at = label.next;
         }
         let plan = self.plan(&stages);
-        let time = Step::new(self.class.tables, &plan).time;
+        let time = Step::new(self.class.holds.tables, &plan).time;
         counters.estimates += 1;
         Outcome::Found(Found { plan, time, bound })
     }
@@ -455,7 +392,7 @@ impl<'a, 'c> Solver<'a, 'c> {
     /// Labels by stage and by the layers before it, or nothing when the stages cannot hold the model within the limit.
     fn labels(&mut self, counters: &mut Counters) -> Option<Labels> {
         let pp = self.class.kinds.len();
-        if !self.prepare_choices(true) {
+        if !self.prepare_choices() {
             return None;
         }
         counters.bounds += 1;
@@ -478,78 +415,68 @@ impl<'a, 'c> Solver<'a, 'c> {
         Some(labels)
     }
 
-    /// Fills `choices` and `caps`; false when the stages cannot hold the model.
+    /// Whether the stages hold the model under some choice, time apart.
+    fn holds_the_model(&self) -> bool {
+        let holds = self.class.holds;
+        let kinds = self.class.kinds;
+        let enough =
+            |caps: &[u32]| caps.iter().all(|&c| c > 0) && caps.iter().sum::<u32>() >= self.layers;
+        let ceiling = |i: usize| holds.ceiling(kinds[i], i, self.optimizer_offload);
+        let mut caps: Vec<u32> = (0..kinds.len()).map(ceiling).collect();
+        if !enough(&caps) {
+            return false;
+        }
+        caps.fill(0);
+        // The deepest recompute last in each family holds most: from there on, until it is enough.
+        (0..holds.choices.len()).rev().any(|n| {
+            for (i, cap) in caps.iter_mut().enumerate() {
+                *cap = (*cap).max(self.most(i, n));
+            }
+            enough(&caps)
+        })
+    }
+
+    /// Fills `choices` and `caps`; false when the stages cannot hold the model within the limit.
     ///
-    /// A choice is left out when another of its family that is never slower holds as much on every stage.
-    fn prepare_choices(&mut self, timed: bool) -> bool {
+    /// A choice is left out when another that is never slower holds as much on every stage.
+    fn prepare_choices(&mut self) -> bool {
+        let holds = self.class.holds;
         let pp = self.class.kinds.len();
-        let most = self.layers - (pp as u32 - 1);
         self.choices = vec![Vec::new(); pp];
         self.caps = vec![Vec::new(); pp];
         let mut start = 0;
         while start < pp {
             let kind = self.class.kinds[start];
             let end = (start..pp).find(|&i| self.class.kinds[i] != kind).unwrap_or(pp);
-            // Each kept choice with the most layers a stage may hold, and those that it holds wherever they lie.
-            let mut kept: Vec<(Choice, Vec<u32>, Vec<u32>)> = Vec::new();
-            let mut largest = vec![0u32; end - start];
-            let most = if timed {
-                self.time_caps[start..end].iter().copied().max().unwrap_or(0)
-            } else {
-                most
-            };
-            for choice in self.all_choices(most) {
-                let layers = match choice.recompute {
-                    Recompute::Block { layers } | Recompute::Uniform { layers } => layers,
-                    Recompute::None | Recompute::Selective => 1,
-                };
-                // One layer more than a stage can hold may be what it can hold recomputed; beyond, a choice repeats the
-                // one before.
-                if layers > 1 + largest.iter().copied().max().unwrap_or(0) {
+            let deepest = self.time_caps[start..end].iter().copied().max().unwrap_or(0);
+            let mut kept: Vec<(usize, Vec<u32>)> = Vec::new();
+            for (n, choice) in holds.choices.iter().enumerate() {
+                if choice.depth() > deepest {
                     continue;
                 }
-                let caps: Vec<u32> = (start..end).map(|i| self.cap(i, choice, timed)).collect();
-                for (most, &cap) in largest.iter_mut().zip(&caps) {
-                    *most = (*most).max(cap);
-                }
-                // Where memory does not bind without recompute, no slower choice holds more.
-                let unbound = choice.recompute == Recompute::None
-                    && self.uniform
-                    && choice.offload == 0
-                    && (start..end).all(|i| caps[i - start] >= self.time_caps[i]);
-                if unbound {
-                    kept = vec![(choice, caps.clone(), caps)];
-                    break;
-                }
-                let same_family = |other: &Choice| {
-                    std::mem::discriminant(&other.recompute)
-                        == std::mem::discriminant(&choice.recompute)
-                        || other.recompute == Recompute::None
+                let caps: Vec<u32> =
+                    (start..end).map(|i| self.most(i, n).min(self.time_caps[i])).collect();
+                let covers = |&(other, _): &(usize, Vec<u32>)| {
+                    holds.choices[other].leads(choice)
+                        && (start..end).all(|i| {
+                            holds.sure(kind, i, other, self.optimizer_offload) >= caps[i - start]
+                        })
                 };
-                let covered = kept.iter().any(|(other, _, sure)| {
-                    same_family(other) && sure.iter().zip(&caps).all(|(a, b)| a >= b)
-                });
-                if !covered {
-                    let sure = if self.uniform {
-                        caps.clone()
-                    } else {
-                        let of = |i| self.cap_by(self.extremes(i).1, i, choice, false);
-                        (start..end).map(of).collect()
-                    };
-                    kept.push((choice, caps, sure));
+                if caps.iter().all(|&c| c == 0) || kept.iter().any(covers) {
+                    continue;
                 }
+                kept.push((n, caps));
             }
             for i in start..end {
-                self.choices[i] = kept.iter().map(|(c, _, _)| *c).collect();
-                self.caps[i] = kept.iter().map(|(_, caps, _)| caps[i - start]).collect();
+                self.choices[i] = kept.iter().map(|&(n, _)| holds.choices[n]).collect();
+                self.caps[i] = kept.iter().map(|(_, caps)| caps[i - start]).collect();
             }
             start = end;
         }
         self.memo = vec![Vec::new(); pp];
-        let sum: u64 =
-            self.caps.iter().map(|caps| u64::from(caps.iter().copied().max().unwrap_or(0))).sum();
-        let each = self.caps.iter().all(|caps| caps.iter().any(|&c| c > 0));
-        each && sum >= u64::from(self.layers)
+        let caps: Vec<u32> =
+            self.caps.iter().map(|caps| caps.iter().copied().max().unwrap_or(0)).collect();
+        caps.iter().all(|&c| c > 0) && caps.iter().sum::<u32>() >= self.layers
     }
 
     /// The work of stage `i`, remembered where it does not depend on the first layer.
@@ -617,7 +544,7 @@ impl<'a, 'c> Solver<'a, 'c> {
 
     /// Whether two stages of one kind may stand side by side, by their layers and choice.
     fn alike(&self, a: (u32, usize), b: (u32, usize)) -> bool {
-        a.1 == b.1 && (a.0 == b.0 || self.class.problem.options.uneven_layers)
+        a.1 == b.1 && (a.0 == b.0 || self.class.holds.problem.options.uneven_layers)
     }
 
     /// Estimates every split whose bound is below the best estimate.
@@ -637,7 +564,7 @@ impl<'a, 'c> Solver<'a, 'c> {
                 .map(|(i, &(layers, choice))| (layers, self.choices[i][choice]))
                 .collect();
             let plan = self.plan(&chosen);
-            let time = Step::new(self.class.tables, &plan).time;
+            let time = Step::new(self.class.holds.tables, &plan).time;
             counters.estimates += 1;
             if time < descent.ceiling {
                 descent.ceiling = time;
@@ -680,20 +607,6 @@ impl<'a, 'c> Solver<'a, 'c> {
             }
         }
     }
-}
-
-/// The largest number up to `most` for which `holds`, which must not hold again above where it fails; 0 if none.
-fn largest(most: u32, holds: impl Fn(u32) -> bool) -> u32 {
-    let (mut low, mut high) = (0, most);
-    while low < high {
-        let middle = (low + high).div_ceil(2);
-        if holds(middle) {
-            low = middle;
-        } else {
-            high = middle - 1;
-        }
-    }
-    low
 }
 
 /// A search through the splits of one class below the best estimate.

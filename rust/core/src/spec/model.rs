@@ -214,7 +214,7 @@ impl Model {
             )?;
         }
         require(
-            self.heads % self.kv_heads == 0,
+            self.heads.is_multiple_of(self.kv_heads),
             "kv_heads",
             || format!("must divide heads ({}), found {}", self.heads, self.kv_heads),
             "Grouped-query attention shares each key head between equally many query heads.",

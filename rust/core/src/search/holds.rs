@@ -1,0 +1,225 @@
+//! How many layers each stage can hold under each choice of recompute and offload: memory alone.
+//!
+//! What a stage holds depends on its kind of chip, its place and its choice, not on the other stages, so it is found
+//! once for all compositions of a schedule.
+
+use crate::estimate::stage::{Place, Table};
+use crate::estimate::Tables;
+use crate::plan::{Plan, Recompute};
+use crate::spec::problem::{Granularity, Problem};
+use std::cell::RefCell;
+
+/// A choice of recompute and offload for one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Recompute.
+    pub recompute: Recompute,
+    /// Layers of a chunk whose activations wait in host memory.
+    pub offload: u32,
+}
+
+impl Choice {
+    /// Whether `self` is never slower than `other` on the same layers, given that it stands earlier in the list.
+    pub fn leads(&self, other: &Choice) -> bool {
+        self.recompute == Recompute::None
+            || std::mem::discriminant(&self.recompute) == std::mem::discriminant(&other.recompute)
+    }
+
+    /// Layers of a chunk that it names; more than a stage has change nothing.
+    pub fn depth(&self) -> u32 {
+        match self.recompute {
+            Recompute::Block { layers } | Recompute::Uniform { layers } => layers,
+            Recompute::None | Recompute::Selective => self.offload,
+        }
+    }
+}
+
+/// The layers that stages of one degrees and schedule can hold.
+pub struct Holds<'t, 'a> {
+    /// The question.
+    pub problem: &'a Problem,
+    /// Prices of every kind that may be used.
+    pub tables: &'t Tables<'a>,
+    /// The plan without its stages.
+    pub degrees: Plan,
+    /// Every choice, each family from its fastest on.
+    pub choices: Vec<Choice>,
+    /// Layers of one chunk row, which the stages share.
+    pub layers: u32,
+    /// Where layers differ: every layer as cheap, and as dear, as any.
+    extremes: Vec<Option<(Table<'a>, Table<'a>)>>,
+    /// Remembered answers: at most by the lightest layers, and surely by the heaviest.
+    most: RefCell<Vec<Option<u32>>>,
+    sure: RefCell<Vec<Option<u32>>>,
+    ceilings: RefCell<Vec<Option<u32>>>,
+}
+
+impl<'t, 'a> Holds<'t, 'a> {
+    /// For the kinds that `tables` were built for.
+    pub fn new(
+        problem: &'a Problem,
+        tables: &'t Tables<'a>,
+        degrees: Plan,
+        wanted: impl Fn(usize) -> bool,
+    ) -> Holds<'t, 'a> {
+        let kinds = problem.cluster.groups.len();
+        let layers = problem.model.layers / degrees.vpp as u32;
+        let extremes = (0..kinds)
+            .map(|kind| {
+                let table = wanted(kind).then(|| tables.kind(kind))?;
+                (!table.uniform()).then(|| (table.lightest(), table.heaviest()))
+            })
+            .collect();
+        let choices = choices(problem, degrees.pp, (layers + 1).saturating_sub(degrees.pp as u32));
+        let answers = 2 * kinds * degrees.pp as usize * choices.len();
+        let ceilings = RefCell::new(vec![None; 2 * kinds * degrees.pp as usize]);
+        Holds {
+            problem,
+            tables,
+            degrees,
+            choices,
+            layers,
+            extremes,
+            most: RefCell::new(vec![None; answers]),
+            sure: RefCell::new(vec![None; answers]),
+            ceilings,
+        }
+    }
+
+    /// Most layers of a chunk that any stage may hold: each other stage has at least one.
+    pub fn all(&self) -> u32 {
+        (self.layers + 1).saturating_sub(self.degrees.pp as u32)
+    }
+
+    /// The kind's table with every layer as cheap as the cheapest.
+    pub fn lightest(&self, kind: usize) -> &Table<'a> {
+        self.extremes[kind].as_ref().map_or_else(|| self.tables.kind(kind), |e| &e.0)
+    }
+
+    /// Layers of a chunk that stage `index` on `kind` may hold at most, wherever they lie.
+    pub fn most(&self, kind: usize, index: usize, choice: usize, optimizer_offload: bool) -> u32 {
+        self.answer(&self.most, self.lightest(kind), kind, index, choice, optimizer_offload)
+    }
+
+    /// Layers of a chunk that stage `index` on `kind` holds in any case.
+    pub fn sure(&self, kind: usize, index: usize, choice: usize, optimizer_offload: bool) -> u32 {
+        match &self.extremes[kind] {
+            None => self.most(kind, index, choice, optimizer_offload),
+            Some((_, heaviest)) => {
+                self.answer(&self.sure, heaviest, kind, index, choice, optimizer_offload)
+            }
+        }
+    }
+
+    /// Layers of a chunk that stage `index` on `kind` holds at most under any choice.
+    pub fn ceiling(&self, kind: usize, index: usize, optimizer_offload: bool) -> u32 {
+        let row = (kind * 2 + usize::from(optimizer_offload)) * self.degrees.pp as usize + index;
+        if let Some(known) = self.ceilings.borrow()[row] {
+            return known;
+        }
+        let none = Choice { recompute: Recompute::None, offload: 0 };
+        let found = largest(self.all(), |layers| {
+            self.lightest(kind).could_fit(&self.place(index, 0, layers, none, optimizer_offload))
+        });
+        self.ceilings.borrow_mut()[row] = Some(found);
+        found
+    }
+
+    fn answer(
+        &self,
+        answers: &RefCell<Vec<Option<u32>>>,
+        table: &Table<'a>,
+        kind: usize,
+        index: usize,
+        choice: usize,
+        optimizer_offload: bool,
+    ) -> u32 {
+        let row = (kind * 2 + usize::from(optimizer_offload)) * self.degrees.pp as usize + index;
+        let slot = row * self.choices.len() + choice;
+        if let Some(known) = answers.borrow()[slot] {
+            return known;
+        }
+        let found = largest(self.all(), |layers| {
+            let place = self.place(index, 0, layers, self.choices[choice], optimizer_offload);
+            table.fits(&place)
+        });
+        answers.borrow_mut()[slot] = Some(found);
+        found
+    }
+
+    /// Where a stage stands.
+    pub fn place(
+        &self,
+        index: usize,
+        first: u32,
+        layers: u32,
+        choice: Choice,
+        optimizer_offload: bool,
+    ) -> Place {
+        Place {
+            pp: self.degrees.pp,
+            vpp: self.degrees.vpp,
+            schedule: self.degrees.schedule,
+            micro_batches: self.degrees.micro_batches(self.problem),
+            index: index as u64,
+            first,
+            layers,
+            recompute: choice.recompute,
+            offload: choice.offload,
+            optimizer_offload,
+        }
+    }
+}
+
+/// Every choice for chunks of at most `most` layers, each family from the fastest on.
+///
+/// Activations are offloaded only without a pipeline and without recompute, as Megatron-Core allows.
+fn choices(problem: &Problem, pp: u64, most: u32) -> Vec<Choice> {
+    let options = &problem.options;
+    let allowed = |g| options.recompute.is_empty() || options.recompute.contains(&g);
+    let plain = |recompute| Choice { recompute, offload: 0 };
+    let mut list = Vec::new();
+    if allowed(Granularity::None) {
+        list.push(plain(Recompute::None));
+        if options.activation_offload && pp == 1 {
+            let on_host = |offload| Choice { recompute: Recompute::None, offload };
+            list.extend((1..=most).map(on_host));
+        }
+    }
+    if allowed(Granularity::Selective) {
+        list.push(plain(Recompute::Selective));
+    }
+    if allowed(Granularity::Block) {
+        list.extend((1..=most).map(|layers| plain(Recompute::Block { layers })));
+    }
+    if allowed(Granularity::Uniform) {
+        list.extend((1..=most).map(|layers| plain(Recompute::Uniform { layers })));
+    }
+    list
+}
+
+/// The largest number up to `most` for which `holds`, which must not hold again above where it fails; 0 if none.
+pub fn largest(most: u32, holds: impl Fn(u32) -> bool) -> u32 {
+    let (mut low, mut high) = (0, most);
+    while low < high {
+        let middle = (low + high).div_ceil(2);
+        if holds(middle) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_is_found_from_both_ends() {
+        for limit in 0..=9 {
+            assert_eq!(largest(9, |n| n <= limit), limit);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+"""The README's table of errors on the published runs: writes it, or checks that it is up to date.
+
+python tests/published/errors.py           # writes
+python tests/published/errors.py --check   # fails, and prints the cure, where it is not
+"""
+
+import sys
+from pathlib import Path
+
+from autopar.runs import read_runs
+from autopar.validate import Checked, Errors, Group, Summary, check, summarise
+
+FOLDER = Path(__file__).parent
+README = FOLDER.parents[1] / "README.md"
+BEGIN, END = "<!-- errors:begin -->\n", "<!-- errors:end -->"
+COLUMNS = ("runs", "on", "step time: rows", "mean", "median", "bias", "90 %", "doubted",
+           "memory: rows", "mean", "bias")  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    """Writes or checks the table; returns the exit code."""
+    if arguments not in ([], ["--check"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    old = README.read_text("utf-8")
+    new = replaced(old, table())
+    if new == old:
+        return 0
+    if arguments:
+        print(f"{README.name} shows other errors than the estimate has now. Write them with\n"
+              f"python {Path(__file__).relative_to(README.parent)}", file=sys.stderr)  # fmt: skip
+        return 1
+    README.write_text(new, "utf-8")
+    return 0
+
+
+def replaced(text: str, block: str) -> str:
+    """Returns a text with the lines between the two markers replaced."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{README.name} lacks the line {BEGIN.strip()} or {END}.")
+    return before + begin + block + end + after
+
+
+def table() -> str:
+    """Returns the errors on every published run as Markdown."""
+    rows = _rows(FOLDER)
+    chips: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.setup is not None:
+            name = row.setup.problem.cluster.groups[0].chip.name
+            chips.setdefault(row.run.series, {})[name] = None
+    summary = summarise(rows)
+    lines = [COLUMNS, ("---", "---", *["---:"] * (len(COLUMNS) - 2))]
+    lines += [_line(group, ", ".join(chips[group.name])) for group in summary.groups]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    alone = summarise(_rows(FOLDER / "single_node"))
+    return f"{text}\n\n{_notes(summary)}\n\n{_alone(alone)}\n"
+
+
+def _rows(folder: Path) -> list[Checked]:
+    return check(run for file in sorted(folder.glob("*.csv")) for run in read_runs(file))
+
+
+def _line(group: Group, chips: str) -> tuple[str, ...]:
+    link = f"[{group.name}](tests/published/{group.name}.csv)"
+    time, memory = _shares(group.time), _shares(group.memory)
+    doubted = _shares(group.time_suspect)
+    apart = f"{doubted[0]}: {doubted[1]}" if doubted[0] else ""
+    return (link, chips, *time, apart, memory[0], memory[1], memory[3])
+
+
+def _shares(errors: Errors | None) -> tuple[str, str, str, str, str]:
+    if errors is None:
+        return ("",) * 5
+    shares = (errors.mean, errors.median, errors.bias, errors.p90)
+    mean, median, bias, p90 = (f"{100 * share:.1f}" for share in shares)
+    return str(errors.rows), mean, median, bias, p90
+
+
+def _notes(summary: Summary) -> str:
+    time, memory = _shares(summary.time), _shares(summary.memory)
+    return (
+        "Errors in per cent of the measured; as stated and assumed settings together, doubted rows"
+        " apart.\n"
+        f"Mean over the sources: {_percent(summary.mean_over_sources)} in step time,"
+        f" {_percent(summary.mean_memory_over_sources)} in memory. Over all rows: {time[1]}"
+        f" ({time[0]} rows) and {memory[1]} ({memory[0]} rows).\n{_ranks(summary)}"
+    )
+
+
+def _alone(summary: Summary) -> str:
+    time = _shares(summary.time)
+    return (
+        f"On {time[0]} runs of one node ([vtrain](tests/published/single_node/vtrain-single.csv)):"
+        f" mean {time[1]}, median {time[2]}, bias {time[3]}.\n{_ranks(summary)}"
+    )
+
+
+def _ranks(summary: Summary) -> str:
+    if summary.tau is None:
+        return ""
+    return (
+        f"In {len(summary.rankings)} series of plans that differ in their degrees alone, Kendall's"
+        f" rank correlation is {summary.tau:.2f}\non average; the plan predicted fastest was"
+        f" {_percent(summary.regret)} % slower than the fastest."
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,684 @@
+"""Measured runs: how a row is read, what it is taken to be, and how errors are scored."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from autopar import _core, catalog, validate, wire
+from autopar.errors import SpecError
+from autopar.report import Convention, Counted, Rate, Recompute, Work
+from autopar.runs import BadRow, Run, parse_runs, read_runs
+from autopar.setups import setup
+from autopar.shelf import Shelf, chip_as_written, framework, network
+from autopar.validate import Checked, kendall_tau, summarise
+from conftest import Command
+
+PUBLISHED = Path(__file__).parent / "published"
+
+# Llama2-7B on eight A100: every setting stated.
+STATED = {
+    "id": "mine-1",
+    "model": "llama2-7b",
+    "layers": "32",
+    "hidden": "4096",
+    "ffn_hidden": "11008",
+    "heads": "32",
+    "kv_heads": "32",
+    "vocab": "32000",
+    "gated_mlp": "1",
+    "seq_len": "4096",
+    "gbs": "64",
+    "chip": "A100-80GB",
+    "gpus": "8",
+    "dp": "4",
+    "tp": "2",
+    "sp": "1",
+    "pp": "1",
+    "vpp": "1",
+    "cp": "1",
+    "mbs": "1",
+    "recompute": "none",
+    "zero": "1",
+    "precision": "bf16",
+    "attention": "flash",
+    "framework": "megatron-core",
+    "iter_time_s": "10",
+}
+
+
+@pytest.fixture(scope="session")
+def shelf() -> Shelf:
+    return Shelf()
+
+
+def table(*rows: dict[str, str]) -> bytes:
+    """Returns rows as a CSV text; a cell that a row lacks is empty."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [columns, *([row.get(key, "") for key in columns] for row in rows)]
+    return "\n".join(",".join(f'"{cell}"' for cell in line) for line in lines).encode()
+
+
+def run_of(**changes: str) -> Run:
+    """Returns the stated run with other cells."""
+    [run] = parse_runs(table(STATED | changes), "runs.csv")
+    assert isinstance(run, Run)
+    return run
+
+
+def checked(*changes: dict[str, str]) -> list[Checked]:
+    return validate.check(parse_runs(table(*(STATED | change for change in changes)), "runs.csv"))
+
+
+# --- Reading
+
+
+def test_an_empty_cell_is_unknown_and_an_unknown_column_is_kept() -> None:
+    run = run_of(vpp="", colour="red", offload_fraction="0.5", sp="true")
+    assert run.vpp is None
+    assert run.sp is True
+    assert run.offload_fraction == 0.5
+    assert run.extra == {"colour": "red"}
+
+
+def test_a_series_is_the_id_up_to_its_first_hyphen_unless_a_column_says_otherwise() -> None:
+    assert run_of().series == "mine"
+    assert run_of(series="ours").series == "ours"
+    assert run_of(id="").id == "row-1"
+
+
+def test_lines_above_the_header_may_be_comments() -> None:
+    [run] = parse_runs(b"# measured at home\n# twice\n" + table(STATED), "runs.csv")
+    assert isinstance(run, Run)
+    assert run.layers == 32
+
+
+@pytest.mark.parametrize(
+    ("key", "cell"),
+    [
+        ("tp", "two"),
+        ("tp", "2.5"),
+        ("tp", "-2"),
+        ("iter_time_s", "nan"),
+        ("iter_time_s", "inf"),
+        ("sp", "maybe"),
+        ("gpus", "1e99"),
+    ],
+)
+def test_a_row_with_a_cell_that_cannot_be_read_is_skipped_alone(key: str, cell: str) -> None:
+    bad, good = checked({key: cell}, {})
+    assert isinstance(bad.run, BadRow)
+    assert bad.skipped is not None
+    assert bad.skipped.startswith(f"{key}: must be")
+    assert cell in bad.skipped
+    assert good.skipped is None
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"\xff\xfe", "not UTF-8"),
+        (b"# only a comment", "without a header"),
+        (b"a,b\n1,2", "no column of a run"),
+        (b"tp,tp\n1,2", 'two columns named "tp"'),
+        (b"id,tp\nx,1,2", "3 cells in a table of 2 columns"),
+        (b'id,tp\n"x,1', "not CSV"),
+    ],
+)
+def test_a_file_that_is_no_table_of_runs_is_refused(data: bytes, what: str) -> None:
+    with pytest.raises(SpecError, match=r"^runs\.csv") as refused:
+        parse_runs(data, "runs.csv")
+    assert what in refused.value.what
+
+
+@pytest.mark.parametrize(
+    ("cells", "month"),
+    [
+        ({"date": "2023-04-01"}, "2023-04"),
+        ({"source": "a table (arXiv:2104.04473)"}, "2021-04"),
+        ({"source": "README, Sep 2020, table 2"}, "2020-09"),
+        ({"source": "a talk of 2022"}, "2022-01"),
+        ({"source": "somewhere"}, ""),
+    ],
+)
+def test_the_month_of_a_run_is_its_date_or_that_of_its_paper(
+    cells: dict[str, str], month: str
+) -> None:
+    assert run_of(**cells).month == month
+
+
+# --- Units
+
+
+def test_memory_in_gb_and_in_gib_are_told_apart() -> None:
+    # 64.42450944e9 bytes are 60 x 2^30.
+    kept = {"mem_kind": "allocated"}
+    decimal, binary = checked(
+        {"mem_gb_per_gpu": "64.42450944", "mem_unit": "GB", **kept},
+        {"mem_gb_per_gpu": "60", "mem_unit": "GiB", **kept},
+    )
+    assert decimal.measured_mem_gib == pytest.approx(60, abs=1e-12)
+    assert binary.measured_mem_gib == 60
+
+
+def test_allocated_memory_is_held_against_what_the_allocator_hands_out() -> None:
+    inside, outside = checked(
+        {"mem_gb_per_gpu": "60", "mem_kind": "allocated"},
+        {"mem_gb_per_gpu": "60", "mem_kind": "smi"},
+    )
+    cost = inside.estimate
+    assert cost is not None
+    [stage] = cost.stages
+    assert inside.predicted_mem_gib == stage.allocated_bytes / 2**30
+    assert outside.predicted_mem_gib == stage.memory_bytes / 2**30
+
+
+@pytest.mark.parametrize(
+    ("cells", "seconds"),
+    [
+        # 64 sequences of 4096 tokens over 8 devices.
+        ({"tokens_per_s_per_gpu": "4096"}, 64 * 4096 / (8 * 4096)),
+        # 6 x (6,738,415,616 parameters - 32000 x 4096 of the embedding) a token.
+        (
+            {"model_tflops_per_gpu": "100", "flops_convention": "6n"},
+            6 * (6_738_415_616 - 32_000 * 4096) * 64 * 4096 / (8 * 100e12),
+        ),
+    ],
+)
+def test_a_rate_gives_the_time_of_a_step(cells: dict[str, str], seconds: float) -> None:
+    [row] = checked({"iter_time_s": "", **cells})
+    assert row.measured_step_s == pytest.approx(seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        Rate(unit="step_s", value=1.0),
+        Rate(unit="tokens_per_s_per_device", value=1.0),
+        *(
+            Rate(unit=unit, value=1.0, convention=Convention(work=work, attention=attention))
+            for unit in ("tflops_per_device", "mfu")
+            for work in get_args(Work)
+            for attention in get_args(Counted)
+        ),
+    ],
+)
+def test_a_rate_is_spelled_alike_on_both_sides(rate: Rate) -> None:
+    assert json.loads(_core.canonical("rate", wire.dumps(rate))) == wire.write(rate)
+
+
+def test_a_share_of_the_peak_counts_by_its_convention() -> None:
+    # A100: 312 TFLOP/s. 45 and 0.45 are the same share; full recompute is one pass of four more.
+    rate = {"iter_time_s": "", "flops_convention": "model_full_attention"}
+    share, percent, rate_of_it, hardware = checked(
+        {"mfu": "0.45", **rate},
+        {"mfu": "45", **rate},
+        {"model_tflops_per_gpu": str(0.45 * 312), **rate},
+        {"mfu": "0.45", **rate, "flops_convention": "hardware_full_attention", "recompute": "full"},
+    )
+    assert share.measured_step_s is not None
+    assert percent.measured_step_s == share.measured_step_s
+    assert rate_of_it.measured_step_s == pytest.approx(share.measured_step_s)
+    assert hardware.measured_step_s is not None
+    # The head's three passes are not run again: a little less than 4/3.
+    assert 1.31 < hardware.measured_step_s / share.measured_step_s < 4 / 3
+
+
+# --- What a row is taken to be
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("A100", "a100_80"),
+        ("A100-40GB", "a100_40"),
+        ("NVIDIA A100-SXM4-40GB (DGX A100)", "a100_40"),
+        ("A100 (40GB)", "a100_40"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("H100-96GB (HBM2e, 500W)", "h100_96_500w"),
+        ("910B", "ascend_910b"),
+        ("Ascend 910B2", "ascend_910b2"),
+        ("V100-32GB (DGX-2)", "v100"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("Gaudi 2", "gaudi2"),
+        ("TPU v5e", "tpu_v5e"),
+    ],
+)
+def test_chips_are_found_as_people_write_them(text: str, name: str) -> None:
+    assert chip_as_written(text) == catalog.chip(name).chip
+
+
+def test_a_chip_of_another_memory_has_that_memory() -> None:
+    usual = catalog.chip("v100").chip
+    assert chip_as_written("Tesla V100-SXM2-16GB") == replace(usual, memory_gib=16.0)
+
+
+def test_a_chip_that_nobody_knows_names_the_nearest() -> None:
+    [row] = checked({"chip": "H101"})
+    assert row.skipped is not None
+    assert 'no chip named "H101"' in row.skipped
+    assert "h100" in row.skipped
+
+
+@pytest.mark.parametrize(
+    ("text", "cards", "gbit"),
+    [
+        ("8x200Gb HDR IB (Selene)", 8, 200),
+        ("4 x 100 Gb Omni-Path", 4, 100),
+        ("800Gb/s per node (config)", 8, 100),
+        ("1600Gb RoCE/node", 8, 200),
+        ("3.2Tbps EFA", 8, 400),
+        ("50Gb Ethernet (4x g4dn.12xlarge)", 1, 50),
+        ("200Gb IB", 8, 200),
+        ("25GB/s per GPU", 8, 200),
+        ("single node", 8, 200),
+        ("Slingshot-11", 8, 200),
+        ("", 8, 200),
+    ],
+)
+def test_a_network_is_read_from_its_words(text: str, cards: int, gbit: float) -> None:
+    usual = catalog.chip("a100").chip.network
+    assert (usual.nics_per_node, usual.nic_gbit_per_s) == (8, 200)
+    assert network(text, usual) == replace(usual, nics_per_node=cards, nic_gbit_per_s=gbit)
+
+
+def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
+    chip = setup(run_of(gpus_per_node="4"), shelf).problem.cluster.groups[0].chip
+    assert (chip.devices_per_node, chip.link_domain, chip.network.nics_per_node) == (4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("cells", "name"),
+    [
+        ({"framework": "Megatron-LM", "date": "2020-09"}, "megatron-2020"),
+        ({"framework": "Megatron-LM", "date": "2021-04"}, "megatron-2021"),
+        ({"framework": "Megatron-LM", "date": "2022-05"}, "megatron-2022"),
+        ({"framework": "Megatron-LM", "date": "2025-01"}, "megatron-core"),
+        ({"framework": "Megatron-LM"}, "megatron-core"),
+        ({"framework": "Megatron-LM", "date": "2018-01"}, "megatron-2020"),
+        ({"framework": "Megatron-DeepSpeed", "precision": "fp16"}, "megatron-deepspeed"),
+        ({"framework": "Megatron-DeepSpeed", "precision": "bf16"}, "megatron-deepspeed-bf16"),
+        ({"framework": "torchtitan FSDP2", "notes": "eager"}, "torchtitan-eager"),
+        ({"framework": "torchtitan FSDP2", "notes": "compiled"}, "torchtitan"),
+        ({"framework": "NeMo/Megatron-Core"}, "nemo"),
+        ({"framework": "ModelLink (MindSpeed-LLM) Mcore"}, "mindspeed"),
+    ],
+)
+def test_a_framework_is_that_of_its_words_and_time(
+    cells: dict[str, str], name: str, shelf: Shelf
+) -> None:
+    entry, named = framework(run_of(**cells), shelf)
+    assert (entry.framework.name, named) == (name, True)
+
+
+def test_a_framework_that_nobody_knows_is_assumed_and_said_to_be(shelf: Shelf) -> None:
+    known = setup(run_of(framework="our own"), shelf)
+    assert known.problem.framework.name == "megatron-core"
+    assert known.assumed == ("framework=megatron-core",)
+    assert setup(run_of(framework="our own", zero="fsdp"), shelf).problem.framework.name == "fsdp"
+
+
+def test_a_stated_run_assumes_nothing(shelf: Shelf) -> None:
+    known = setup(run_of(), shelf)
+    assert known.assumed == ()
+    assert known.open == ()
+    assert known.problem.model == replace(
+        catalog.model("llama2-7b").model, name="llama2-7b", max_positions=4096
+    )
+
+
+def test_a_row_may_name_a_model_and_leave_its_shape_out(shelf: Shelf) -> None:
+    shape = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "gated_mlp")
+    known = setup(run_of(model="mixtral-8x7b", ep="2", **dict.fromkeys(shape, "")), shelf)
+    assert known.problem.model.moe == catalog.model("mixtral-8x7b").model.moe
+
+
+def test_a_mixture_of_which_the_row_gives_the_width_of_an_expert(shelf: Shelf) -> None:
+    # Qwen2-57B-A14B: 64 experts of width 2560, and shared ones that only the catalog knows.
+    cells = {"model": "Qwen2-57B-A14B", "layers": "28", "hidden": "3584", "ffn_hidden": "2560"}
+    more = {"heads": "28", "kv_heads": "4", "vocab": "151936", "experts": "64", "topk": "8"}
+    model = setup(run_of(**cells, **more, ep="4"), shelf).problem.model
+    assert model.moe == catalog.model("qwen2-57b-a14b").model.moe
+    assert model.ffn_hidden == catalog.model("qwen2-57b-a14b").model.ffn_hidden
+
+
+def test_a_mixture_that_the_catalog_lacks_has_experts_of_the_row_s_width(shelf: Shelf) -> None:
+    cells = {"model": "home-made", "experts": "16", "topk": "2", "ffn_hidden": "1024", "ep": "4"}
+    moe = setup(run_of(**cells), shelf).problem.model.moe
+    assert moe is not None
+    assert (moe.experts, moe.topk, moe.expert_ffn, moe.shared_ffn) == (16, 2, 1024, 0)
+
+
+def test_a_shortened_model_keeps_the_details_of_the_whole_one(shelf: Shelf) -> None:
+    whole = catalog.model("deepseek-v2").model
+    cells = {"model": "DeepSeek-V2 with 4 layers", "layers": "4", "dense_layers": "1"}
+    shape = {key: str(getattr(whole, key)) for key in ("hidden", "ffn_hidden", "heads", "kv_heads")}
+    mixture = {"vocab": str(whole.vocab), "experts": "160", "topk": "6", "ep": "4"}
+    model = setup(run_of(**cells, **shape, **mixture), shelf).problem.model
+    assert whole.moe is not None
+    assert (model.layers, model.mla, model.head_dim) == (4, whole.mla, whole.head_dim)
+    assert model.moe == replace(whole.moe, first_dense=1)
+
+
+def test_a_plain_model_without_kin_is_that_of_gpt2(shelf: Shelf) -> None:
+    known = setup(run_of(model="ours", gated_mlp="0", vocab=""), shelf)
+    model = known.problem.model
+    assert (model.norm, model.position, model.position_rows) == ("layernorm", "learned", 4096)
+    assert (model.activation, model.mlp_bias, model.tied_embeddings) == ("gelu", True, True)
+    assert known.assumed == ("vocab=50257",)
+
+
+@pytest.mark.parametrize(
+    ("cells", "layers"),
+    [
+        ({"pp": "4"}, (8, 8, 8, 8)),
+        ({"pp": "4", "layers_per_stage": "5-9-9-9"}, (5, 9, 9, 9)),
+        # Embedding and head counted as a layer each.
+        ({"pp": "4", "layers_per_stage": "7-9-9-9"}, (6, 9, 9, 8)),
+        # Three entries before the layers and three behind: 38 for 32.
+        ({"pp": "2", "notes": "layer boundaries [0, 18, 38]"}, (15, 17)),
+        ({"pp": "4", "notes": "num-layer-list 7,8,8,9"}, (7, 8, 8, 9)),
+        # 30 layers, embedding and head share eight stages equally.
+        ({"pp": "8", "layers": "30", "dp": "1", "tp": "1"}, (3, 4, 4, 4, 4, 4, 4, 3)),
+        ({"pp": "4", "notes": "last stage has 2 blocks"}, (8, 8, 8, 8)),
+        ({"pp": "4", "layers": "31", "notes": "last stage has 1 block"}, (10, 10, 10, 1)),
+        ({"pp": "4", "layers": "33"}, (9, 8, 8, 8)),
+    ],
+)
+def test_the_layers_of_each_stage(
+    cells: dict[str, str], layers: tuple[int, ...], shelf: Shelf
+) -> None:
+    degrees = {"dp": str(8 // int(cells["pp"])), "tp": "1", "sp": "0"}
+    plan = setup(run_of(**degrees | cells), shelf).plan
+    assert tuple(stage.layers for stage in plan.stages) == layers
+
+
+@pytest.mark.parametrize(
+    ("text", "recompute"),
+    [
+        ("none", Recompute()),
+        ("full", Recompute("uniform", 1)),
+        ("1", Recompute("uniform", 1)),
+        ("selective", Recompute("selective")),
+        ("core attention", Recompute("selective")),
+        ("block 4", Recompute("block", 4)),
+        ("block/40", Recompute("block", 32)),
+        ("uniform/2", Recompute("uniform", 2)),
+        ("selective (every 2nd layer)", Recompute("block", 16)),
+        ("25 %", Recompute("block", 8)),
+        ("8 of 32 layers", Recompute("block", 8)),
+    ],
+)
+def test_recompute_is_read_from_its_words(text: str, recompute: Recompute, shelf: Shelf) -> None:
+    known = setup(run_of(recompute=text), shelf)
+    assert known.plan.stages[0].recompute == recompute
+    assert known.open == ()
+
+
+def test_what_selective_means_is_the_framework_s_choice(shelf: Shelf) -> None:
+    known = setup(run_of(recompute="selective", framework="torchtitan"), shelf)
+    assert known.plan.stages[0].recompute == Recompute("block", 16)
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"seq_len": ""}, "seq_len: missing"),
+        ({"gbs": ""}, "gbs: missing"),
+        ({"chip": ""}, "chip: missing"),
+        ({"dp": "", "tp": "", "pp": ""}, "dp, tp, pp: missing"),
+        ({"dp": "", "tp": "3"}, "dp: missing, and tp x pp x cp = 3 does not divide"),
+        ({"gpus": "16"}, "gpus: 16, where the degrees multiply to 8"),
+        ({"layers": "", "model": "ours"}, "layers: missing"),
+        ({"precision": "int8"}, "precision: no estimate"),
+        ({"recompute": "a little"}, "recompute: no estimate"),
+        ({"layers_per_stage": "16-17"}, "layers_per_stage: 33 layers in 2 stages"),
+        ({"mbs": "3"}, "plan: mbs x dp = 12 does not divide the batch 64"),
+        ({"iter_time_s": ""}, "nothing was measured"),
+        ({"notes": "a micro-benchmark"}, "notes: part of a model timed alone"),
+        ({"mem_gb_per_gpu": "60", "mem_unit": "pounds"}, "mem_unit: must be GiB or GB"),
+        (
+            {"iter_time_s": "", "mfu": "0.4", "flops_convention": "fast"},
+            "flops_convention: no convention is called",
+        ),
+        (
+            {"pp": "4", "tp": "1", "sp": "", "dp": "2", "layers": "31", "vpp": "",
+             "schedule": "interleaved"},
+            "vpp: missing, and no number of chunks divides",
+        ),
+    ],
+)  # fmt: skip
+def test_a_row_that_cannot_be_expressed_is_skipped_with_its_reason(
+    cells: dict[str, str], reason: str
+) -> None:
+    [row] = checked(cells)
+    assert row.skipped is not None
+    assert row.skipped.startswith(reason)
+    assert row.predicted_step_s is None or not cells["iter_time_s"]
+
+
+def test_what_a_row_leaves_open_is_the_fastest_that_fits() -> None:
+    opened, *stated = checked(
+        {"mbs": "", "recompute": ""},
+        *(
+            {"mbs": str(mbs), "recompute": recompute}
+            for mbs in (1, 2, 4, 8, 16)
+            for recompute in ("none", "selective", "full")
+        ),
+    )
+    assert opened.setup is not None
+    assert opened.setup.open == ("mbs", "recompute")
+    fits = [
+        row.predicted_step_s
+        for row in stated
+        if row.estimate and not row.estimate.violations and row.predicted_step_s
+    ]
+    assert 0 < len(fits) < len(stated)
+    assert opened.predicted_step_s == min(fits)
+
+
+def test_an_open_setting_is_the_framework_s_habit_where_it_has_one(shelf: Shelf) -> None:
+    cells = {"pp": "4", "dp": "2", "tp": "1", "sp": "0", "vpp": "", "framework": "torchtitan"}
+    known = setup(run_of(**cells), shelf)
+    assert known.plan.vpp == 1
+    assert known.open == ("vpp",)
+
+
+def test_offloaded_activations_are_whole_layers(shelf: Shelf) -> None:
+    # 0.3 of 32 layers.
+    assert setup(run_of(offload_fraction="0.3"), shelf).plan.stages[0].offload == 10
+
+
+def test_a_shard_group_may_lie_inside_a_node(shelf: Shelf) -> None:
+    wide = {"gpus": "32", "dp": "32", "tp": "1", "sp": "0"}
+    notes = "optimizer sharded over 4 GPUs inside a node"
+    assert setup(run_of(**wide), shelf).plan.shard_group == 32
+    assert setup(run_of(**wide, notes=notes), shelf).plan.shard_group == 4
+    assert setup(run_of(**wide | {"zero": "hsdp"}), shelf).plan.shard_group == 8
+
+
+def test_a_run_without_degrees_is_data_parallel_where_it_is_sharded_so(shelf: Shelf) -> None:
+    degrees = dict.fromkeys(("dp", "tp", "pp", "cp", "sp", "vpp"), "")
+    known = setup(run_of(**degrees | {"zero": "fsdp"}), shelf)
+    assert (known.plan.dp, known.plan.zero, known.assumed) == (8, 3, ("dp=8",))
+
+
+def test_one_rank_shards_nothing(shelf: Shelf) -> None:
+    plan = setup(run_of(gpus="2", dp="1"), shelf).plan
+    assert (plan.zero, plan.shard_group) == (0, 1)
+
+
+# --- Scores
+
+
+def with_errors(*shares: float, **cells: str) -> list[Checked]:
+    """Returns rows whose predicted time is off by given shares of the measured."""
+    rows = []
+    for number, share in enumerate(shares):
+        [row] = checked({"id": f"mine-{number}", **cells})
+        rows.append(replace(row, measured_step_s=1.0, predicted_step_s=1.0 + share))
+    return rows
+
+
+def test_errors_are_shares_of_the_measured_time() -> None:
+    # |e|: 0.1 0.2 0.3 0.4 -> mean 0.25, median 0.25; sum 0.1 - 0.2 + 0.3 - 0.4 = -0.2, over 4.
+    # Nine of ten of four rows is all of them.
+    errors = summarise(with_errors(0.1, -0.2, 0.3, -0.4)).time
+    assert errors is not None
+    assert errors.rows == 4
+    assert errors.mean == pytest.approx(0.25)
+    assert errors.median == pytest.approx(0.25)
+    assert errors.bias == pytest.approx(-0.05)
+    assert errors.p90 == pytest.approx(0.4)
+
+
+def test_nine_of_ten_rows_do_not_exceed_the_ninetieth_percentile() -> None:
+    errors = summarise(with_errors(*(number / 100 for number in range(1, 11)))).time
+    assert errors is not None
+    assert errors.p90 == pytest.approx(0.09)
+    assert errors.median == pytest.approx(0.055)
+
+
+def test_the_mean_over_sources_weighs_each_source_once() -> None:
+    # One source with one row of 0.3, one with three of 0.1: 0.2, where the rows' mean is 0.15.
+    summary = summarise(
+        [*with_errors(0.3, series="one"), *with_errors(0.1, 0.1, -0.1, series="three")]
+    )
+    assert summary.mean_over_sources == pytest.approx(0.2)
+    assert summary.time is not None
+    assert summary.time.mean == pytest.approx(0.15)
+
+
+def test_doubted_and_assumed_rows_are_scored_apart() -> None:
+    doubted = with_errors(0.5, notes="SUSPECT: the clock was wrong")
+    assumed = with_errors(0.3, recompute="")
+    [group] = summarise([*with_errors(0.1), *doubted, *assumed]).groups
+    assert group.rows == 3
+    assert group.suspect == 1
+    found = [group.time, group.time_stated, group.time_assumed, group.time_suspect]
+    assert [errors and round(errors.mean, 9) for errors in found] == [0.2, 0.1, 0.3, 0.5]
+
+
+def test_skipped_rows_are_counted_by_reason() -> None:
+    [group] = summarise(checked({}, {"gbs": ""}, {"gbs": ""}, {"seq_len": ""})).groups
+    assert group.skipped == {"gbs: missing": 2, "seq_len: missing": 1}
+
+
+def test_rows_may_be_grouped_by_chip_or_model() -> None:
+    rows = checked({}, {"chip": "H800-80GB"}, {"model": "LLaMA2-7B"})
+    assert [g.name for g in summarise(rows, "chip").groups] == ["A100-80GB", "H800-80GB"]
+    assert [g.name for g in summarise(rows, "model").groups] == ["llama2-7b", "LLaMA2-7B"]
+
+
+def test_kendall_s_tau_counts_pairs() -> None:
+    # Predicted 1 2 3 4 5, measured 2 1 3 5 4: of ten pairs two are swapped: (8 - 2) / 10.
+    assert kendall_tau([1, 2, 3, 4, 5], [2, 1, 3, 5, 4]) == pytest.approx(0.6)
+    assert kendall_tau([1, 2, 3], [3, 2, 1]) == -1
+    # Of three pairs one is tied on one side: 2 / sqrt(3 x 2).
+    assert kendall_tau([1, 2, 3], [1, 1, 2]) == pytest.approx(2 / 6**0.5)
+    assert kendall_tau([1, 1], [1, 2]) == 0
+
+
+def test_plans_that_differ_in_degrees_alone_are_a_series() -> None:
+    plans = [("8", "1"), ("4", "2"), ("2", "4"), ("1", "8")]
+    cells = [{"dp": dp, "tp": tp, "sp": str(int(tp != "1")), "zero": "0"} for dp, tp in plans]
+    rows = checked(*cells, {**cells[1], "mbs": "2"}, {**cells[0], "seq_len": "2048"})
+    # Predicted fastest is the third; the second was.
+    predicted = (5.0, 3.0, 2.0, 4.0, 6.0, 1.0)
+    measured = (5.0, 2.0, 3.0, 4.0, 6.0, 1.0)
+    rows = [
+        replace(row, predicted_step_s=p, measured_step_s=m)
+        for row, p, m in zip(rows, predicted, measured, strict=True)
+    ]
+    [ranking] = summarise(rows).rankings
+    assert ranking.plans == 5
+    assert ranking.tau == pytest.approx(0.8)  # one of ten pairs is swapped
+    assert ranking.regret == pytest.approx(0.5)
+    assert summarise(rows[:4]).rankings == ()
+    # A plan that was measured twice is still one plan.
+    assert summarise([*rows, rows[0]]).rankings[0].plans == 5
+
+
+def test_runs_out_of_memory_are_held_against_what_fits() -> None:
+    # Llama2-7B without sharding needs 18 bytes a parameter, 113 GiB on one device of 80.
+    alone = {"dp": "8", "tp": "1", "sp": "0", "zero": "0", "iter_time_s": ""}
+    rows = checked(
+        {"id": "a-ran"},
+        {"id": "a-refused", **alone, "iter_time_s": "9"},
+        {"id": "a-out", **alone, "notes": "OOM"},
+        {"id": "a-wrong", "notes": "OOM", "iter_time_s": ""},
+    )
+    fit = summarise(rows).fit
+    assert (fit.ran_and_fits, fit.failed_and_refused) == (1, 1)
+    assert fit.ran_but_refused == ("a-refused",)
+    assert fit.failed_but_fits == ("a-wrong",)
+
+
+def test_a_run_at_the_limit_of_memory_is_not_judged() -> None:
+    whole = catalog.chip("a100").chip.memory_gib
+    [row] = checked({"mem_gb_per_gpu": str(0.96 * whole), "mem_kind": "smi"})
+    fit = summarise([row]).fit
+    assert fit.at_limit == ("mine-1",)
+    assert fit.ran_and_fits == 0
+
+
+# --- The command
+
+
+def test_the_command_prints_a_table_and_writes_every_row(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_bytes(table(STATED | {"colour": "red"}, STATED | {"gbs": ""}))
+    done = command("validate", "runs.csv", "--json", "out.json")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[1].split()[:3] == ["mine", "2", "1"]
+    assert "Skipped of mine: 1 (gbs: missing)." in done.out
+    written: dict[str, Any] = json.loads((tmp_path / "out.json").read_text("utf-8"))
+    first, second = written["rows"]
+    assert (first["id"], first["measured_step_s"], first["skipped"]) == ("mine-1", 10, None)
+    assert first["predicted_step_s"] > 0
+    assert first["assumed"] == []
+    assert first["extra"] == {"colour": "red"}
+    assert second["skipped"] == "gbs: missing"
+    assert written["summary"]["groups"][0]["time"]["rows"] == 1
+
+
+def test_the_command_overwrites_only_when_told(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_bytes(table(STATED))
+    (tmp_path / "out.json").write_text("mine")
+    refused = command("validate", "runs.csv", "--json", "out.json")
+    assert refused.code == 2
+    assert (tmp_path / "out.json").read_text() == "mine"
+    assert command("validate", "runs.csv", "--json", "out.json", "--force").code == 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["none.csv"], ["runs.csv", "--by", "colour"]])
+def test_wrong_arguments_are_one_line(
+    arguments: list[str], command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "runs.csv").write_bytes(table(STATED))
+    refused = command("validate", *arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert len(refused.err.splitlines()) == 1
+
+
+def test_a_file_without_a_row_to_score_says_so(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_bytes(table(STATED | {"gbs": ""}))
+    done = command("validate", "runs.csv")
+    assert done.code == 0
+    assert "all rows" in done.out
+
+
+# --- The published runs
+
+
+@pytest.mark.parametrize("file", sorted(PUBLISHED.rglob("*.csv")), ids=lambda file: file.stem)
+def test_published_runs_are_estimated_or_skipped_for_a_known_reason(file: Path) -> None:
+    text = file.read_text("utf-8")
+    assert text.startswith("# ")
+    rows = validate.check(read_runs(file))
+    assert {row.run.series for row in rows} == {file.stem}
+    assert len({row.run.id for row in rows}) == len(rows)
+    known = ("notes: part of a model", "seq_len: missing", "layers_per_stage: 26", "vpp: missing")
+    assert [row.skipped for row in rows if row.skipped and not row.skipped.startswith(known)] == []
+    assert sum(row.skipped is None for row in rows) >= 0.6 * len(rows)
