@@ -23,7 +23,8 @@ RUST_ORDER = """
     estimate::flops estimate::collective estimate::compute estimate::shard
     estimate::layer estimate::block estimate::memory estimate::pipeline estimate::replica
     estimate::stage estimate
-    search::watch search::report search::space search::bound search::stages search::enumerate
+    search::watch search::report search::space search::bound search::holds search::stages
+    search::enumerate
     search::nearest search
     wire lib
 """.split()

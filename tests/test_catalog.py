@@ -178,7 +178,7 @@ def test_a_pair_in_a_mesh_has_one_wire(name: str) -> None:
 def test_every_figure_has_a_source_and_every_group_a_confidence(name: str) -> None:
     entry = catalog.chip(name)
     groups = {"compute", "memory", "link", "network"}
-    assert set(entry.source) == groups | {"host", "gemm", "attention"}
+    assert set(entry.source) == groups | {"host", "gemm", "attention", "speed_spread"}
     assert set(entry.confidence) == groups
     assert set(entry.confidence.values()) <= {"A", "B", "C"}
     assert entry.vendor

@@ -8,7 +8,7 @@ use crate::spec::workload::Precision;
 use crate::units::Bytes;
 
 /// Prices one layer.
-pub(super) fn price(pricer: &Pricer<'_>, kind: LayerKind) -> Layer {
+pub fn price(pricer: &Pricer<'_>, kind: LayerKind) -> Layer {
     let mut block = Block::new(pricer);
     block.attention(kind);
     match (&pricer.model.moe, kind.moe) {

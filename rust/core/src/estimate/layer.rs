@@ -6,13 +6,12 @@
 //! (arXiv:2205.05198, section 4), operator by operator, generalised to gated MLPs, grouped queries, latent
 //! attention and experts; its 34 sbh + 5 as^2b comes out for a GPT layer (see the tests).
 
-use super::block;
 use super::collective::Fabric;
 use super::compute::Device;
 use super::compute::Gemm;
-use super::shard::{End, Layer, LayerCost, Shard, Split};
+use super::shard::{End, LayerCost, Shard, Split};
 use crate::spec::framework::{Framework, TensorOverlap};
-use crate::spec::model::{LayerKind, Model, Position};
+use crate::spec::model::{Model, Position};
 use crate::spec::problem::Problem;
 use crate::spec::workload::{Attention, Workload};
 use crate::units::{Bytes, Time};
@@ -119,11 +118,6 @@ impl<'a> Pricer<'a> {
         } else {
             whole
         }
-    }
-
-    /// One layer of a kind.
-    pub fn layer(&self, kind: LayerKind) -> Layer {
-        block::price(self, kind)
     }
 
     /// The embedding: a look-up, its gradient a scatter-add.

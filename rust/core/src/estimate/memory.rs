@@ -4,11 +4,33 @@
 //! activations by the micro-batches that the schedule keeps in flight.
 
 use super::shard::Shard;
-use super::MemoryItems;
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::Framework;
 use crate::spec::problem::Schedule;
 use crate::units::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// Memory of one device of a stage at its peak, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryItems {
+    /// Parameters.
+    pub parameters: Bytes,
+    /// Gradients.
+    pub gradients: Bytes,
+    /// Optimizer state.
+    pub optimizer: Bytes,
+    /// Activations kept for the backward pass, of all micro-batches in flight.
+    pub activations: Bytes,
+    /// Logits and loss (last stage).
+    pub logits: Bytes,
+    /// Activations that exist only while one layer is computed (again).
+    pub working_set: Bytes,
+    /// Communication buffers: gathered parameters, gradient buckets, pipeline sends.
+    pub buffers: Bytes,
+    /// Device context, communicators and library workspaces, outside the allocator.
+    pub context: Bytes,
+}
 
 /// Micro-batches whose activations a stage holds at its peak, for each of its chunks (first to last).
 ///

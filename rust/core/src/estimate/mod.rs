@@ -5,7 +5,7 @@
 //! schedule's events ([`pipeline`]). The search calls [`Step::new`] with tables that it keeps; [`estimate`] builds them
 //! for one plan. Both give the same time to the picosecond.
 
-mod block;
+pub mod block;
 pub mod collective;
 pub mod compute;
 pub mod flops;
@@ -21,6 +21,7 @@ use crate::plan::{check, Plan};
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::{Bytes, Time};
 use pipeline::{Event, Sends, StageClock};
+pub use memory::MemoryItems;
 use serde::{Deserialize, Serialize};
 use shard::Shard;
 use stage::{Place, StageCost, Table};
@@ -81,34 +82,13 @@ pub struct StageEstimate {
     pub backward_ps: Time,
     /// Memory by item.
     pub memory: MemoryItems,
-    /// Sum of the items: what the driver shows at the peak.
+    /// Allocated bytes and the context: what the driver shows at the peak.
     pub memory_bytes: Bytes,
-    /// Sum of the items without `context`: what the framework's allocator hands out.
+    /// What the framework's allocator hands out: the items but `context`, of logits and working set only the larger, as the
+    /// loss is done before the first layer is computed again. This must not exceed `capacity_bytes`.
     pub allocated_bytes: Bytes,
     /// What a device of this chip offers, margin taken off.
     pub capacity_bytes: Bytes,
-}
-
-/// Memory of one device of a stage at its peak, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MemoryItems {
-    /// Parameters.
-    pub parameters: Bytes,
-    /// Gradients.
-    pub gradients: Bytes,
-    /// Optimizer state.
-    pub optimizer: Bytes,
-    /// Activations kept for the backward pass, of all micro-batches in flight.
-    pub activations: Bytes,
-    /// Logits and loss (last stage).
-    pub logits: Bytes,
-    /// Activations that exist only while one layer is computed (again).
-    pub working_set: Bytes,
-    /// Communication buffers: gathered parameters, gradient buckets, pipeline sends.
-    pub buffers: Bytes,
-    /// Device context, communicators and library workspaces, outside the allocator.
-    pub context: Bytes,
 }
 
 impl Plan {

@@ -1,11 +1,11 @@
 //! One pipeline stage: its layers as differences of prefix sums, its memory, and the end of its step.
 
 use super::layer::Pricer;
-use super::memory::{self, Holdings};
+use super::block;
+use super::memory::{self, Holdings, MemoryItems};
 use super::pipeline::Chunk;
 use super::replica::{self, Rates, StepEnd};
 use super::shard::{End, Layer, LayerCost, Shard, Split, Totals};
-use super::MemoryItems;
 use crate::plan::Recompute;
 use crate::spec::model::LayerKind;
 use crate::spec::problem::{Problem, Schedule};
@@ -121,7 +121,7 @@ impl<'a> Table<'a> {
             let layer_kind = model.layer_kind(index);
             let place = seen.iter().position(|k| *k == layer_kind).unwrap_or_else(|| {
                 seen.push(layer_kind);
-                layer_kinds.push(pricer.layer(layer_kind));
+                layer_kinds.push(block::price(&pricer, layer_kind));
                 seen.len() - 1
             });
             kind_of.push(place as u8);

@@ -12,6 +12,7 @@ use super::report::{Counters, Cut};
 use super::space::{self, Axes, Cell, Composition};
 use super::stages::{close, solve, Class, Outcome};
 use super::watch::Watch;
+use crate::estimate::block;
 use crate::estimate::layer::Pricer;
 use crate::estimate::shard::Shard;
 use crate::estimate::Tables;
@@ -263,7 +264,7 @@ fn entry_bound(problem: &Problem, cell: Cell, shard: Shard) -> Time {
             }
             let unit = seen
                 .into_iter()
-                .map(|k| pricer.layer(k).cost)
+                .map(|k| block::price(&pricer, k).cost)
                 .map(|c| c.forward.total() + c.input_gradient.total() + c.weight_gradient.total())
                 .min()
                 .unwrap_or(Time::ZERO);
