@@ -221,6 +221,7 @@ class Link:
         all_to_all_gb_per_s: All-to-all, 10^9 bytes a second.
         p2p_gb_per_s: One pair of devices, one direction, 10^9 bytes a second.
         latency_us: Start-up of one collective, in microseconds.
+        processor_share: Share of the processors that a collective takes from what it runs beside.
     """
 
     topology: Topology
@@ -229,6 +230,7 @@ class Link:
     all_to_all_gb_per_s: float
     p2p_gb_per_s: float
     latency_us: float
+    processor_share: float = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ pub fn a100() -> Chip {
             all_to_all_gb_per_s: 230.0,
             p2p_gb_per_s: 280.0,
             latency_us: 10.0,
+            processor_share: 0.0,
         },
         network: Network {
             nics_per_node: 8,

@@ -293,7 +293,7 @@ impl<'p, 'a> Block<'p, 'a> {
             let exposed = |compute: f64, hop: f64| {
                 let steps = (s.cp - 1) as f64;
                 if p.framework.overlap.context {
-                    steps * (hop - compute / s.cp as f64).max(0.0)
+                    steps * p.fabric.beside(hop, compute / s.cp as f64)
                 } else {
                     steps * hop
                 }
@@ -464,9 +464,9 @@ impl<'p, 'a> Block<'p, 'a> {
         let launch = p.launch();
         if p.framework.overlap.expert {
             // The other micro-batch's computation hides the exchange as far as it lasts.
-            self.forward.expert = (self.forward.expert - self.forward.compute).max(0.0);
+            self.forward.expert = p.fabric.beside(self.forward.expert, self.forward.compute);
             let behind = self.input.compute + self.weight.compute;
-            self.input.expert = (self.input.expert - behind).max(0.0);
+            self.input.expert = p.fabric.beside(self.input.expert, behind);
         }
         self.gathers();
         let input_bytes = Bytes::from_f64(p.residual_bytes());
@@ -508,7 +508,7 @@ impl<'p, 'a> Block<'p, 'a> {
         let backward = self.input.compute + self.weight.compute + self.input.tensor;
         let hidden = |seconds: f64, behind: f64, overlapped: bool| {
             if overlapped {
-                (seconds - behind).max(0.0)
+                p.fabric.beside(seconds, behind)
             } else {
                 seconds
             }

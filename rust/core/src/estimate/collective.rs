@@ -32,6 +32,13 @@ impl<'a> Fabric<'a> {
         Fabric { chip, levels: &cluster.fabric }
     }
 
+    /// What communication of `seconds` adds beside computation of `behind` seconds that could hide it: what is longer, and the
+    /// computation's loss of the processors that collectives occupy.
+    pub fn beside(&self, seconds: f64, behind: f64) -> f64 {
+        let hidden = seconds.min(behind.max(0.0));
+        seconds - hidden + self.chip.link.processor_share * hidden
+    }
+
     /// Seconds to gather a tensor of `bytes` on every member, or to reduce and scatter it.
     pub fn all_gather(&self, bytes: f64, group: Group) -> f64 {
         self.scatter(bytes, group, Operation::AllGather)

@@ -288,7 +288,7 @@ impl<'a> Pricer<'a> {
     pub(super) fn beside_backward(&self, seconds: f64, product: f64) -> f64 {
         match self.framework.overlap.tensor {
             TensorOverlap::None => seconds,
-            TensorOverlap::Backward => (seconds - product).max(0.0),
+            TensorOverlap::Backward => self.fabric.beside(seconds, product),
             TensorOverlap::Pipelined => self.pipelined(seconds, product),
         }
     }
@@ -296,6 +296,6 @@ impl<'a> Pricer<'a> {
     /// Cut into one piece a rank, the first of which nothing hides.
     fn pipelined(&self, seconds: f64, product: f64) -> f64 {
         let first = seconds / self.shard.tp as f64;
-        first + (seconds - first - product).max(0.0)
+        first + self.fabric.beside(seconds - first, product)
     }
 }

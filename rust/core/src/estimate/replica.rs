@@ -58,6 +58,8 @@ pub struct Rates {
     reduce: [Rate; 2],
     gather: [Rate; 2],
     tied: Rate,
+    /// Share of the processors that collectives take from what they run beside.
+    processor_share: f64,
     update: [f64; 2],
     update_on_host: [f64; 2],
 }
@@ -72,6 +74,7 @@ impl Rates {
         Rates {
             reduce: groups.map(|g| reduce(shard, framework, fabric, g)),
             gather: groups.map(|g| gather(shard, framework, fabric, g)),
+            processor_share: chip.link.processor_share,
             tied: Rate::of(|parameters| fabric.all_reduce(parameters * sent, pair)),
             update: groups.map(|g| update_rate(shard, false, framework, chip, g)),
             update_on_host: groups.map(|g| update_rate(shard, true, framework, chip, g)),
@@ -118,7 +121,9 @@ pub fn synchronise(end: &StepEnd, rates: &Rates, overlap: &Overlap) -> Time {
     let exposed = |seconds: f64, window: Time, overlapped: bool| {
         if overlapped {
             // The last piece has nothing left to hide behind.
-            (seconds - window.seconds()).max(seconds / end.layers.max(1) as f64)
+            let last = seconds / end.layers.max(1) as f64;
+            let hidden = (seconds - last).min(window.seconds());
+            seconds - hidden + rates.processor_share * hidden
         } else {
             seconds
         }

@@ -1,7 +1,7 @@
 //! One pipeline stage: its layers as differences of prefix sums, its memory, and the end of its step.
 
-use super::layer::Pricer;
 use super::block;
+use super::layer::Pricer;
 use super::memory::{self, Holdings, MemoryItems};
 use super::pipeline::Chunk;
 use super::replica::{self, Rates, StepEnd};

@@ -175,6 +175,8 @@ pub struct Link {
     pub p2p_gb_per_s: f64,
     /// Start-up of one collective, in microseconds.
     pub latency_us: f64,
+    /// Share of the device's processors that a collective occupies: what runs beside it is slower by this.
+    pub processor_share: f64,
 }
 
 /// How the devices of a node are wired.
@@ -297,6 +299,12 @@ impl Chip {
             "speed_spread",
             || format!("must be from 0 to 0.1, found {}", self.speed_spread),
             "Devices of one kind differ by a per cent or two.",
+        )?;
+        require(
+            (0.0..1.0).contains(&self.link.processor_share),
+            "link.processor_share",
+            || format!("must be from 0 up to 1, found {}", self.link.processor_share),
+            "A collective occupies a part of the processors.",
         )?;
         share(self.memory_efficiency, "memory_efficiency")?;
         share(self.gemm.efficiency, "gemm.efficiency")?;
