@@ -177,6 +177,11 @@ impl<'a> Table<'a> {
         Table { prefix: prefix_sums(std::iter::repeat_n(layer, layers)), ..self.clone() }
     }
 
+    /// Which of the distinct layers each layer is.
+    pub fn kind_of(&self) -> &[u8] {
+        &self.kind_of
+    }
+
     /// Whether all layers cost the same, so that a stage's cost does not depend on where it begins.
     pub fn uniform(&self) -> bool {
         self.layer_kinds.len() == 1

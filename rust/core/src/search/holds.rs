@@ -46,6 +46,9 @@ pub struct Holds<'t, 'a> {
     pub choices: Vec<Choice>,
     /// Layers of one chunk row, which the stages share.
     pub layers: u32,
+    /// For each layer of a chunk row where a stage may start, which distinct start it is: from equal starts the same kinds of
+    /// layer follow in every chunk.
+    pub starts: Vec<usize>,
     /// Where layers differ: every layer as cheap, and as dear, as any.
     extremes: Vec<Option<(Table<'a>, Table<'a>)>>,
     /// Remembered answers: at most by the lightest layers, and surely by the heaviest.
@@ -71,6 +74,8 @@ impl<'t, 'a> Holds<'t, 'a> {
             })
             .collect();
         let choices = choices(problem, degrees.pp, (layers + 1).saturating_sub(degrees.pp as u32));
+        let any = (0..kinds).find(|&kind| wanted(kind)).unwrap_or(0);
+        let starts = starts(tables.kind(any).kind_of(), layers as usize);
         let answers = 2 * kinds * degrees.pp as usize * choices.len();
         let ceilings = RefCell::new(vec![None; 2 * kinds * degrees.pp as usize]);
         Holds {
@@ -79,6 +84,7 @@ impl<'t, 'a> Holds<'t, 'a> {
             degrees,
             choices,
             layers,
+            starts,
             extremes,
             most: RefCell::new(vec![None; answers]),
             sure: RefCell::new(vec![None; answers]),
@@ -171,6 +177,23 @@ impl<'t, 'a> Holds<'t, 'a> {
     }
 }
 
+/// Numbers the starts of a chunk row of `row` layers so that equal numbers see equal layers after them, in every chunk.
+fn starts(kind_of: &[u8], row: usize) -> Vec<usize> {
+    // Whether the same layers follow `a` and the later `b` until their chunks end, wherever a stage ends before that.
+    let alike = |a: usize, b: usize| {
+        kind_of.chunks_exact(row).all(|chunk| chunk[b..] == chunk[a..a + row - b])
+    };
+    let mut distinct: Vec<usize> = Vec::new();
+    (0..row)
+        .map(|b| {
+            distinct.iter().position(|&a| alike(a, b)).unwrap_or_else(|| {
+                distinct.push(b);
+                distinct.len() - 1
+            })
+        })
+        .collect()
+}
+
 /// Every choice for chunks of at most `most` layers, each family from the fastest on.
 ///
 /// Activations are offloaded only without a pipeline and without recompute, as Megatron-Core allows.
@@ -215,6 +238,14 @@ pub fn largest(most: u32, holds: impl Fn(u32) -> bool) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn starts_are_alike_when_the_same_layers_follow() {
+        // Two dense layers, then experts: from the third layer on every start is the same.
+        assert_eq!(starts(&[0, 0, 1, 1, 1], 5), [0, 1, 2, 2, 2]);
+        // Every second layer, in chunks of four: two distinct starts.
+        assert_eq!(starts(&[0, 1, 0, 1, 0, 1, 0, 1], 4), [0, 1, 0, 1]);
+    }
 
     #[test]
     fn the_largest_is_found_from_both_ends() {

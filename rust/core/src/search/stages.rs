@@ -479,17 +479,16 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
         caps.iter().all(|&c| c > 0) && caps.iter().sum::<u32>() >= self.layers
     }
 
-    /// The work of stage `i`, remembered where it does not depend on the first layer.
+    /// The work of stage `i`, remembered for all places from which the same layers follow.
     fn work(&mut self, i: usize, first: u32, layers: u32, choice: usize) -> Option<Work> {
         let place = self.place(i, first, layers, self.choices[i][choice]);
-        if !self.uniform {
-            return self.price(self.table(i), &place);
-        }
         let width = self.layers as usize + 1;
         if self.memo[i].is_empty() {
-            self.memo[i] = vec![None; width * self.choices[i].len()];
+            let starts = self.class.holds.starts.iter().max().map_or(1, |&n| n + 1);
+            self.memo[i] = vec![None; starts * width * self.choices[i].len()];
         }
-        let slot = choice * width + layers as usize;
+        let start = self.class.holds.starts[first as usize];
+        let slot = (start * self.choices[i].len() + choice) * width + layers as usize;
         if let Some(known) = self.memo[i][slot] {
             return known;
         }
