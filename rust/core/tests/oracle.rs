@@ -68,7 +68,7 @@ fn every_plan(
     let (m, w, o) = (&problem.model, &problem.workload, &problem.options);
     let (heads, kv, n) = (u64::from(m.heads), u64::from(m.kv_heads), problem.cluster.devices);
     let allows = |list: &[u64], x: u64| list.is_empty() || list.contains(&x);
-    let divides = |a: u64, b: u64| b % a == 0;
+    let divides = |a: u64, b: u64| b.is_multiple_of(a);
     for pp in (1..=n).filter(|&pp| divides(pp, n) && allows(&o.pp, pp)) {
         for tp in (1..=n).filter(|&tp| divides(pp * tp, n) && allows(&o.tp, tp)) {
             for cp in (1..=n).filter(|&cp| divides(pp * tp * cp, n) && allows(&o.cp, cp)) {
@@ -169,7 +169,7 @@ fn every_schedule(
                 Schedule::OneFOneB => vpp == 1,
                 Schedule::GPipe | Schedule::ZeroBubbleH1 => vpp == 1 && pp > 1,
                 Schedule::Interleaved => {
-                    vpp > 1 && pp > 1 && layers % vpp == 0 && micro_batches % pp == 0
+                    vpp > 1 && pp > 1 && layers % vpp == 0 && micro_batches.is_multiple_of(pp)
                 }
                 Schedule::ZeroBubbleV => vpp == 2 && pp > 1 && layers % 2 == 0,
             };
@@ -219,7 +219,7 @@ fn every_line_of_chips(
             return Continue(());
         }
         let inside = node % degrees.tp == 0;
-        let whole_nodes = degrees.tp % node == 0 && !mixed;
+        let whole_nodes = degrees.tp.is_multiple_of(node) && !mixed;
         if !inside && !whole_nodes {
             return Continue(());
         }

@@ -10,7 +10,7 @@ use super::bound::{Continuous, Shape};
 use super::holds::Holds;
 use super::report::{Counters, Cut};
 use super::space::{self, Axes, Cell, Composition};
-use super::stages::{close, solve, Class, Outcome};
+use super::stages::{close, guess, solve, Class, Outcome};
 use super::watch::Watch;
 use crate::estimate::block;
 use crate::estimate::layer::Pricer;
@@ -59,6 +59,8 @@ pub struct Best {
     /// Place of each kind of chip in the order of their names.
     names: Vec<usize>,
     list: Vec<Candidate>,
+    /// At least `top` classes have a plan no slower than this.
+    ceiling: Time,
 }
 
 impl Best {
@@ -69,16 +71,12 @@ impl Best {
             .iter()
             .map(|g| groups.iter().filter(|other| other.chip.name < g.chip.name).count())
             .collect();
-        Best { top: problem.options.top as usize, names, list: Vec::new() }
+        Best { top: problem.options.top as usize, names, list: Vec::new(), ceiling: Time::MAX }
     }
 
     /// A plan slower than this cannot enter.
     pub fn limit(&self) -> Time {
-        if self.list.len() < self.top {
-            Time::MAX
-        } else {
-            self.list[self.top - 1].0
-        }
+        self.list.get(self.top - 1).map_or(self.ceiling, |c| c.0.min(self.ceiling))
     }
 
     /// Enters a plan at its place.
@@ -136,6 +134,7 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
     let mut entries = entries(problem, &mut counters);
     entries.sort_by_key(|e| e.promise);
     let mut best = Best::new(problem);
+    best.ceiling = ceiling(problem, &entries, &mut counters, watch);
     let mut open: Vec<Open> = Vec::new();
     let (mut at, mut size) = (0, 1);
     while at < entries.len() && !watch.stopped() {
@@ -198,6 +197,91 @@ fn close_all(
         }
     }
     None
+}
+
+/// Entries, and classes of each, that are guessed at before the search.
+const GUESSES: (usize, usize) = (96, 48);
+
+/// The N-th best of quick guesses at the most promising classes: a time that the N-th best plan does not exceed.
+fn ceiling(problem: &Problem, entries: &[Entry], counters: &mut Counters, watch: &Watch) -> Time {
+    let promising = &entries[..entries.len().min(GUESSES.0)];
+    let guesses: Vec<(Vec<Time>, Counters)> = promising
+        .par_iter()
+        .map(|entry| {
+            let mut counters = Counters::default();
+            let times = guess_entry(problem, entry, &mut counters, watch);
+            (times, counters)
+        })
+        .collect();
+    let mut times = Vec::new();
+    for (found, count) in guesses {
+        counters.merge(&count);
+        times.extend(found);
+    }
+    times.sort_unstable();
+    times.get(problem.options.top as usize - 1).copied().unwrap_or(Time::MAX)
+}
+
+/// Times of some plan of some classes of an entry: 1F1B and interleaved, nothing or everything sharded over the whole
+/// group or the optimizer alone.
+fn guess_entry(
+    problem: &Problem,
+    entry: &Entry,
+    counters: &mut Counters,
+    watch: &Watch,
+) -> Vec<Time> {
+    let cell = entry.cell;
+    let axes = space::axes(problem, cell);
+    let whole = cell.dp * cell.cp;
+    let mut times = Vec::new();
+    for &sharding in axes.sharding.iter().filter(|s| s.0 == 0 || s.1 == whole) {
+        if space::cut_sharding(problem, cell, sharding).is_some() {
+            continue;
+        }
+        let shard = shard(problem, cell, entry.sp, entry.ep, entry.mbs, sharding);
+        let wanted = |k: usize| space::places(problem, cell, k, false);
+        let tables = Tables::new(problem, shard, wanted);
+        for &schedule in &axes.schedules {
+            let usual = matches!(schedule.0, Schedule::OneFOneB | Schedule::Interleaved);
+            if !usual || times.len() >= GUESSES.1 || watch.stopped() {
+                continue;
+            }
+            let holds = Holds::new(problem, &tables, degrees(entry, shard, schedule), wanted);
+            space::each_composition(problem.cluster.groups.len(), cell.pp, &mut |runs| {
+                if times.len() >= GUESSES.1
+                    || cut_composition(problem, entry, schedule, runs).is_some()
+                {
+                    return;
+                }
+                let kinds = stage_kinds(runs);
+                times.extend(guess(&Class { holds: &holds, kinds: &kinds }, counters));
+            });
+        }
+    }
+    times
+}
+
+/// The kind of each stage.
+fn stage_kinds(runs: &Composition) -> Vec<usize> {
+    runs.iter().flat_map(|&(kind, stages)| std::iter::repeat_n(kind, stages as usize)).collect()
+}
+
+/// Why a composition is not legal, if it is not.
+fn cut_composition(
+    problem: &Problem,
+    entry: &Entry,
+    schedule: (Schedule, u64),
+    runs: &Composition,
+) -> Option<Cut> {
+    let mixed = runs.len() > 1;
+    if !runs.iter().all(|&(kind, _)| space::places(problem, entry.cell, kind, mixed)) {
+        return Some(Cut::Placement);
+    }
+    let per_stage = entry.cell.dp * entry.cell.tp * entry.cell.cp;
+    if runs.iter().any(|&(kind, n)| n * per_stage > problem.available(kind)) {
+        return Some(Cut::Limits);
+    }
+    space::cut_schedule(problem, entry.cell, entry.mbs, schedule, runs.len())
 }
 
 /// Every legal entry with its bound; illegal ones are counted.
@@ -351,14 +435,11 @@ impl EntrySearch<'_, '_> {
                     self.result.counters.cut(Cut::Unreached, 1);
                     return;
                 }
-                if let Some(reason) = self.cut_composition(schedule, runs) {
+                if let Some(reason) = cut_composition(problem, e, schedule, runs) {
                     self.result.counters.cut(reason, 1);
                     return;
                 }
-                let kinds: Vec<usize> = runs
-                    .iter()
-                    .flat_map(|&(kind, stages)| std::iter::repeat_n(kind, stages as usize))
-                    .collect();
+                let kinds = stage_kinds(runs);
                 let class = Class { holds: &holds, kinds: &kinds };
                 match solve(&class, self.best.limit(), &mut self.result.counters) {
                     Outcome::Found(f) => {
@@ -378,19 +459,6 @@ impl EntrySearch<'_, '_> {
                 }
             });
         }
-    }
-
-    fn cut_composition(&self, schedule: (Schedule, u64), runs: &Composition) -> Option<Cut> {
-        let (problem, e) = (self.problem, self.entry);
-        let mixed = runs.len() > 1;
-        if !runs.iter().all(|&(kind, _)| space::places(problem, e.cell, kind, mixed)) {
-            return Some(Cut::Placement);
-        }
-        let per_stage = e.cell.dp * e.cell.tp * e.cell.cp;
-        if runs.iter().any(|&(kind, n)| n * per_stage > problem.available(kind)) {
-            return Some(Cut::Limits);
-        }
-        space::cut_schedule(problem, e.cell, e.mbs, schedule, runs.len())
     }
 }
 

@@ -78,6 +78,36 @@ pub fn solve(class: &Class<'_, '_, '_>, limit: Time, counters: &mut Counters) ->
     best.map_or(Outcome::Cut(cut), Outcome::Found)
 }
 
+/// Some plan of a class, quickly: layers in proportion to the stages' speed, and the first choice of the list that fits
+/// everywhere. Its time bounds the optimum's from above.
+pub fn guess(class: &Class<'_, '_, '_>, counters: &mut Counters) -> Option<Time> {
+    let solver = Solver::new(class, false, Time::MAX);
+    let kinds = class.kinds;
+    let speed: Vec<f64> = kinds.iter().map(|&k| 1.0 / class.holds.tables.kind(k).unit()).collect();
+    let total: f64 = speed.iter().sum();
+    let (mut split, mut placed, mut share) = (Vec::with_capacity(kinds.len()), 0u32, 0.0);
+    for (i, speed) in speed.iter().enumerate() {
+        share += speed;
+        let left = (kinds.len() - 1 - i) as u32;
+        let until = (f64::from(solver.layers) * share / total).round() as u32;
+        let layers = until.clamp(placed + 1, solver.layers - left) - placed;
+        split.push(layers);
+        placed += layers;
+    }
+    let even = (1..kinds.len()).all(|i| kinds[i] != kinds[i - 1] || split[i] == split[i - 1]);
+    if !even && !class.holds.problem.options.uneven_layers {
+        return None;
+    }
+    let fits = |n: usize| split.iter().enumerate().all(|(i, &layers)| solver.most(i, n) >= layers);
+    let choice = (0..class.holds.choices.len()).find(|&n| fits(n))?;
+    let stages: Vec<(u32, Choice)> =
+        split.iter().map(|&layers| (layers, class.holds.choices[choice])).collect();
+    let plan = solver.plan(&stages);
+    let step = Step::new(class.holds.tables, &plan);
+    counters.estimates += 1;
+    step.lacking(class.holds.tables, &plan).is_empty().then_some(step.time)
+}
+
 /// The optimum of a class if it is faster than `time`.
 pub fn close(
     class: &Class<'_, '_, '_>,
@@ -113,7 +143,6 @@ struct Solver<'s, 'c, 't, 'a> {
     crossing: Vec<(Time, Time)>,
     /// Layers of one chunk row: what the stages share.
     layers: u32,
-    uniform: bool,
     /// Choices of each stage's kind that may be best; stages of one kind share the list.
     choices: Vec<Vec<Choice>>,
     /// Most layers of a chunk that each stage can hold under each choice.
@@ -121,6 +150,8 @@ struct Solver<'s, 'c, 't, 'a> {
     /// Most layers of a chunk that each stage passes within the limit, memory apart.
     time_caps: Vec<u32>,
     memo: Vec<Vec<Option<Option<Work>>>>,
+    /// Whether a stage that does not fit has no work.
+    memory: bool,
 }
 
 impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
@@ -141,11 +172,11 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
             sends: sends(problem, d.schedule),
             crossing: class.holds.tables.sends(d.devices_per_stage(), class.kinds),
             layers,
-            uniform: class.kinds.iter().all(|&k| class.holds.tables.kind(k).uniform()),
             choices: Vec::new(),
             caps: Vec::new(),
             time_caps: vec![class.holds.all(); class.kinds.len()],
             memo: Vec::new(),
+            memory: true,
         }
     }
 
@@ -355,10 +386,10 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
 
     /// Splits of any shape.
     fn uneven(&mut self, counters: &mut Counters) -> Outcome {
-        if !self.fast_enough() {
+        if !self.fast_enough() || !self.fast_enough_together(counters) {
             return Outcome::Cut(Cut::Bound);
         }
-        let Some(labels) = self.labels(counters) else {
+        let Some(labels) = self.prepare_choices().then(|| self.labels(counters)) else {
             return Outcome::Cut(if self.holds_the_model() { Cut::Bound } else { Cut::Memory });
         };
         let roots = &labels[0][0];
@@ -383,18 +414,34 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
 
     /// The best split faster than `ceiling`, by estimating every one whose bound is.
     fn exhaust(&mut self, ceiling: Time, counters: &mut Counters) -> Option<(Plan, Time)> {
-        let labels = self.labels(counters)?;
+        if !self.prepare_choices() {
+            return None;
+        }
+        let labels = self.labels(counters);
         let mut descent = Descent { labels: &labels, best: None, ceiling };
         self.descend(&mut descent, &mut Vec::new(), &mut Vec::new(), 0, counters);
         descent.best
     }
 
-    /// Labels by stage and by the layers before it, or nothing when the stages cannot hold the model within the limit.
-    fn labels(&mut self, counters: &mut Counters) -> Option<Labels> {
-        let pp = self.class.kinds.len();
-        if !self.prepare_choices() {
-            return None;
+    /// Whether some split without recompute meets the limit if memory were no matter: the programme with one choice, which
+    /// cuts most classes at a small part of the cost of all.
+    fn fast_enough_together(&mut self, counters: &mut Counters) -> bool {
+        if self.limit == Time::MAX {
+            return true;
         }
+        let none = Choice { recompute: Recompute::None, offload: 0 };
+        self.choices = vec![vec![none]; self.class.kinds.len()];
+        self.caps = self.time_caps.iter().map(|&cap| vec![cap]).collect();
+        self.memo = vec![Vec::new(); self.class.kinds.len()];
+        self.memory = false;
+        let labels = self.labels(counters);
+        self.memory = true;
+        !labels[0][0].is_empty()
+    }
+
+    /// Labels by stage and by the layers before it, for `choices` and `caps`.
+    fn labels(&mut self, counters: &mut Counters) -> Labels {
+        let pp = self.class.kinds.len();
         counters.bounds += 1;
         let most: Vec<u32> =
             self.caps.iter().map(|caps| caps.iter().copied().max().unwrap_or(0)).collect();
@@ -412,7 +459,7 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
             }
             labels[i] = row;
         }
-        Some(labels)
+        labels
     }
 
     /// Whether the stages hold the model under some choice, time apart.
@@ -492,7 +539,8 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
         if let Some(known) = self.memo[i][slot] {
             return known;
         }
-        let work = self.price(self.table(i), &place);
+        let (work, fits) = self.work_at(self.table(i), &place);
+        let work = (fits || !self.memory).then_some(work);
         self.memo[i][slot] = Some(work);
         work
     }

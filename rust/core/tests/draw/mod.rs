@@ -90,7 +90,7 @@ fn model(draw: &mut Draw) -> Model {
     let heads = draw.pick(&[1, 2, 3, 4, 6, 8]);
     let mut m = testing::gpt(draw.between(1, 7) as u32, 128);
     m.heads = heads;
-    m.kv_heads = draw.pick(&(1..=heads).filter(|k| heads % k == 0).collect::<Vec<_>>());
+    m.kv_heads = draw.pick(&(1..=heads).filter(|k| heads.is_multiple_of(*k)).collect::<Vec<_>>());
     m.head_dim = draw.pick(&[32, 64]);
     m.hidden = u64::from(heads) * m.head_dim * draw.pick(&[1, 1, 2]);
     m.ffn_hidden = m.hidden * draw.pick(&[1, 2, 3, 4]);
