@@ -1,6 +1,6 @@
 """Writes the benchmark problems as whole documents, so that a benchmark needs no catalog.
 
-    python benches/make_problems.py
+python benches/make_problems.py
 """
 
 from pathlib import Path

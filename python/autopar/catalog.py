@@ -98,7 +98,7 @@ class RunDefaults:
             that had begun when a run was made.
         words: Words of a record that tell it from others with the same text.
         precision: Precision that tells it from others with the same text.
-        default_precision: Number format where a record gives none; the chip's usual 16 bits if empty.
+        default_precision: Number format where a record gives none; the chip's 16 bits if empty.
         attention: One fused kernel, or separate operators.
         dropout: Whether there was dropout.
         sp: Whether sequence parallel was on with tensor parallel.

@@ -415,23 +415,34 @@ impl<'a> Table<'a> {
 
     /// Everything about a stage that the search needs.
     pub fn stage(&self, place: &Place) -> StageCost {
-        let (mut forward, mut backward) = (Time::ZERO, Time::ZERO);
+        let (mut forward, mut backward, mut last) = (Time::ZERO, Time::ZERO, Time::ZERO);
         for chunk in 0..place.vpp {
             let times = self.chunk(place, chunk);
+            if chunk == 0 {
+                last = times.backward();
+            }
             forward += times.forward;
             backward += times.backward();
         }
         let (dense_parameters, expert_parameters, tied_parameters) = self.parameters(place);
         // With several chunks the last one's gradients are ready while the others still run.
         let rounds = 1 + (place.vpp - 1) * place.pp;
-        let window = |time: Time| Time(time.0 / place.vpp) * rounds;
+        let window = |time: Time, rounds: u64| Time(time.0 / place.vpp) * rounds;
+        // Of what a stage recomputes only its last pass counts as cover: recompute must not seem to shorten a step
+        // because a stage that waits anyway hides more behind it.
+        let plain = if place.recompute == Recompute::None || place.vpp == 1 {
+            backward
+        } else {
+            let plain = Place { recompute: Recompute::None, ..*place };
+            (0..place.vpp).map(|chunk| self.chunk(&plain, chunk).backward()).sum()
+        };
         let end = StepEnd {
             dense_parameters,
             expert_parameters,
             tied_parameters,
             layers: u64::from(place.layers) * place.vpp,
-            backward_window: window(backward),
-            forward_window: window(forward),
+            backward_window: last + window(plain, rounds - 1),
+            forward_window: window(forward, rounds),
         };
         StageCost {
             forward,
