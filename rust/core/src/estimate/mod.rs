@@ -146,6 +146,11 @@ impl<'a> Tables<'a> {
         Tables { problem, kinds }
     }
 
+    /// The table of a kind, if it was asked for.
+    pub fn get(&self, kind: usize) -> Option<&Table<'a>> {
+        self.kinds[kind].as_ref()
+    }
+
     /// The table of a kind.
     ///
     /// # Panics

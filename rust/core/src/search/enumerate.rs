@@ -9,7 +9,7 @@
 use super::bound::{Continuous, Shape};
 use super::holds::Holds;
 use super::report::{Counters, Cut};
-use super::space::{self, Axes, Cell, Composition};
+use super::space::{self, Axes, Cell, Composition, Walked};
 use super::stages::{close, guess, solve, Class, Outcome};
 use super::watch::Watch;
 use crate::estimate::block;
@@ -247,14 +247,18 @@ fn guess_entry(
                 continue;
             }
             let holds = Holds::new(problem, &tables, degrees(entry, shard, schedule), wanted);
-            space::each_composition(problem.cluster.groups.len(), cell.pp, &mut |runs| {
-                if times.len() >= GUESSES.1
-                    || cut_composition(problem, entry, schedule, runs).is_some()
-                {
-                    return;
+            let tried = std::cell::Cell::new(0);
+            let prune = |counts: &[u64], _: u64| {
+                let enough = tried.get() >= GUESSES.1;
+                beyond_limits(problem, entry, counts).or(enough.then_some(Cut::Bound))
+            };
+            space::each_composition(problem.cluster.groups.len(), cell.pp, &prune, &mut |step| {
+                let Walked::One(runs) = step else { return };
+                tried.set(tried.get() + 1);
+                if cut_composition(problem, entry, schedule, runs).is_none() {
+                    let kinds = stage_kinds(runs);
+                    times.extend(guess(&Class { holds: &holds, kinds: &kinds }, counters));
                 }
-                let kinds = stage_kinds(runs);
-                times.extend(guess(&Class { holds: &holds, kinds: &kinds }, counters));
             });
         }
     }
@@ -430,36 +434,87 @@ impl EntrySearch<'_, '_> {
         for &schedule in &axes.schedules {
             let wanted = |k: usize| space::places(problem, e.cell, k, false);
             let holds = Holds::new(problem, &tables, degrees(e, shard, schedule), wanted);
-            space::each_composition(problem.cluster.groups.len(), e.cell.pp, &mut |runs| {
+            let limit = std::cell::Cell::new(self.best.limit());
+            let prune = |counts: &[u64], left: u64| {
                 if self.watch.stopped() {
-                    self.result.counters.cut(Cut::Unreached, 1);
-                    return;
+                    return Some(Cut::Unreached);
                 }
+                beyond_limits(problem, e, counts)
+                    .or_else(|| too_slow(&holds, counts, left, limit.get()).then_some(Cut::Bound))
+            };
+            let counters = &mut self.result.counters;
+            let (best, open, found) =
+                (&mut *self.best, &mut self.result.open, &mut self.result.found);
+            space::each_composition(problem.cluster.groups.len(), e.cell.pp, &prune, &mut |step| {
+                let runs = match step {
+                    Walked::One(runs) => runs,
+                    Walked::Cut(reason, classes) => {
+                        counters.cut(reason, classes);
+                        return;
+                    }
+                };
                 if let Some(reason) = cut_composition(problem, e, schedule, runs) {
-                    self.result.counters.cut(reason, 1);
+                    counters.cut(reason, 1);
                     return;
                 }
                 let kinds = stage_kinds(runs);
                 let class = Class { holds: &holds, kinds: &kinds };
-                match solve(&class, self.best.limit(), &mut self.result.counters) {
+                match solve(&class, limit.get(), counters) {
                     Outcome::Found(f) => {
-                        self.result.counters.estimated += 1;
-                        self.best.offer((f.time, f.plan.clone()));
+                        counters.estimated += 1;
+                        best.offer((f.time, f.plan.clone()));
+                        limit.set(best.limit());
                         if f.bound < f.time {
-                            self.result.open.push(Open {
-                                entry: self.index,
-                                plan: f.plan.clone(),
-                                bound: f.bound,
-                                time: f.time,
-                            });
+                            let (plan, bound, time) = (f.plan.clone(), f.bound, f.time);
+                            open.push(Open { entry: self.index, plan, bound, time });
                         }
-                        self.result.found.push((f.time, f.plan));
+                        found.push((f.time, f.plan));
                     }
-                    Outcome::Cut(reason) => self.result.counters.cut(reason, 1),
+                    Outcome::Cut(reason) => counters.cut(reason, 1),
                 }
             });
         }
     }
+}
+
+/// Whether the last of some counts of stages already asks for more devices than its kind has.
+fn beyond_limits(problem: &Problem, entry: &Entry, counts: &[u64]) -> Option<Cut> {
+    let per_stage = entry.cell.dp * entry.cell.tp * entry.cell.cp;
+    let (kind, n) = (counts.len().checked_sub(1)?, counts.last()?);
+    (n * per_stage > problem.available(kind)).then_some(Cut::Limits)
+}
+
+/// Whether no order of these counts of stages, with those left on the fastest kind still to come, can meet the limit.
+fn too_slow(holds: &Holds<'_, '_>, counts: &[u64], left: u64, limit: Time) -> bool {
+    if limit == Time::MAX {
+        return false;
+    }
+    let d = &holds.degrees;
+    let mut stages: Vec<(f64, u64)> = counts
+        .iter()
+        .enumerate()
+        .filter(|&(_, &n)| n > 0)
+        .filter_map(|(kind, &n)| Some((holds.tables.get(kind)?.unit(), n)))
+        .collect();
+    let coming = (counts.len()..holds.problem.cluster.groups.len())
+        .filter_map(|kind| Some(holds.tables.get(kind)?.unit()))
+        .min_by(f64::total_cmp);
+    stages.extend(coming.map(|unit| (unit, left)));
+    // The layers fit best with the slowest stages last.
+    stages.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let shape = Shape {
+        schedule: d.schedule,
+        pp: d.pp,
+        vpp: d.vpp,
+        micro_batches: d.micro_batches(holds.problem),
+    };
+    let mut bound = Continuous::new(shape);
+    for (unit, n) in stages {
+        for _ in 0..n {
+            bound.stage(unit, 0.0);
+        }
+    }
+    bound.bound(f64::from(holds.problem.model.layers)) > limit.seconds() * (1.0 + 1e-9)
 }
 
 /// The class's plan without stages.

@@ -1,7 +1,7 @@
 //! Why there is no plan, and what comes nearest.
 
-use super::report::{Counters, Infeasible, Ranked};
-use super::space::{self, Cell};
+use super::report::{Counters, Cut, Infeasible, Ranked};
+use super::space::{self, Cell, Walked};
 use crate::estimate::{estimate, Step, Tables};
 use crate::plan::{check, Plan, Recompute, Stage};
 use crate::spec::problem::{Granularity, Problem, Schedule};
@@ -103,9 +103,13 @@ fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
                 .copied()
                 .find(|&mbs| space::cut_shard(problem, cell, sp, ep, mbs).is_none());
             let Some(mbs) = smallest else { continue };
-            space::each_composition(problem.cluster.groups.len(), cell.pp, &mut |runs| {
-                // One border is enough to see what is missing; more would only be slower to list.
-                if runs.len() > 2 || plans.len() >= 4096 {
+            // One border is enough to see what is missing; more would only be slower to list.
+            let two = |counts: &[u64], _| {
+                (counts.iter().filter(|&&n| n > 0).count() > 2).then_some(Cut::Bound)
+            };
+            space::each_composition(problem.cluster.groups.len(), cell.pp, &two, &mut |step| {
+                let Walked::One(runs) = step else { return };
+                if plans.len() >= 4096 {
                     return;
                 }
                 let chips: Vec<usize> = runs

@@ -115,13 +115,7 @@ pub fn axes(problem: &Problem, cell: Cell) -> Axes {
 /// Ways to give `pp` stages to some of `kinds` kinds in contiguous runs: for r of them, r! orders of each choice and
 /// (pp - 1 choose r - 1) places of the borders.
 pub fn compositions(kinds: u64, pp: u64) -> u64 {
-    let choose = |n: u64, k: u64| (0..k).fold(1u64, |c, i| c.saturating_mul(n - i) / (i + 1));
-    (1..=kinds.min(pp))
-        .map(|r| {
-            let orders = (kinds - r + 1..=kinds).fold(1u64, u64::saturating_mul);
-            orders.saturating_mul(choose(pp - 1, r - 1))
-        })
-        .fold(0, u64::saturating_add)
+    completions(0, kinds, pp)
 }
 
 /// Whether an option's list allows a value; an empty list allows all.
@@ -234,36 +228,88 @@ pub fn cut_schedule(
 /// Contiguous runs of kinds over the stages.
 pub type Composition = Vec<(usize, u64)>;
 
-/// Every composition of `pp` stages, kinds in the order of the cluster's list, then by their counts, then by
-/// the order of the runs.
-pub fn each_composition(kinds: usize, pp: u64, visit: &mut dyn FnMut(&Composition)) {
-    let mut counts = vec![0; kinds];
-    fn spread(counts: &mut Vec<u64>, kind: usize, left: u64, visit: &mut dyn FnMut(&Composition)) {
-        if kind + 1 == counts.len() {
-            counts[kind] = left;
+/// One step of a walk over compositions.
+pub enum Walked<'w> {
+    /// A composition.
+    One(&'w Composition),
+    /// As many as this were cut together.
+    Cut(Cut, u64),
+}
+
+/// Every composition of `pp` stages, kinds in the order of the cluster's list, then by their counts, then by the order of
+/// the runs.
+///
+/// `prune` sees the stages of the first kinds and how many are left for the others; what it cuts is counted, not listed.
+pub fn each_composition(
+    kinds: usize,
+    pp: u64,
+    prune: &dyn Fn(&[u64], u64) -> Option<Cut>,
+    visit: &mut dyn FnMut(Walked<'_>),
+) {
+    spread(&mut Vec::with_capacity(kinds), kinds, pp, prune, visit);
+}
+
+fn spread(
+    counts: &mut Vec<u64>,
+    kinds: usize,
+    left: u64,
+    prune: &dyn Fn(&[u64], u64) -> Option<Cut>,
+    visit: &mut dyn FnMut(Walked<'_>),
+) {
+    if let Some(reason) = prune(counts, left) {
+        let used = counts.iter().filter(|&&n| n > 0).count() as u64;
+        let below = completions(used, (kinds - counts.len()) as u64, left);
+        visit(Walked::Cut(reason, below));
+        return;
+    }
+    if counts.len() == kinds {
+        if left == 0 {
             let used: Composition =
                 counts.iter().copied().enumerate().filter(|&(_, n)| n > 0).collect();
             orders(&used, &mut Vec::new(), visit);
-            return;
         }
-        for n in 0..=left {
-            counts[kind] = n;
-            spread(counts, kind + 1, left - n, visit);
-        }
+        return;
     }
-    fn orders(left: &Composition, taken: &mut Composition, visit: &mut dyn FnMut(&Composition)) {
-        if left.is_empty() {
-            visit(taken);
-            return;
-        }
-        for i in 0..left.len() {
-            let mut rest = left.clone();
-            taken.push(rest.remove(i));
-            orders(&rest, taken, visit);
-            taken.pop();
-        }
+    // The last kind takes what is left.
+    let least = if counts.len() + 1 == kinds { left } else { 0 };
+    for n in least..=left {
+        counts.push(n);
+        spread(counts, kinds, left - n, prune, visit);
+        counts.pop();
     }
-    spread(&mut counts, 0, pp, visit);
+}
+
+fn orders(left: &Composition, taken: &mut Composition, visit: &mut dyn FnMut(Walked<'_>)) {
+    if left.is_empty() {
+        visit(Walked::One(taken));
+        return;
+    }
+    for i in 0..left.len() {
+        let mut rest = left.clone();
+        taken.push(rest.remove(i));
+        orders(&rest, taken, visit);
+        taken.pop();
+    }
+}
+
+/// Compositions that begin with `used` kinds of fixed counts and spread `left` stages over `kinds` more.
+fn completions(used: u64, kinds: u64, left: u64) -> u64 {
+    let factorial = |n: u64| (1..=n).fold(1u64, u64::saturating_mul);
+    if left == 0 {
+        return factorial(used);
+    }
+    (1..=kinds.min(left))
+        .map(|t| {
+            choose(kinds, t)
+                .saturating_mul(choose(left - 1, t - 1))
+                .saturating_mul(factorial(used + t))
+        })
+        .fold(0, u64::saturating_add)
+}
+
+/// Ways to choose `k` of `n`.
+fn choose(n: u64, k: u64) -> u64 {
+    (0..k).fold(1u64, |c, i| c.saturating_mul(n - i) / (i + 1))
 }
 
 impl Counters {
@@ -309,11 +355,26 @@ mod tests {
         for kinds in 1..=3 {
             for pp in 1..=6 {
                 let mut n = 0;
-                each_composition(kinds, pp, &mut |c| {
-                    assert_eq!(c.iter().map(|r| r.1).sum::<u64>(), pp);
-                    n += 1;
-                });
+                let mut count = |step: Walked<'_>| match step {
+                    Walked::One(c) => {
+                        assert_eq!(c.iter().map(|r| r.1).sum::<u64>(), pp);
+                        n += 1;
+                    }
+                    Walked::Cut(_, below) => n += below,
+                };
+                each_composition(kinds, pp, &|_, _| None, &mut count);
                 assert_eq!(n, compositions(kinds as u64, pp), "{kinds} kinds, {pp} stages");
+                // Cut or listed, the classes are the same.
+                n = 0;
+                let mut count = |step: Walked<'_>| match step {
+                    Walked::One(_) => n += 1,
+                    Walked::Cut(_, below) => n += below,
+                };
+                let odd = |counts: &[u64], _| {
+                    counts.last().is_some_and(|n| n % 2 == 1).then_some(Cut::Limits)
+                };
+                each_composition(kinds, pp, &odd, &mut count);
+                assert_eq!(n, compositions(kinds as u64, pp), "{kinds} kinds, {pp} stages, cut");
             }
         }
     }
