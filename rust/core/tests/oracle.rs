@@ -1,14 +1,15 @@
 //! Search against brute force: every plan of many small problems, enumerated and judged one by one.
 //!
 //! The enumeration has its own loops and its own rules of what is legal; it shares with the search only the price of
-//! a plan. `AUTOPAR_ORACLE_PROBLEMS=2000` tries more problems than the few hundred of a normal run.
+//! a plan. `AUTOPAR_ORACLE_PROBLEMS=12000` tries more problems than the few hundred of a normal run,
+//! `AUTOPAR_ORACLE_FIRST=20000` others, `AUTOPAR_ORACLE_PLANS=400000` larger ones.
 
 mod draw;
 
 use autopar_core::estimate::shard::Shard;
 use autopar_core::estimate::{estimate, Step, Tables};
 use autopar_core::plan::{check, Plan, Recompute, Stage};
-use autopar_core::search::report::Infeasible;
+use autopar_core::search::report::{Infeasible, Report};
 use autopar_core::search::search;
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
 use autopar_core::units::{Time, GIB};
@@ -16,9 +17,15 @@ use autopar_core::Watch;
 use draw::Draw;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow::{self, Break, Continue};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
-/// Plans that a problem may have: more are not tried one by one.
-const PLANS: usize = 20_000;
+/// A number from the environment.
+fn number(name: &str, usual: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text}")),
+        Err(_) => usual,
+    }
+}
 
 /// What distinguishes strategies, in the order that breaks ties: fewer devices, then smaller pp, tp, cp, then the rest of
 /// the degrees, then the names of the stages' chips.
@@ -350,10 +357,11 @@ fn fits(problem: &Problem, priced: &Priced) -> bool {
 fn drawn(seed: u64) -> (Problem, Vec<Priced>) {
     let mut draw = Draw::new(seed);
     let mut problem = draw::problem(&mut draw, (seed % 3) as usize + 1);
+    let most = number("AUTOPAR_ORACLE_PLANS", 20_000) as usize;
     let mut plans = Vec::new();
     while every_plan(&problem, &mut |plan| {
         plans.push(plan);
-        if plans.len() > PLANS {
+        if plans.len() > most {
             Break(())
         } else {
             Continue(())
@@ -394,18 +402,58 @@ fn best_by_brute_force(problem: &Problem, priced: &[Priced]) -> Vec<(Time, Ident
     list
 }
 
-/// What is wrong with the search's answer to the problem of `seed`, if anything.
-fn disagreement(seed: u64) -> Option<String> {
-    let (problem, priced) = drawn(seed);
+/// What a problem's answer was about, so that the problems cannot all be trivial unseen.
+fn tell(problem: &Problem, report: &Report, seen: &mut BTreeMap<&'static str, u64>) {
+    let any = |holds: &dyn Fn(&Plan) -> bool| report.ranked.iter().any(|r| holds(&r.plan));
+    let stages = |holds: &dyn Fn(&Stage) -> bool| any(&|p| p.stages.iter().any(holds));
+    let same =
+        |of: &dyn Fn(&Stage) -> u32| any(&|p| p.stages.iter().any(|s| of(s) != of(&p.stages[0])));
+    for (what, holds) in [
+        ("an answer", !report.ranked.is_empty()),
+        ("no answer", report.ranked.is_empty()),
+        ("chips of two kinds in a plan", same(&|s| s.chip)),
+        ("stages of different size", same(&|s| s.layers)),
+        (
+            "layers that differ",
+            (1..problem.model.layers)
+                .any(|i| problem.model.layer_kind(i) != problem.model.layer_kind(0)),
+        ),
+        ("selective recompute", stages(&|s| s.recompute == Recompute::Selective)),
+        ("block recompute", stages(&|s| matches!(s.recompute, Recompute::Block { .. }))),
+        ("uniform recompute", stages(&|s| matches!(s.recompute, Recompute::Uniform { .. }))),
+        ("activation offload", stages(&|s| s.offload > 0)),
+        ("optimizer offload", any(&|p| p.optimizer_offload)),
+        ("tensor parallel", any(&|p| p.tp > 1)),
+        ("sequence parallel", any(&|p| p.sp)),
+        ("context parallel", any(&|p| p.cp > 1)),
+        ("expert parallel", any(&|p| p.ep > 1)),
+        ("a partial shard group", any(&|p| p.zero > 0 && p.shard_group < p.dp * p.cp)),
+        ("1f1b over stages", any(&|p| p.pp > 1 && p.schedule == Schedule::OneFOneB)),
+        ("interleaving", any(&|p| p.schedule == Schedule::Interleaved)),
+        ("gpipe", any(&|p| p.schedule == Schedule::GPipe)),
+        ("zb-h1", any(&|p| p.schedule == Schedule::ZeroBubbleH1)),
+        ("zb-v", any(&|p| p.schedule == Schedule::ZeroBubbleV)),
+    ] {
+        *seen.entry(what).or_insert(0) += u64::from(holds);
+    }
+}
+
+/// What is wrong with the search's answer to a problem with these plans, if anything.
+fn disagreement(
+    problem: Problem,
+    priced: &[Priced],
+    seen: &mut BTreeMap<&'static str, u64>,
+) -> Option<String> {
     let problem = problem.validate().expect("a drawn problem is valid");
-    for p in &priced {
+    for p in priced {
         let broken = check(&problem, &p.plan);
         if !broken.is_empty() {
             return Some(format!("{:?} is refused: {broken:?}", p.plan));
         }
     }
-    let expected = best_by_brute_force(&problem, &priced);
+    let expected = best_by_brute_force(&problem, priced);
     let report = search(problem.clone(), &Watch::new(None));
+    tell(&problem, &report, seen);
     if !report.proved {
         return Some("not proved".into());
     }
@@ -445,18 +493,22 @@ fn disagreement(seed: u64) -> Option<String> {
 
 #[test]
 fn the_search_finds_what_brute_force_finds() {
-    let problems: u64 = std::env::var("AUTOPAR_ORACLE_PROBLEMS")
-        .ok()
-        .map_or(240, |n| n.parse().expect("AUTOPAR_ORACLE_PROBLEMS is a number"));
-    let first: u64 = std::env::var("AUTOPAR_ORACLE_FIRST")
-        .ok()
-        .map_or(0, |n| n.parse().expect("AUTOPAR_ORACLE_FIRST is a number"));
-    let wrong: Vec<String> = (first..first + problems)
-        .filter_map(|seed| {
-            let what = std::panic::catch_unwind(|| disagreement(seed));
-            let what = what.unwrap_or_else(|_| Some("panics".into()));
-            what.map(|what| format!("seed {seed}: {what}"))
-        })
-        .collect();
+    let problems = number("AUTOPAR_ORACLE_PROBLEMS", 600);
+    let first = number("AUTOPAR_ORACLE_FIRST", 0);
+    let mut seen = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for seed in first..first + problems {
+        // A panic is a disagreement too, and the seed must be known.
+        let tried = catch_unwind(AssertUnwindSafe(|| {
+            let (problem, priced) = drawn(seed);
+            disagreement(problem, &priced, &mut seen)
+        }));
+        if let Some(what) = tried.unwrap_or_else(|_| Some("panics".into())) {
+            wrong.push(format!("seed {seed}: {what}"));
+        }
+    }
     assert!(wrong.is_empty(), "{} of {problems}:\n{}", wrong.len(), wrong.join("\n"));
+    for (what, times) in seen {
+        assert!(times >= problems / 100, "only {times} of {problems} problems have {what}");
+    }
 }

@@ -6,7 +6,7 @@ use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, Netwo
 use autopar_core::spec::framework::TensorOverlap;
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
-use autopar_core::spec::workload::Attention;
+use autopar_core::spec::workload::{Attention, Precision};
 use autopar_core::testing;
 
 /// SplitMix64 (Steele, Lea, Flood 2014): every seed gives its own stream.
@@ -62,6 +62,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         p.workload.attention = Attention::Unfused;
     }
     p.workload.dropout = draw.once_in(3);
+    p.workload.precision =
+        draw.pick(&[Precision::Bf16, Precision::Bf16, Precision::Fp8, Precision::Tf32]);
     let f = &mut p.framework;
     f.overlap.gradient_reduce = !draw.once_in(3);
     f.overlap.parameter_gather = !draw.once_in(3);
@@ -170,6 +172,9 @@ fn chip(draw: &mut Draw) -> Chip {
     let peak = draw.scale(3.0, 400.0);
     chip.peak_tflops.bf16 = Some(peak);
     chip.peak_tflops.fp16 = Some(peak);
+    chip.peak_tflops.tf32 = Some(peak / 2.0);
+    chip.peak_tflops.fp8 = Some(peak * 2.0);
+    chip.speed_spread = draw.pick(&[0.0, 0.02]);
     chip.memory_bandwidth_gb_per_s = draw.scale(100.0, 4000.0);
     chip.link.topology = draw.pick(&[Topology::Switch, Topology::Mesh, Topology::Pcie]);
     let rate = draw.scale(5.0, 500.0);
