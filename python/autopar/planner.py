@@ -5,11 +5,12 @@ answers Ctrl-C with `KeyboardInterrupt`. Wrong input raises `SpecError`; that no
 answer (`Report.infeasible`).
 """
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from autopar import _core, catalog, wire
 from autopar.errors import SpecError
@@ -353,6 +354,54 @@ def model_facts(model: Name | Model) -> ModelFacts:
     """
     spec = model if isinstance(model, Model) else catalog.model(fspath(model)).model
     return wire.loads(ModelFacts, _core.model_facts(wire.dumps(spec)))
+
+
+def operator_seconds(
+    chip: Name,
+    *,
+    precision: Precision = "bf16",
+    kernels: Sequence[str] = ("fa2",),
+    gemm: Sequence[tuple[int, int, int]] = (),
+    attention: Sequence[tuple[int, int, int]] = (),
+    collectives: Sequence[tuple[str, float, int]] = (),
+) -> dict[str, list[Any]]:
+    """Returns the seconds of single operators on a chip, to hold against measured points.
+
+    Args:
+        chip: Name or alias in the catalog, or path to a TOML file.
+        precision: Number format of the products.
+        kernels: Fused-attention kernels, best first; the first that the chip has is taken.
+        gemm: Products `[m, k] x [k, n]` as (m, n, k).
+        attention: Causal attention as (heads times sequences, head width, sequence length).
+        collectives: `all_reduce`, `all_gather` or `all_to_all`, bytes, and neighbouring ranks.
+
+    Returns:
+        `gemm_s`; `attention_s`, forward and backward; `collective_s`.
+
+    Raises:
+        SpecError: There is no such chip, or a value is wrong.
+
+    Example:
+        >>> seconds = operator_seconds("a800", gemm=[(8192, 8192, 8192)])["gemm_s"][0]
+        >>> 200e12 < 2 * 8192**3 / seconds < 312e12
+        True
+    """
+    asked = {
+        "chip": wire.write(catalog.chip(fspath(chip)).chip),
+        "precision": precision,
+        "kernels": list(kernels),
+        "gemm": [list(shape) for shape in gemm],
+        "attention": [
+            {"heads": heads, "head_dim": width, "sequence": sequence}
+            for heads, width, sequence in attention
+        ],
+        "collectives": [
+            {"operation": operation, "bytes": float(size), "ranks": ranks}
+            for operation, size, ranks in collectives
+        ],
+    }
+    found: dict[str, list[Any]] = json.loads(_core.operators(json.dumps(asked)))
+    return found
 
 
 def plan(

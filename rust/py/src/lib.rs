@@ -26,7 +26,7 @@ type Outcome = thread::Result<Result<String, Error>>;
 #[pymodule]
 mod _core {
     #[pymodule_export]
-    use super::{canonical, estimate, measured_seconds, model_facts, search, timeline};
+    use super::{canonical, estimate, measured_seconds, model_facts, operators, search, timeline};
 
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
@@ -86,6 +86,12 @@ fn canonical(py: Python<'_>, kind: &str, document: &str) -> PyResult<String> {
 #[pyfunction]
 fn model_facts(py: Python<'_>, model: &str) -> PyResult<String> {
     brief(py, || wire::model_facts(model))
+}
+
+/// Seconds of single operators on one chip.
+#[pyfunction]
+fn operators(py: Python<'_>, document: &str) -> PyResult<String> {
+    brief(py, || wire::operators(document))
 }
 
 /// Runs work that takes milliseconds while other Python threads run.
