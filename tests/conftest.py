@@ -1,5 +1,6 @@
 """What several tests use: a command run in this process, and the example files."""
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,11 @@ from autopar.cli import main
 
 Command = Callable[..., "Run"]
 EXAMPLES = Path(autopar.__file__).parent / "catalog" / "examples"
+
+
+def heed_ctrl_c() -> None:
+    """Lets a child process answer Ctrl-C also where its parents ignore it, as background jobs do."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)

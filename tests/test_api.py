@@ -13,7 +13,7 @@ import pytest
 
 import autopar
 from autopar import Problem, Recompute, SpecError, planner, wire
-from conftest import EXAMPLES
+from conftest import EXAMPLES, heed_ctrl_c
 
 # Long enough to be interrupted: many plans are asked for, so little can be cut.
 LONG = (
@@ -147,7 +147,11 @@ def test_progress_is_told_and_what_it_raises_ends_the_search() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is sent as a POSIX signal")
 def test_ctrl_c_ends_a_search_with_a_keyboard_interrupt() -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", LONG], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", LONG],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_ctrl_c,
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"

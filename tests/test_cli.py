@@ -12,7 +12,7 @@ import pytest
 
 import autopar
 from autopar import Plan, Report, Stage, wire
-from conftest import EXAMPLES, Command
+from conftest import EXAMPLES, Command, heed_ctrl_c
 
 SEARCH = [
     "search", "--model", "llama2-7b", "--cluster", "a800:16",
@@ -336,7 +336,10 @@ def test_ctrl_c_ends_a_command_in_one_line() -> None:
         "--global-batch-size", "4096", "--sequence-length", "8192",
     ]  # fmt: skip
     with subprocess.Popen(
-        [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*PROGRAM, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_ctrl_c,
     ) as child:
         assert child.stderr is not None
         assert b"catalog" in child.stderr.readline()

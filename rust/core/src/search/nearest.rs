@@ -77,16 +77,14 @@ fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
     let o = &problem.options;
     let axes = space::axes(problem, cell);
     let allowed = |g| o.recompute.is_empty() || o.recompute.contains(&g);
-    let recompute = |row: u32| {
-        [
-            (Granularity::None, Recompute::None),
-            (Granularity::Selective, Recompute::Selective),
-            (Granularity::Block, Recompute::Block { layers: row.div_ceil(cell.pp as u32) }),
-            (Granularity::Uniform, Recompute::Uniform { layers: 1 }),
-        ]
-        .into_iter()
-        .filter_map(|(g, r)| allowed(g).then_some(r))
-    };
+    let recompute = [
+        (Granularity::None, Recompute::None),
+        (Granularity::Selective, Recompute::Selective),
+        (Granularity::Block, Recompute::Block { layers: problem.model.layers }),
+        (Granularity::Uniform, Recompute::Uniform { layers: 1 }),
+    ]
+    .into_iter()
+    .filter_map(|(g, r)| allowed(g).then_some(r));
     let sharding = axes
         .sharding
         .iter()
@@ -128,7 +126,8 @@ fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
                 };
                 for (schedule, vpp) in schedules {
                     let row = problem.model.layers / vpp as u32;
-                    plans.extend(recompute(row).map(|recompute| Plan {
+                    let Some(split) = even_split(row, &chips, o.uneven_layers) else { continue };
+                    plans.extend(recompute.clone().map(|recompute| Plan {
                         dp: cell.dp,
                         tp: cell.tp,
                         sp,
@@ -142,7 +141,7 @@ fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
                         shard_group,
                         schedule,
                         optimizer_offload: o.optimizer_offload,
-                        stages: even_stages(row, vpp as u32, &chips, recompute),
+                        stages: stages(&split, vpp as u32, &chips, recompute),
                     }));
                 }
             });
@@ -151,16 +150,45 @@ fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
     plans
 }
 
-/// The layers of a row of `vpp` chunks spread as evenly as they go, the later stages taking the remainder.
-fn even_stages(row: u32, vpp: u32, chips: &[usize], recompute: Recompute) -> Vec<Stage> {
-    let (pp, extra) = (chips.len() as u32, row % chips.len() as u32);
+/// The layers of a row of chunks spread as evenly as they go over stages of at most two kinds of chip; nothing where
+/// stages of one kind must hold equally many and cannot.
+fn even_split(row: u32, chips: &[usize], uneven: bool) -> Option<Vec<u32>> {
+    let pp = chips.len() as u32;
+    if uneven {
+        // The later stages take the remainder.
+        let extra = row % pp;
+        return Some((0..pp).map(|i| row / pp + u32::from(i >= pp - extra)).collect());
+    }
+    let first = chips.iter().filter(|&&c| c == chips[0]).count() as u32;
+    let second = pp - first;
+    let splits = (1..=row / first).filter_map(|each| {
+        let rest = row - each * first;
+        match second {
+            0 => (rest == 0).then_some((each, each)),
+            _ => (rest > 0 && rest.is_multiple_of(second)).then_some((each, rest / second)),
+        }
+    });
+    let (a, b) = splits.min_by_key(|&(a, b)| a.abs_diff(b))?;
+    Some(chips.iter().map(|&c| if c == chips[0] { a } else { b }).collect())
+}
+
+/// Stages of `vpp` chunks each, block recompute as deep as the largest chunk of its kind.
+fn stages(split: &[u32], vpp: u32, chips: &[usize], recompute: Recompute) -> Vec<Stage> {
+    let deepest = |chip: usize| {
+        let of_kind = chips.iter().zip(split).filter(|&(&c, _)| c == chip);
+        of_kind.map(|(_, &layers)| layers).max().unwrap_or(1)
+    };
+    let at = |chip: usize| match recompute {
+        Recompute::Block { .. } => Recompute::Block { layers: deepest(chip) },
+        Recompute::None | Recompute::Selective | Recompute::Uniform { .. } => recompute,
+    };
     chips
         .iter()
-        .enumerate()
-        .map(|(i, &chip)| Stage {
+        .zip(split)
+        .map(|(&chip, &layers)| Stage {
             chip: chip as u32,
-            layers: (row / pp + u32::from(i as u32 >= pp - extra)) * vpp,
-            recompute,
+            layers: layers * vpp,
+            recompute: at(chip),
             offload: 0,
         })
         .collect()
