@@ -15,7 +15,7 @@ EXAMPLES = Path(autopar.__file__).parent / "catalog" / "examples"
 
 
 def heed_ctrl_c() -> None:
-    """Lets a child process answer Ctrl-C also where its parents ignore it, as background jobs do."""
+    """Lets a child process answer Ctrl-C where its parents ignore it, as background jobs do."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
