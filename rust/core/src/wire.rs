@@ -190,6 +190,7 @@ struct CollectiveAsked {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(clippy::enum_variant_names, reason = "these are the collectives' names")]
 enum CollectiveKind {
     AllReduce,
     AllGather,
