@@ -759,9 +759,7 @@ fn a_faster_link_never_makes_the_best_plan_slower() {
 fn a_faster_chip_never_makes_the_best_plan_slower() {
     let mut draw = Draw::new(12);
     for _ in 0..60 {
-        let mut problem = tight_problem(&mut draw);
-        // Where launches bound a pass, a shorter pass hides less of a gather and is no shorter for it.
-        problem.framework.launch_us = 0.0;
+        let problem = tight_problem(&mut draw);
         let mut better = problem.clone();
         let by = 1.0 + 3.0 * draw.share();
         let kind = draw.between(0, problem.cluster.groups.len() as u64 - 1) as usize;

@@ -504,8 +504,8 @@ impl<'p, 'a> Block<'p, 'a> {
         };
         let gather = if s.zero == 3 { move_all(p.framework.bytes.parameter as f64) } else { 0.0 };
         let reduce = move_all(p.framework.bytes.gradient_sent as f64);
-        let forward = self.forward.compute + self.forward.tensor;
-        let backward = self.input.compute + self.weight.compute + self.input.tensor;
+        let forward = self.forward.lasts(p.launch());
+        let backward = self.input.lasts(p.launch()) + self.weight.lasts(p.launch());
         let hidden = |seconds: f64, behind: f64, overlapped: bool| {
             if overlapped {
                 p.fabric.beside(seconds, behind)

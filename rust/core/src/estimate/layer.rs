@@ -38,10 +38,16 @@ impl Pass {
         self.kernels += kernels;
     }
 
+    /// How long the pass lasts beside its gathers: its device time, or the host's time to launch it.
+    pub(super) fn lasts(&self, launch: f64) -> f64 {
+        (self.compute + self.tensor + self.context + self.expert)
+            .max(f64::from(self.kernels) * launch)
+    }
+
     /// Whole picoseconds by cause; a pass lasts at least as long as its launches.
     pub(super) fn split(self, launch: f64) -> Split {
         let device = self.compute + self.tensor + self.context + self.expert;
-        let waiting = (f64::from(self.kernels) * launch - device).max(0.0);
+        let waiting = self.lasts(launch) - device;
         Split {
             compute: Time::from_seconds(self.compute + waiting),
             tensor: Time::from_seconds(self.tensor),

@@ -505,12 +505,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The common shift of one round if, on every stage, two successive rounds repeat the one before.
+    /// The common shift of one round if, on every stage, two successive rounds repeat the one before: the last three that
+    /// end before any stage runs out of forward passes.
     fn shift(&self) -> Option<Time> {
         let round = self.order.round() as usize;
+        let skipped = (self.order.m / self.order.pp - 5) as usize * round;
         let mut shift = None;
         for (stage, ends) in self.ends.iter().enumerate() {
-            let first = self.order.before_steady(stage as u64) as usize + round;
+            let first = self.order.before_steady(stage as u64) as usize + skipped;
             for n in first..first + 2 * round {
                 let step = *ends.get(n + round)? - ends[n];
                 if *shift.get_or_insert(step) != step {
