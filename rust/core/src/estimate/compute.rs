@@ -230,10 +230,10 @@ impl<'a> Device<'a> {
     }
 }
 
-/// Operand loads of a tile beside its arithmetic: operations that one loaded element costs in lost issue slots.
+/// Multiply-adds that one loaded operand element costs a tile in lost issue slots.
 ///
-/// From the shared-memory bandwidth of a tensor-core processor: 128 bytes a cycle against 2,048 16-bit
-/// multiply-adds (A100 whitepaper) leave 8 multiply-adds' worth of intensity before loads and arithmetic collide.
+/// Assumed, not measured: an A100 processor does 1,024 16-bit multiply-adds a cycle and reads 64 elements from shared
+/// memory (A100 whitepaper), that is 16 for each; half of the loads are taken to hide behind arithmetic.
 const TILE_LOAD: f64 = 8.0;
 
 /// Joins measured rates linearly in time, that is 1/rate is linear in 1/x; flat beyond the last point, and

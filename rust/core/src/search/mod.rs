@@ -50,6 +50,13 @@ pub fn search(problem: Problem, watch: &Watch) -> Report {
         .collect();
     let infeasible = (ranked.is_empty() && !watch.stopped())
         .then(|| nearest::why_nothing(&problem, &found.counters));
+    if let Some(report::Infeasible::Memory { .. }) = infeasible {
+        notes.push(
+            "the nearest miss is the best of the plans with the smallest micro-batch, most sharding, even layers and at \
+             most two kinds of chip; an uneven one may lack less"
+                .into(),
+        );
+    }
     let gap = match (first, found.open) {
         (Some(best), Some(open)) => Some(best.beyond(open).seconds() / best.seconds()),
         (Some(_), None) => Some(0.0),
