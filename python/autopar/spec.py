@@ -220,7 +220,7 @@ class Link:
         all_gather_gb_per_s: All-gather and reduce-scatter, 10^9 bytes a second.
         all_to_all_gb_per_s: All-to-all, 10^9 bytes a second.
         p2p_gb_per_s: One pair of devices, one direction, 10^9 bytes a second.
-        latency_us: Start-up of one collective, in microseconds.
+        latency_us: One step of a collective between two devices, in microseconds.
         processor_share: Share of the processors that a collective takes from what it runs beside.
     """
 
@@ -241,7 +241,7 @@ class Network:
         nics_per_node: Network cards of one node.
         nic_gbit_per_s: Line rate of one card, 10^9 bits a second.
         efficiency: Share of the line rate that collectives reach.
-        latency_us: Start-up of one collective across nodes, in microseconds.
+        latency_us: One step of a collective between two nodes, in microseconds.
     """
 
     nics_per_node: int

@@ -311,8 +311,8 @@ impl<'p, 'a> Block<'p, 'a> {
         let s = p.shard;
         let (rows, columns) = (p.workload.sequence_length / s.cp, p.workload.sequence_length);
         let batch = s.mbs * heads;
-        let scores = Gemm { batch, m: rows, n: columns, k: qk };
-        let values = Gemm { batch, m: rows, n: v, k: columns };
+        let scores = Gemm::batched(batch, rows, columns, qk);
+        let values = Gemm::batched(batch, rows, v, columns);
         let before = (self.core.compute, self.input.compute);
         let d = &p.device;
         for g in [scores, values] {
@@ -420,14 +420,12 @@ impl<'p, 'a> Block<'p, 'a> {
         let arrived = visits * s.etp as f64 * load_of_the_fullest(visits * s.ep as f64, s.ep);
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
         let rows = (arrived / experts as f64).ceil() as u64;
-        let batch = experts;
         for (n, k) in [(inputs * width, m.hidden), (m.hidden, width)] {
-            let g = Gemm { batch, m: rows, n, k };
             if p.framework.fused.grouped_gemm {
-                self.linear(g);
+                self.linear(Gemm::batched(experts, rows, n, k));
             } else {
                 for _ in 0..experts {
-                    self.linear(Gemm { batch: 1, ..g });
+                    self.linear(Gemm::new(rows, n, k));
                 }
             }
         }

@@ -2,8 +2,12 @@
 //!
 //! A group is split by levels: the scale-up domain (NVLink, HCCS, a PCIe tree), then the network with its
 //! switches. Each level moves the bytes that must cross it with the links that the group's members own
-//! there, all levels at once as pipelined rings and trees do, so the slowest level decides. Small messages pay
-//! start-up: one launch and one hop for each doubling of the group.
+//! there, all levels at once as pipelined rings and trees do, so the slowest level decides.
+//!
+//! Before the last byte arrives a message must pass every step of its algorithm, however small its pieces are. A ring of n
+//! takes n - 1 steps to gather or to scatter and twice as many to sum; a sum over many nodes takes a tree instead, a
+//! chain inside each node and one step for each doubling of the nodes. This is NCCL's own model of itself
+//! (src/graph/tuning.cc, protocol Simple), which is why sharding over a thousand ranks costs milliseconds a gather.
 //!
 //! Volumes: an all-gather or reduce-scatter of `bytes` (the whole tensor) brings `(n-1)/n` of it to each of n
 //! members; an all-reduce is both in turn. Between units of u members each, a unit receives `1 - u/n` of the
@@ -41,7 +45,10 @@ impl<'a> Fabric<'a> {
 
     /// Seconds to gather a tensor of `bytes` on every member, or to reduce and scatter it.
     pub fn all_gather(&self, bytes: f64, group: Group) -> f64 {
-        self.scatter(bytes, group, Operation::AllGather)
+        if group.size <= 1 || bytes <= 0.0 {
+            return 0.0;
+        }
+        self.transfer(bytes, group, Operation::AllGather) + self.ring_steps(group)
     }
 
     /// Seconds to sum a tensor of `bytes` on every member.
@@ -49,8 +56,8 @@ impl<'a> Fabric<'a> {
         if group.size <= 1 || bytes <= 0.0 {
             return 0.0;
         }
-        // Both halves move the same volume; start-up is paid once.
-        2.0 * self.scatter(bytes, group, Operation::AllReduce) - self.start_up(group)
+        // Both halves move the same volume.
+        2.0 * self.transfer(bytes, group, Operation::AllReduce) + self.sum_steps(group)
     }
 
     /// Seconds until every member has exchanged `bytes` (all that one member holds) with all others.
@@ -67,17 +74,17 @@ impl<'a> Fabric<'a> {
             .network_levels(group)
             .map(|(below, rate)| bytes * (group.size - below) as f64 / n / rate)
             .fold(0.0, f64::max);
-        local.max(network) + self.start_up(group)
+        local.max(network) + self.exchange_steps(group)
     }
 
     /// Seconds to send `bytes` to a device `distance` ranks away.
     pub fn send(&self, bytes: f64, distance: u64) -> f64 {
         let domain = u64::from(self.chip.link_domain);
         if distance < domain {
-            bytes / (self.chip.link.p2p_gb_per_s * 1e9) + self.chip.link.latency_us * 1e-6
+            bytes / (self.chip.link.p2p_gb_per_s * 1e9) + start(self.chip.link.latency_us)
         } else {
             let rate = self.chip.network_bytes_per_s() * self.fraction_beyond(distance);
-            bytes / rate + self.chip.network.latency_us * 1e-6
+            bytes / rate + start(self.chip.network.latency_us)
         }
     }
 
@@ -95,13 +102,11 @@ impl<'a> Fabric<'a> {
                 self.chip.network.latency_us.max(other.chip.network.latency_us),
             ),
         };
-        bytes / rate + latency * 1e-6
+        bytes / rate + start(latency)
     }
 
-    fn scatter(&self, bytes: f64, group: Group, operation: Operation) -> f64 {
-        if group.size <= 1 || bytes <= 0.0 {
-            return 0.0;
-        }
+    /// Seconds that the bytes of one half of a sum, or of a gather, take on the busiest level.
+    fn transfer(&self, bytes: f64, group: Group, operation: Operation) -> f64 {
         let n = group.size as f64;
         let inside = group.members_within(u64::from(self.chip.link_domain));
         let rate = match operation {
@@ -118,7 +123,7 @@ impl<'a> Fabric<'a> {
             .network_levels(group)
             .map(|(below, rate)| bytes * (1.0 - below as f64 / n) / (below as f64 * rate))
             .fold(0.0, f64::max);
-        local.max(network) + self.start_up(group)
+        local.max(network)
     }
 
     /// Bytes a second of a collective among `members` of one domain, for a rate measured with all of it.
@@ -156,20 +161,61 @@ impl<'a> Fabric<'a> {
             .fold(1.0, f64::min)
     }
 
-    /// One launch, then one hop for each doubling: inside the domain at a tenth of the start-up, across the
-    /// network at its own.
-    fn start_up(&self, group: Group) -> f64 {
+    /// Members of the group in one domain, and domains that the group spans.
+    fn spread(&self, group: Group) -> (u64, u64) {
         let inside = group.members_within(u64::from(self.chip.link_domain));
-        let doublings =
-            |n: u64| f64::from(n.max(1).ilog2() + u32::from(!n.max(1).is_power_of_two()));
-        let local = self.chip.link.latency_us * (1.0 + 0.1 * doublings(inside));
-        let network = if inside < group.size {
-            self.chip.network.latency_us * doublings(group.size.div_ceil(inside))
-        } else {
-            0.0
-        };
-        (local + network) * 1e-6
+        (inside, group.size.div_ceil(inside))
     }
+
+    /// Steps between `members` of one domain: from each to the next, or all at once where wires join every pair.
+    fn local_steps(&self, members: u64) -> u64 {
+        match self.chip.link.topology {
+            Topology::Mesh => u64::from(members > 1),
+            Topology::Switch | Topology::Pcie => members - 1,
+        }
+    }
+
+    /// Seconds of so many steps inside domains and between them.
+    fn steps(&self, local: u64, network: u64) -> f64 {
+        let hops = local as f64 * self.chip.link.latency_us
+            + network as f64 * self.chip.network.latency_us;
+        start(hops)
+    }
+
+    /// Once round all members: what a gather or a scatter passes.
+    fn ring_steps(&self, group: Group) -> f64 {
+        let (inside, domains) = self.spread(group);
+        let between = if domains > 1 { domains } else { 0 };
+        self.steps(domains * self.local_steps(inside), between)
+    }
+
+    /// Twice round the ring, or up and down a tree over the domains with a chain inside each: the faster, as NCCL chooses.
+    fn sum_steps(&self, group: Group) -> f64 {
+        let (inside, domains) = self.spread(group);
+        let between = if domains > 1 { domains } else { 0 };
+        let ring = self.steps(2 * domains * self.local_steps(inside), 2 * between);
+        let tree = self.steps(2 * self.local_steps(inside), 2 * doublings(domains));
+        ring.min(tree)
+    }
+
+    /// To every peer in the domain in turn; peers beyond it are served at once, a doubling of them a step.
+    fn exchange_steps(&self, group: Group) -> f64 {
+        let (inside, domains) = self.spread(group);
+        self.steps(self.local_steps(inside), doublings(domains))
+    }
+}
+
+/// Time to start a collective or a send, in microseconds: NCCL's base latency of a ring (src/graph/tuning.cc).
+const START_US: f64 = 8.4;
+
+/// Seconds from the launch until `hops_us` microseconds of hops are behind.
+fn start(hops_us: f64) -> f64 {
+    (START_US + hops_us) * 1e-6
+}
+
+/// How often two must be doubled to reach `n`.
+fn doublings(n: u64) -> u64 {
+    u64::from(n.max(1).ilog2() + u32::from(!n.max(1).is_power_of_two()))
 }
 
 #[cfg(test)]
@@ -183,11 +229,11 @@ mod tests {
 
     #[test]
     fn an_all_reduce_in_a_node_moves_twice_n_minus_one_over_n() {
-        // 1 GB over 8 at 235 GB/s bus bandwidth: 2 * 7/8 / 235 s, plus 10 us * (1 + 0.1 * 3).
+        // 1 GB over 8 at 235 GB/s bus bandwidth: 2 * 7/8 / 235 s, plus 8.4 us and 14 steps of 3.4 us.
         let cluster = cluster(a100(), 8);
         let f = Fabric::new(&cluster, &cluster.groups[0].chip);
         let got = f.all_reduce(1e9, Group { size: 8, stride: 1 });
-        close(got, 2.0 * 0.875 / 235.0 + 13e-6);
+        close(got, 2.0 * 0.875 / 235.0 + 56e-6);
     }
 
     #[test]
@@ -199,7 +245,8 @@ mod tests {
         let wire = 0.5 / (8.0 * 25.0 * chip.network.efficiency);
         let local = 15.0 / 16.0 / 230.0;
         let got = f.all_gather(1e9, Group { size: 16, stride: 1 });
-        close(got, wire.max(local) + 13e-6 + 20e-6);
+        // 14 steps inside the two nodes and 2 between them.
+        close(got, wire.max(local) + 8.4e-6 + 14.0 * 3.4e-6 + 2.0 * 14e-6);
     }
 
     #[test]
@@ -208,7 +255,7 @@ mod tests {
         let chip = &cluster.groups[0].chip;
         let f = Fabric::new(&cluster, chip);
         let got = f.all_gather(1e9, Group { size: 8, stride: 8 });
-        close(got, 7.0 / 8.0 / (25.0 * chip.network.efficiency) + 10e-6 + 60e-6);
+        close(got, 7.0 / 8.0 / (25.0 * chip.network.efficiency) + 8.4e-6 + 8.0 * 14e-6);
     }
 
     #[test]
@@ -217,8 +264,18 @@ mod tests {
         chip.link.topology = Topology::Mesh;
         let cluster = cluster(chip, 8);
         let f = Fabric::new(&cluster, &cluster.groups[0].chip);
-        let pair = f.all_gather(1e9, Group { size: 2, stride: 1 }) - 11e-6;
+        let pair = f.all_gather(1e9, Group { size: 2, stride: 1 }) - 11.8e-6;
         close(pair, 0.5 / (230.0 / 7.0));
+    }
+
+    #[test]
+    fn a_small_sum_over_many_nodes_takes_the_tree() {
+        // 1,024 ranks, 8 a node: the ring has 2 (7 * 128 * 3.4 + 128 * 14) us, the tree 2 (7 * 3.4 + 7 * 14) = 243.6 us.
+        let cluster = cluster(a100(), 1024);
+        let f = Fabric::new(&cluster, &cluster.groups[0].chip);
+        let whole = Group { size: 1024, stride: 1 };
+        close(f.all_reduce(1e-9, whole), 8.4e-6 + 243.6e-6);
+        close(f.all_gather(1e-9, whole), 8.4e-6 + 896.0 * 3.4e-6 + 128.0 * 14e-6);
     }
 
     #[test]

@@ -173,7 +173,7 @@ pub struct Link {
     pub all_to_all_gb_per_s: f64,
     /// One pair of devices, one direction.
     pub p2p_gb_per_s: f64,
-    /// Start-up of one collective, in microseconds.
+    /// One step of a collective between two devices, in microseconds.
     pub latency_us: f64,
     /// Share of the device's processors that a collective occupies: what runs beside it is slower by this.
     pub processor_share: f64,
@@ -201,7 +201,7 @@ pub struct Network {
     pub nic_gbit_per_s: f64,
     /// Share of the line rate that collectives reach.
     pub efficiency: f64,
-    /// Start-up of one collective across nodes, in microseconds.
+    /// One step of a collective between two nodes, in microseconds.
     pub latency_us: f64,
 }
 
