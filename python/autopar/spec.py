@@ -15,6 +15,9 @@ QkNorm: TypeAlias = Literal["none", "head", "full"]
 Pass: TypeAlias = Literal["forward", "backward", "both"]
 Topology: TypeAlias = Literal["switch", "mesh", "pcie"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
+Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
+ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
+ExpertDispatch: TypeAlias = Literal["copies", "once_a_node"]
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
 Attention: TypeAlias = Literal["flash", "unfused"]
 Schedule: TypeAlias = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v"]
@@ -54,6 +57,7 @@ class Moe:
         router_bias: Bias of the router, learned or kept for balance.
         expert_bias: Biases in the experts' projections.
         shared_gate: A sigmoid gate of width one on the shared expert (Qwen2-MoE).
+        node_limit: Nodes on which the experts of one token may lie; 0 for no limit.
     """
 
     experts: int
@@ -65,6 +69,7 @@ class Moe:
     router_bias: bool = False
     expert_bias: bool = False
     shared_gate: bool = False
+    node_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,6 +396,7 @@ class Fused:
         residual: Bias, dropout and residual addition.
         cross_entropy: Cross-entropy.
         grouped_gemm: Expert products as one grouped kernel.
+        gradient_accumulation: Weight gradients added to the stored ones by the product itself.
     """
 
     norm: bool
@@ -400,6 +406,7 @@ class Fused:
     residual: bool
     cross_entropy: bool
     grouped_gemm: bool
+    gradient_accumulation: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,7 +460,12 @@ class Framework:
         sharded_sends: Each pipeline send is cut over the tensor-parallel group.
         repeats_key_heads: Grouped key and value heads are repeated to all query heads.
         vocab_multiple: The embedding is padded to a multiple of this many rows a tensor rank.
-        gather_each_micro_batch: FSDP gathers and reduces once a micro-batch, otherwise once a step.
+        gathers: When FSDP and ZeRO gather parameters and reduce gradients: for each pass of each
+            micro-batch, once a step, or once a step where stages form a pipeline.
+        context_exchange: How context parallel exchanges keys and values: round a ring, gathered,
+            or for heads (Ulysses).
+        expert_dispatch: How tokens reach experts on other nodes: a copy for each expert, or one
+            for each node.
         context_gib: Memory outside the allocator, in GiB.
         bucket_bytes: Buffers in which gradients are reduced, in bytes; 0 when they lie in place.
         launch_us: Host time to launch one kernel, in microseconds.
@@ -467,7 +479,9 @@ class Framework:
     sharded_sends: bool
     repeats_key_heads: bool = False
     vocab_multiple: int
-    gather_each_micro_batch: bool
+    gathers: Gathers
+    context_exchange: ContextExchange
+    expert_dispatch: ExpertDispatch
     context_gib: float
     bucket_bytes: int
     launch_us: float

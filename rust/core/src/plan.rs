@@ -127,6 +127,9 @@ pub fn check(problem: &Problem, plan: &Plan) -> Vec<String> {
     rule(plan.cp == 1 || w.sequence_length.is_multiple_of(2 * plan.cp), &|| {
         format!("2 cp = {} does not divide the sequence {}", 2 * plan.cp, w.sequence_length)
     });
+    rule(problem.exchanges_whole_heads(plan.tp, plan.cp), &|| {
+        format!("tp x cp = {} does not divide {heads} heads", plan.tp * plan.cp)
+    });
     rule(!plan.sp || (w.sequence_length / plan.cp).is_multiple_of(plan.tp), &|| {
         format!("tp {} does not divide the sequence of a rank", plan.tp)
     });

@@ -103,6 +103,7 @@ pub fn framework() -> Framework {
             residual: true,
             cross_entropy: false,
             grouped_gemm: true,
+            gradient_accumulation: true,
         },
         overlap: Overlap {
             gradient_reduce: true,
@@ -116,7 +117,9 @@ pub fn framework() -> Framework {
         sharded_sends: true,
         repeats_key_heads: false,
         vocab_multiple: 128,
-        gather_each_micro_batch: true,
+        gathers: Gathers::MicroBatch,
+        context_exchange: ContextExchange::Ring,
+        expert_dispatch: ExpertDispatch::Copies,
         context_gib: 2.0,
         bucket_bytes: 0,
         launch_us: 4.0,

@@ -29,7 +29,18 @@ fn gpt_problem(hidden: u64, sequence: u64) -> Problem {
 
 /// No parallelism, one sequence a micro-batch.
 fn whole() -> Shard {
-    Shard { dp: 1, tp: 1, sp: false, cp: 1, ep: 1, etp: 1, mbs: 1, zero: 0, shard_group: 1 }
+    Shard {
+        dp: 1,
+        tp: 1,
+        sp: false,
+        cp: 1,
+        ep: 1,
+        etp: 1,
+        mbs: 1,
+        zero: 0,
+        shard_group: 1,
+        pipelined: false,
+    }
 }
 
 fn layer(problem: &Problem, shard: Shard) -> LayerCost {
@@ -140,6 +151,7 @@ fn mixtral_8x7b_has_46_702_792_704_parameters_of_which_a_token_meets_12_879_925_
         router_bias: false,
         expert_bias: false,
         shared_gate: false,
+        node_limit: 0,
     });
     let expert = 3 * 4096 * 14_336;
     let layer = 41_943_040 + 8 * expert + 8 * 4096 + 2 * 4096;

@@ -3,6 +3,7 @@
 use super::compute::{FusedAttention, Gemm};
 use super::layer::{Pass, Pricer};
 use super::shard::{Layer, LayerCost};
+use crate::spec::framework::{ContextExchange, ExpertDispatch};
 use crate::spec::model::{LayerKind, Moe, Position, QkNorm};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
@@ -52,12 +53,19 @@ impl<'p, 'a> Block<'p, 'a> {
 
     /// A linear layer's three products; returns (forward, input gradient, weight gradient) seconds.
     ///
-    /// The weight gradient is added to the stored one: beyond the product's own 16-bit result it reads and writes the sum.
+    /// The weight gradient is added to the stored one: the product's kernel reads and writes the sum instead of its own
+    /// result, or a second kernel reads that result too. Gradients that are reduced after each pass are not added here.
     fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
         let d = &self.p.device;
         let weights = g.batch as f64 * g.n as f64 * g.k as f64;
         let stored = self.p.framework.bytes.gradient as f64;
-        let accumulate = d.traffic(weights * (2.0 * stored - self.p.width));
+        let accumulate = if self.p.reduces_each_pass() {
+            0.0
+        } else if self.p.framework.fused.gradient_accumulation {
+            d.traffic(weights * (2.0 * stored - self.p.width))
+        } else {
+            d.stream(weights * (2.0 * stored + self.p.width))
+        };
         let times =
             (d.linear(g), d.linear(g.input_gradient()), d.linear(g.weight_gradient()) + accumulate);
         self.forward.run(times.0);
@@ -263,12 +271,11 @@ impl<'p, 'a> Block<'p, 'a> {
         let sequences = s.mbs as f64 * heads as f64 / s.cp as f64;
         let (qk_dim, v_dim) = m.attention_widths();
         let (forward, backward) = if p.fused_attention {
-            let call = FusedAttention {
-                pairs: causal * sequences,
-                qk_dim,
-                v_dim,
-                sequence: p.workload.sequence_length / s.cp,
+            let sequence = match p.framework.context_exchange {
+                ContextExchange::Ring => p.workload.sequence_length / s.cp,
+                ContextExchange::Gather | ContextExchange::Heads => p.workload.sequence_length,
             };
+            let call = FusedAttention { pairs: causal * sequences, qk_dim, v_dim, sequence };
             self.core.run(p.device.attention_forward(call));
             self.input.run_many(p.device.attention_backward(call), 2);
             // One 32-bit log-sum-exp a query.
@@ -280,27 +287,54 @@ impl<'p, 'a> Block<'p, 'a> {
         self.forward.compute += self.core.compute;
         self.forward.kernels += self.core.kernels;
         if s.cp > 1 {
-            let widths = match &m.mla {
+            let kv = match &m.mla {
                 Some(_) => heads * (qk_dim + v_dim),
                 None => (u64::from(m.kv_heads) / s.tp).max(1) * 2 * m.head_dim,
             };
-            let block = p.tokens * widths as f64 * self.p.width;
-            let group = s.context_group();
-            let step = p.fabric.send(block, group.stride.max(1) * (s.cp - 1).min(1));
-            let far = p.fabric.all_gather(block * s.cp as f64, group) / (s.cp - 1) as f64;
-            // A ring step lasts as long as its slowest hop: the one that leaves the domain, if any does.
-            let hop = step.max(far);
-            let exposed = |compute: f64, hop: f64| {
-                let steps = (s.cp - 1) as f64;
-                if p.framework.overlap.context {
-                    steps * p.fabric.beside(hop, compute / s.cp as f64)
-                } else {
-                    steps * hop
-                }
-            };
-            self.forward.context += exposed(forward, hop);
-            // Keys and values once more, and their gradients.
-            self.input.context += exposed(backward, 2.0 * hop);
+            let block = p.tokens * kv as f64 * self.p.width;
+            let ends = p.tokens * (heads * (qk_dim + v_dim)) as f64 * self.p.width;
+            self.exchange_context(block, ends, forward, backward);
+        }
+    }
+
+    /// What context parallel adds to attention of `forward` and `backward` seconds: `block` are a rank's keys and values,
+    /// `ends` its queries and outputs, in bytes.
+    fn exchange_context(&mut self, block: f64, ends: f64, forward: f64, backward: f64) {
+        let p = self.p;
+        let s = p.shard;
+        let group = s.context_group();
+        match p.framework.context_exchange {
+            ContextExchange::Ring => {
+                let step = p.fabric.send(block, group.stride.max(1) * (s.cp - 1).min(1));
+                let far = p.fabric.all_gather(block * s.cp as f64, group) / (s.cp - 1) as f64;
+                // A ring step lasts as long as its slowest hop: the one that leaves the domain, if any does.
+                let hop = step.max(far);
+                let exposed = |compute: f64, hop: f64| {
+                    let steps = (s.cp - 1) as f64;
+                    if p.framework.overlap.context {
+                        steps * p.fabric.beside(hop, compute / s.cp as f64)
+                    } else {
+                        steps * hop
+                    }
+                };
+                self.forward.context += exposed(forward, hop);
+                // Keys and values once more, and their gradients.
+                self.input.context += exposed(backward, 2.0 * hop);
+            }
+            ContextExchange::Gather => {
+                let whole = block * s.cp as f64;
+                let gather = p.fabric.all_gather(whole, group);
+                self.forward.context += gather;
+                // Gathered again, and their gradients scattered.
+                self.input.context += 2.0 * gather;
+                self.transient = self.transient.max(whole);
+            }
+            ContextExchange::Heads => {
+                // Queries, keys and values before attention, its output after; backward the reverse.
+                let exchange = p.fabric.all_to_all(block + ends, group);
+                self.forward.context += exchange;
+                self.input.context += exchange;
+            }
         }
     }
 
@@ -413,7 +447,7 @@ impl<'p, 'a> Block<'p, 'a> {
         self.stream(visits * h, 2.0, 2.0, (1, 1));
         self.stream(visits * h, 2.0, 3.0, (1, 1));
         self.kept += visits * h * self.p.width;
-        self.exchange(visits * h * self.p.width);
+        self.exchange(moe, visits * h * self.p.width);
 
         let experts = u64::from(moe.experts) / s.ep;
         let width = moe.expert_ffn / s.etp;
@@ -428,6 +462,10 @@ impl<'p, 'a> Block<'p, 'a> {
                     self.linear(Gemm::new(rows, n, k));
                 }
             }
+        }
+        if experts > 1 {
+            // What arrived by rank is sorted by expert, and the results are sorted back.
+            self.stream(arrived * h, 4.0, 4.0, (2, 2));
         }
         self.activation(arrived * width as f64);
         self.kept += arrived * (h + ((inputs + 1) * width) as f64) * self.p.width;
@@ -446,10 +484,16 @@ impl<'p, 'a> Block<'p, 'a> {
     }
 
     /// Dispatch and combine: all-to-all over the expert group, then over the expert's own tensor-parallel group.
-    fn exchange(&mut self, bytes: f64) {
+    fn exchange(&mut self, moe: &Moe, bytes: f64) {
         let p = self.p;
         let s = p.shard;
-        let mut once = p.fabric.all_to_all(bytes, s.expert_group());
+        let group = s.expert_group();
+        let mut once = match p.framework.expert_dispatch {
+            ExpertDispatch::Copies => p.fabric.all_to_all(bytes, group),
+            ExpertDispatch::OnceANode => {
+                p.fabric.once_a_node(bytes, moe.topk, moe.node_limit, group)
+            }
+        };
         if s.etp > 1 {
             once += p.fabric.all_gather(bytes * s.etp as f64, s.tensor_group());
         }
@@ -491,7 +535,7 @@ impl<'p, 'a> Block<'p, 'a> {
     fn gathers(&mut self) {
         let p = self.p;
         let s = p.shard;
-        if s.zero < 2 || !p.framework.gather_each_micro_batch {
+        if !p.reduces_each_pass() {
             return;
         }
         let dense = s.sharded(s.replica_group());

@@ -77,6 +77,31 @@ impl<'a> Fabric<'a> {
         local.max(network) + self.exchange_steps(group)
     }
 
+    /// The same where each of the `topk` copies of a token crosses the network once for each node that holds its experts:
+    /// at most `node_limit` nodes if there is a limit.
+    ///
+    /// Of n nodes, `topk` experts that lie anywhere touch `n (1 - (1 - 1/n)^topk)`; one in n of these is the token's own.
+    pub fn once_a_node(&self, bytes: f64, topk: u32, node_limit: u32, group: Group) -> f64 {
+        if group.size <= 1 || bytes <= 0.0 {
+            return 0.0;
+        }
+        let (inside, domains) = self.spread(group);
+        let n = domains as f64;
+        let touched = n * (1.0 - (1.0 - 1.0 / n).powf(f64::from(topk)));
+        let allowed = if node_limit > 0 { f64::from(node_limit) } else { n };
+        let sent = bytes / f64::from(topk) * touched.min(allowed) * (1.0 - 1.0 / n);
+        let copies = bytes * (1.0 - 1.0 / n);
+        let local = bytes * (inside - 1) as f64
+            / inside as f64
+            / self.domain_rate(self.chip.link.all_to_all_gb_per_s, inside);
+        let network = self
+            .network_levels(group)
+            .map(|(below, rate)| bytes * (group.size - below) as f64 / group.size as f64 / rate)
+            .fold(0.0, f64::max);
+        let share = if copies > 0.0 { sent / copies } else { 1.0 };
+        local.max(network * share) + self.exchange_steps(group)
+    }
+
     /// Seconds to send `bytes` to a device `distance` ranks away.
     pub fn send(&self, bytes: f64, distance: u64) -> f64 {
         let domain = u64::from(self.chip.link_domain);
@@ -276,6 +301,22 @@ mod tests {
         let whole = Group { size: 1024, stride: 1 };
         close(f.all_reduce(1e-9, whole), 8.4e-6 + 243.6e-6);
         close(f.all_gather(1e-9, whole), 8.4e-6 + 896.0 * 3.4e-6 + 128.0 * 14e-6);
+    }
+
+    #[test]
+    fn one_copy_a_node_crosses_the_network_as_often_as_nodes_are_touched() {
+        // 32 ranks on 4 nodes, 8 experts a token: 4 (1 - (3/4)^8) = 3.5995 nodes, of which 3 in 4 are others:
+        // 2.6997 copies of 1/8 GB cross at 25 GB/s x efficiency; with a limit of two nodes 1.5 copies.
+        let cluster = cluster(a100(), 32);
+        let chip = &cluster.groups[0].chip;
+        let f = Fabric::new(&cluster, chip);
+        let group = Group { size: 32, stride: 1 };
+        let steps = 8.4e-6 + 7.0 * 3.4e-6 + 2.0 * 14e-6;
+        let wire = |copies: f64| copies / 8.0 / (25.0 * chip.network.efficiency) + steps;
+        let touched = 4.0 * (1.0 - 0.75f64.powi(8)) * 0.75;
+        close(f.once_a_node(1e9, 8, 0, group), wire(touched));
+        close(f.once_a_node(1e9, 8, 2, group), wire(1.5));
+        assert!(f.once_a_node(1e9, 8, 0, group) < f.all_to_all(1e9, group));
     }
 
     #[test]

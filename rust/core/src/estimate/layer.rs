@@ -111,6 +111,11 @@ impl<'a> Pricer<'a> {
         &self.fabric
     }
 
+    /// Whether gradients are reduced, and with ZeRO stage 3 parameters gathered, layer by layer in every pass.
+    pub(super) fn reduces_each_pass(&self) -> bool {
+        self.shard.zero >= 2 && self.framework.gathers.each_pass(self.shard.pipelined)
+    }
+
     /// Bytes of one micro-batch's residual stream on this device.
     pub fn residual_bytes(&self) -> f64 {
         self.residual_tokens * self.model.hidden as f64 * self.width

@@ -105,7 +105,7 @@ pub fn items(
     framework: &Framework,
 ) -> MemoryItems {
     let bytes = &framework.bytes;
-    let each = framework.gather_each_micro_batch;
+    let each = framework.gathers.each_pass(shard.pipelined);
     // Parameters and gradients stay whole when they are gathered and reduced once a step.
     let (mut parameters, mut gradients, mut optimizer, mut buffers) = (0u64, 0u64, 0u64, 0u64);
     for (count, layer, replicas) in [

@@ -104,6 +104,7 @@ impl Plan {
             mbs: self.mbs,
             zero: self.zero,
             shard_group: self.shard_group,
+            pipelined: self.pp > 1,
         }
     }
 

@@ -84,7 +84,7 @@ impl Rates {
 
 /// Whether gradients already travelled in every micro-batch.
 fn reduced_each(shard: &Shard, framework: &Framework) -> bool {
-    shard.zero >= 2 && framework.gather_each_micro_batch
+    shard.zero >= 2 && framework.gathers.each_pass(shard.pipelined)
 }
 
 /// Summing gradients once a step: over all replicas, or scattered over the shard group and then summed among its copies.

@@ -24,6 +24,8 @@ pub struct Shard {
     pub zero: u8,
     /// Ranks over which ZeRO shards.
     pub shard_group: u64,
+    /// Whether the stage is one of several.
+    pub pipelined: bool,
 }
 
 impl Shard {

@@ -332,7 +332,8 @@ fn shard(
     (zero, shard_group): (u8, u64),
 ) -> Shard {
     let etp = space::expert_tensor_parallel(problem, cell.tp);
-    Shard { dp: cell.dp, tp: cell.tp, sp, cp: cell.cp, ep, etp, mbs, zero, shard_group }
+    let pipelined = cell.pp > 1;
+    Shard { dp: cell.dp, tp: cell.tp, sp, cp: cell.cp, ep, etp, mbs, zero, shard_group, pipelined }
 }
 
 /// A bound for every schedule, sharding and composition below an entry: the fastest kinds take as many stages as

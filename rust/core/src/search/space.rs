@@ -138,7 +138,8 @@ pub fn cut_cell(problem: &Problem, cell: Cell) -> Option<Cut> {
     let kv = u64::from(m.kv_heads);
     let shape = u64::from(m.heads).is_multiple_of(tp)
         && (kv.is_multiple_of(tp) || tp.is_multiple_of(kv))
-        && m.ffn_hidden.is_multiple_of(tp);
+        && m.ffn_hidden.is_multiple_of(tp)
+        && problem.exchanges_whole_heads(tp, cp);
     if !shape {
         return Some(Cut::ModelShape);
     }

@@ -23,8 +23,12 @@ pub struct Framework {
     pub repeats_key_heads: bool,
     /// The embedding is padded to a multiple of this many rows a tensor-parallel rank.
     pub vocab_multiple: u64,
-    /// FSDP and ZeRO-3 gather and reduce once a micro-batch; otherwise once a step.
-    pub gather_each_micro_batch: bool,
+    /// When ZeRO gathers parameters and reduces gradients.
+    pub gathers: Gathers,
+    /// How ranks of one sequence exchange keys and values.
+    pub context_exchange: ContextExchange,
+    /// How tokens reach experts on other nodes.
+    pub expert_dispatch: ExpertDispatch,
     /// Memory outside the allocator: device context, communicator buffers, library workspaces, in GiB.
     pub context_gib: f64,
     /// Size of the buffers in which gradients are reduced, in bytes; 0 when they lie in place.
@@ -51,6 +55,8 @@ pub struct Fused {
     pub cross_entropy: bool,
     /// Expert products as one grouped kernel.
     pub grouped_gemm: bool,
+    /// Weight gradients added to the stored ones by the product's own kernel.
+    pub gradient_accumulation: bool,
 }
 
 /// Communication that runs behind computation.
@@ -69,6 +75,52 @@ pub struct Overlap {
     pub context: bool,
     /// Expert all-to-all behind the shared expert and the other micro-batch.
     pub expert: bool,
+}
+
+/// When ZeRO stages 2 and 3 (FSDP) gather parameters and reduce gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gathers {
+    /// For each pass of each micro-batch; whole parameters and gradients exist for a layer or two at a time.
+    MicroBatch,
+    /// Once a step: whole parameters and gradients are kept from its first to its last micro-batch.
+    Step,
+    /// Once a step where stages form a pipeline, else for each pass.
+    StepInPipeline,
+}
+
+impl Gathers {
+    /// Whether parameters are gathered and gradients reduced for each pass.
+    pub fn each_pass(self, pipelined: bool) -> bool {
+        match self {
+            Gathers::MicroBatch => true,
+            Gathers::Step => false,
+            Gathers::StepInPipeline => !pipelined,
+        }
+    }
+}
+
+/// How the ranks of a context-parallel group exchange what attention needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContextExchange {
+    /// Key and value blocks travel round a ring, each behind the attention to the one before (Liu et al. 2023,
+    /// arXiv:2310.01889).
+    Ring,
+    /// Keys and values are gathered before attention (Llama Team 2024, arXiv:2407.21783, section 3.3.2).
+    Gather,
+    /// Sequence shards are exchanged for heads and back (DeepSpeed-Ulysses, arXiv:2309.14509).
+    Heads,
+}
+
+/// How tokens reach experts on other nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExpertDispatch {
+    /// One copy for each expert (all-to-all).
+    Copies,
+    /// One copy for each node, spread over the node's links there (DeepEP; DeepSeek-V3, arXiv:2412.19437, section 3.2.2).
+    OnceANode,
 }
 
 /// How tensor-parallel communication is hidden.

@@ -163,6 +163,8 @@ pub struct Moe {
     pub expert_bias: bool,
     /// A sigmoid gate of width one on the shared expert (Qwen2-MoE).
     pub shared_gate: bool,
+    /// Nodes on which the experts of one token may lie; 0 for no limit (DeepSeek-V2, arXiv:2405.04434, section 2.2.2).
+    pub node_limit: u32,
 }
 
 /// Sliding-window attention.

@@ -1,7 +1,7 @@
 //! The problem: what is asked, validated once and then immutable.
 
 use super::cluster::Cluster;
-use super::framework::Framework;
+use super::framework::{ContextExchange, Framework};
 use super::model::Model;
 use super::workload::{Precision, Workload};
 use crate::error::{require, Error};
@@ -157,6 +157,12 @@ impl Problem {
         let group = &self.cluster.groups[kind];
         let node = u64::from(group.chip.devices_per_node);
         group.limit.map_or(self.cluster.devices, |limit| limit / node * node)
+    }
+
+    /// Whether each rank gets whole heads where sequence shards are exchanged for heads.
+    pub fn exchanges_whole_heads(&self, tp: u64, cp: u64) -> bool {
+        self.framework.context_exchange != ContextExchange::Heads
+            || u64::from(self.model.heads).is_multiple_of(tp * cp)
     }
 }
 

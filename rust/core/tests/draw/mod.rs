@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each test file is a crate of its own and uses a part of this.
 
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
-use autopar_core::spec::framework::TensorOverlap;
+use autopar_core::spec::framework::{ContextExchange, ExpertDispatch, Gathers, TensorOverlap};
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -72,7 +72,11 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.overlap.expert = draw.once_in(3);
     f.overlap.tensor =
         draw.pick(&[TensorOverlap::None, TensorOverlap::Backward, TensorOverlap::Pipelined]);
-    f.gather_each_micro_batch = !draw.once_in(3);
+    f.gathers = draw.pick(&[Gathers::MicroBatch, Gathers::Step, Gathers::StepInPipeline]);
+    f.context_exchange =
+        draw.pick(&[ContextExchange::Ring, ContextExchange::Gather, ContextExchange::Heads]);
+    f.expert_dispatch = draw.pick(&[ExpertDispatch::Copies, ExpertDispatch::OnceANode]);
+    f.fused.gradient_accumulation = draw.once_in(2);
     f.sharded_sends = draw.once_in(2);
     f.bucket_bytes = draw.pick(&[0, 1 << 16]);
     f.launch_us = draw.pick(&[0.0, 0.5, 4.0]);
@@ -116,6 +120,7 @@ fn model(draw: &mut Draw) -> Model {
             router_bias: false,
             expert_bias: false,
             shared_gate: false,
+            node_limit: draw.pick(&[0, 0, 2]),
         });
     }
     if draw.once_in(4) {
