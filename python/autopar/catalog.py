@@ -70,7 +70,7 @@ class ChipEntry:
         source: Where each group of figures was published.
         checked: When they were compared with the source.
         note: What else to know.
-        inherits_attention: Chip whose attention rates it has, scaled.
+        inherits_attention: Chip whose attention rates it has, scaled, for kernels that it has none of.
         inherits_gemm: Chip whose curve of matrix products it has, where it names none of its own.
         digest: SHA-256 of the files.
     """
@@ -372,8 +372,11 @@ def _chip(name: str, path: str, heirs: tuple[str, ...]) -> ChipEntry:
     if "devices_per_node" in known:
         known.setdefault("link_domain", known["devices_per_node"])
     spec = wire.read(Chip, _named(known, file), f"{file}: ")
-    if (giver := parents.get("inherits_attention")) and not spec.attention:
-        spec = replace(spec, attention=_scaled_attention(giver.chip, spec))
+    if giver := parents.get("inherits_attention"):
+        own_kernels = {rate.kernel for rate in spec.attention}
+        inherited = _scaled_attention(giver.chip, spec)
+        others = (rate for rate in inherited if rate.kernel not in own_kernels)
+        spec = replace(spec, attention=(*spec.attention, *others))
     provenance.setdefault("confidence", {})
     provenance.setdefault("source", {})
     return _entry(ChipEntry, provenance, file, chip=spec, digest=digest)

@@ -493,10 +493,9 @@ def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Reco
 
 def _possible_recomputes(run: Run, chunk: int) -> Iterator[Recompute]:
     """Yields what may be recomputed where nobody says, from the least to the most."""
-    if "partial" in run.recompute.lower():
-        yield from (Recompute("block", layers) for layers in range(1, chunk + 1))
-    else:
-        yield from (Recompute(), Recompute("selective"), Recompute("uniform", 1))
+    if "partial" not in run.recompute.lower():
+        yield from (Recompute(), Recompute("selective"))
+    yield from (Recompute("block", layers) for layers in range(1, chunk + 1))
 
 
 def _within(recompute: Recompute, chunk: int) -> Recompute:

@@ -17,7 +17,7 @@ Topology: TypeAlias = Literal["switch", "mesh", "pcie"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
-ExpertDispatch: TypeAlias = Literal["copies", "once_a_node"]
+ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather"]
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
 Attention: TypeAlias = Literal["flash", "unfused"]
 Schedule: TypeAlias = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v"]
@@ -464,8 +464,8 @@ class Framework:
             micro-batch, once a step, or once a step where stages form a pipeline.
         context_exchange: How context parallel exchanges keys and values: round a ring, gathered,
             or for heads (Ulysses).
-        expert_dispatch: How tokens reach experts on other nodes: a copy for each expert, or one
-            for each node.
+        expert_dispatch: How tokens reach experts: a copy for each expert, one for each node, or
+            gathered by every rank of the group.
         context_gib: Memory outside the allocator, in GiB.
         bucket_bytes: Buffers in which gradients are reduced, in bytes; 0 when they lie in place.
         launch_us: Host time to launch one kernel, in microseconds.

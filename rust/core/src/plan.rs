@@ -201,14 +201,18 @@ fn check_stages(problem: &Problem, plan: &Plan, rule: &mut dyn FnMut(bool, &dyn 
         format!("the stages hold {layers} of {} layers", problem.model.layers)
     });
     for (i, s) in plan.stages.iter().enumerate() {
-        let chunk = u64::from(s.layers) / plan.vpp;
-        rule(s.layers > 0 && u64::from(s.layers).is_multiple_of(plan.vpp), &|| {
+        let chunk = u64::from(s.layers).div_ceil(plan.vpp);
+        // Interleaved, the embedding may stand in the first chunk of all for layers, and the head in the last.
+        let short = chunk * plan.vpp - u64::from(s.layers);
+        let end = plan.schedule == Schedule::Interleaved && (i == 0 || i + 1 == plan.stages.len());
+        rule(s.layers > 0 && (short == 0 || (end && short <= chunk)), &|| {
             format!("stage {i}: vpp {} does not divide its {} layers", plan.vpp, s.layers)
         });
         rule(u64::from(s.offload) <= chunk, &|| format!("stage {i}: offload exceeds its layers"));
         // Recompute is a setting of a kind of chip: a chunk with fewer layers than it says recomputes them all.
         let of_kind = plan.stages.iter().filter(|other| other.chip == s.chip);
-        let most = of_kind.map(|other| u64::from(other.layers) / plan.vpp).max().unwrap_or(0);
+        let most =
+            of_kind.map(|other| u64::from(other.layers).div_ceil(plan.vpp)).max().unwrap_or(0);
         match s.recompute {
             Recompute::None | Recompute::Selective => {}
             Recompute::Block { layers } | Recompute::Uniform { layers } => {

@@ -248,13 +248,13 @@ fn without_a_pipeline_a_step_is_its_passes_then_gradients_then_update() {
 #[test]
 fn an_all_reduce_of_gradients_that_nothing_hides_is_charged_in_full() {
     // A layer 12h^2 + 13h, embedding (51200 + 2048 rows) h, last norm 2h; 4 bytes each; 8 ranks of one node at 235 GB/s:
-    // 2 * 7/8 of the bytes, and a start-up of 10 us (1 + 0.1 * 3).
+    // 2 * 7/8 of the bytes, 8.4 us to start and 14 steps of 3.4 us.
     let h = 1024;
     let mut problem = gpt_problem(h, 512);
     problem.framework.overlap.gradient_reduce = false;
     let (_, e) = replicas(&problem, 8);
     let parameters = 4 * (12 * h * h + 13 * h) + (51_200 + 2048) * h + 2 * h;
-    let seconds = 2.0 * 7.0 / 8.0 * parameters as f64 * 4.0 / 235e9 + 13e-6;
+    let seconds = 2.0 * 7.0 / 8.0 * parameters as f64 * 4.0 / 235e9 + 56e-6;
     close(e.time.data_ps.seconds(), seconds, 1e-6);
 }
 

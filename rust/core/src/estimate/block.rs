@@ -101,7 +101,7 @@ impl<'p, 'a> Block<'p, 'a> {
         }
         let width = p.model.hidden as f64;
         p.norm(&mut self.forward, &mut self.input, p.residual_tokens, width);
-        self.kept += 2.0 * p.residual_bytes();
+        self.kept += p.residual_bytes() + p.linear_input(p.residual_tokens * width);
         self.dense_parameters += p.model.norm_parameters() as f64;
         if p.model.norms_per_layer == 4 {
             // Sandwich: one more norm on the sub-layer's output.
@@ -241,8 +241,11 @@ impl<'p, 'a> Block<'p, 'a> {
         } else {
             kv_width
         };
-        // Queries, keys, values and the output, which is the next product's input.
+        // Queries, keys, values and the output, which is the next product's input: in 8 bits a copy.
         self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * self.p.width;
+        if p.workload.precision == Precision::Fp8 {
+            self.kept += p.linear_input(p.tokens * v_out as f64);
+        }
         self.core_attention(kind, heads);
         let exit = self.linear(Gemm::new(tokens, h, v_out));
         self.dense_parameters += (v_out * h) as f64;
@@ -408,7 +411,8 @@ impl<'p, 'a> Block<'p, 'a> {
         let entry = self.linear(Gemm::new(tokens as u64, inputs * width, m.hidden));
         self.activation(tokens * width as f64);
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
-        self.kept += kept_tokens * ((inputs + 1) * width) as f64 * self.p.width;
+        self.kept += kept_tokens * (inputs * width) as f64 * self.p.width
+            + self.p.linear_input(kept_tokens * width as f64);
         self.transient = self.transient.max(tokens * ((inputs + 1) * width) as f64 * self.p.width);
         (entry, exit)
     }
@@ -438,9 +442,10 @@ impl<'p, 'a> Block<'p, 'a> {
         let own_tokens = p.residual_tokens;
         let h = m.hidden as f64;
         let visits = own_tokens * f64::from(moe.topk);
-        // Router: 32-bit scores, top-k, and the permutation's index.
+        // Router: 32-bit scores, top-k, and the permutation's index. The host launches some 34 small kernels for it and some 12
+        // backward, by a count of NVIDIA/Megatron-LM's router and token dispatcher (megatron/core/transformer/moe).
         self.linear(Gemm::new(own_tokens as u64, u64::from(moe.experts), m.hidden));
-        self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, (6, 4));
+        self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, (34, 12));
         self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
             + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
         // Permute into expert order, and back with the weighted sum.
@@ -468,7 +473,8 @@ impl<'p, 'a> Block<'p, 'a> {
             self.stream(arrived * h, 4.0, 4.0, (2, 2));
         }
         self.activation(arrived * width as f64);
-        self.kept += arrived * (h + ((inputs + 1) * width) as f64) * self.p.width;
+        self.kept += arrived * (inputs * width) as f64 * self.p.width
+            + p.linear_input(arrived * (h + width as f64));
         self.transient =
             self.transient.max(arrived * (h + ((inputs + 1) * width) as f64) * self.p.width);
         self.expert_parameters +=
@@ -492,6 +498,9 @@ impl<'p, 'a> Block<'p, 'a> {
             ExpertDispatch::Copies => p.fabric.all_to_all(bytes, group),
             ExpertDispatch::OnceANode => {
                 p.fabric.once_a_node(bytes, moe.topk, moe.node_limit, group)
+            }
+            ExpertDispatch::Gather => {
+                p.fabric.all_gather(bytes / f64::from(moe.topk) * group.size as f64, group)
             }
         };
         if s.etp > 1 {

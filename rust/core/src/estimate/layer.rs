@@ -13,7 +13,7 @@ use super::shard::{End, LayerCost, Shard, Split};
 use crate::spec::framework::{Framework, TensorOverlap};
 use crate::spec::model::{Model, Position};
 use crate::spec::problem::Problem;
-use crate::spec::workload::{Attention, Workload};
+use crate::spec::workload::{Attention, Precision, Workload};
 use crate::units::{Bytes, Time};
 
 /// One pass over a device, in seconds, with the number of kernels that the host must launch.
@@ -109,6 +109,15 @@ impl<'a> Pricer<'a> {
     /// The links of this chip.
     pub fn fabric(&self) -> &Fabric<'a> {
         &self.fabric
+    }
+
+    /// Bytes of a linear layer's input of so many elements as it is kept for the weight gradient: cast to 8 bits where the
+    /// products run in 8 bits (NVIDIA/TransformerEngine saves its quantised input).
+    pub(super) fn linear_input(&self, elements: f64) -> f64 {
+        match self.workload.precision {
+            Precision::Fp8 => elements,
+            _ => elements * self.width,
+        }
     }
 
     /// Whether gradients are reduced, and with ZeRO stage 3 parameters gathered, layer by layer in every pass.

@@ -113,18 +113,25 @@ impl Plan {
         problem.workload.global_batch_size / (self.mbs * self.dp)
     }
 
+    /// Places for layers in one chunk of stage `index`: its layers over vpp, rounded up where an end of the model takes one.
+    fn slots(&self, index: usize) -> u32 {
+        self.stages[index].layers.div_ceil(self.vpp as u32)
+    }
+
     /// Where stage `index` stands.
     pub fn place(&self, problem: &Problem, index: usize) -> Place {
-        let before: u32 = self.stages[..index].iter().map(|s| s.layers).sum();
         let stage = &self.stages[index];
+        let before = (0..index).map(|i| self.slots(i)).sum();
         Place {
             pp: self.pp,
             vpp: self.vpp,
             schedule: self.schedule,
             micro_batches: self.micro_batches(problem),
             index: index as u64,
-            first: before / self.vpp as u32,
-            layers: stage.layers / self.vpp as u32,
+            row: (0..self.stages.len()).map(|i| self.slots(i)).sum(),
+            lead: self.slots(0) * self.vpp as u32 - self.stages[0].layers,
+            first: before,
+            layers: self.slots(index),
             recompute: stage.recompute,
             offload: stage.offload,
             optimizer_offload: self.optimizer_offload,

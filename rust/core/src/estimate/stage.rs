@@ -59,9 +59,14 @@ pub struct Place {
     pub micro_batches: u64,
     /// Position in the pipeline, from 0.
     pub index: u64,
-    /// Layers of one chunk in the stages before this one.
+    /// Places for layers in one chunk of every stage together: the model's layers over vpp, and more where the embedding or the
+    /// head takes the place of layers.
+    pub row: u32,
+    /// Places that the embedding takes in the first chunk.
+    pub lead: u32,
+    /// Places of one chunk in the stages before this one.
     pub first: u32,
-    /// Layers of one chunk of this stage.
+    /// Places of one chunk of this stage.
     pub layers: u32,
     /// Recompute.
     pub recompute: Recompute,
@@ -206,16 +211,16 @@ impl<'a> Table<'a> {
         self.prefix[(from + count) as usize] - self.prefix[from as usize]
     }
 
-    /// First layer of a chunk of the stage at `place`.
-    fn first_layer(&self, place: &Place, chunk: u64) -> u32 {
-        let per_chunk = self.problem.model.layers / place.vpp as u32;
-        match place.schedule {
+    /// First layer of a chunk of the stage at `place`, and how many it holds.
+    fn range(&self, place: &Place, chunk: u64) -> (u32, u32) {
+        let all = self.problem.model.layers;
+        let slot = match place.schedule {
             // The second chunk of a V runs back through the stages.
-            Schedule::ZeroBubbleV if chunk == 1 => {
-                self.problem.model.layers - place.first - place.layers
-            }
-            _ => chunk as u32 * per_chunk + place.first,
-        }
+            Schedule::ZeroBubbleV if chunk == 1 => all - place.first - place.layers,
+            _ => chunk as u32 * place.row + place.first,
+        };
+        let layer = |slot: u32| slot.saturating_sub(place.lead).min(all);
+        (layer(slot), layer(slot + place.layers) - layer(slot))
     }
 
     /// Whether a chunk holds the embedding, and whether it holds the head.
@@ -229,8 +234,8 @@ impl<'a> Table<'a> {
 
     /// Times of one chunk.
     pub fn chunk(&self, place: &Place, chunk: u64) -> Chunk {
-        let from = self.first_layer(place, chunk);
-        let all = self.layers(from, place.layers);
+        let (from, count) = self.range(place, chunk);
+        let all = self.layers(from, count);
         let (embedding, head) = self.ends(place, chunk);
         let mut passes = Chunk {
             forward: all.forward,
@@ -246,9 +251,7 @@ impl<'a> Table<'a> {
         passes.input_gradient += match place.recompute {
             Recompute::None => Time::ZERO,
             Recompute::Selective => all.recompute_selective,
-            Recompute::Block { layers } => {
-                self.layers(from, layers.min(place.layers)).recompute_full
-            }
+            Recompute::Block { layers } => self.layers(from, layers.min(count)).recompute_full,
             Recompute::Uniform { .. } => all.recompute_full,
         };
         if place.offload > 0 {
@@ -269,18 +272,18 @@ impl<'a> Table<'a> {
 
     /// Where the time of one micro-batch in a chunk goes: the causes add up to [`Table::chunk`].
     pub fn spent(&self, place: &Place, chunk: u64) -> Spent {
-        let from = self.first_layer(place, chunk) as usize;
+        let (from, count) = self.range(place, chunk);
         let layers = |count: u32| {
-            self.kind_of[from..from + count as usize]
+            self.kind_of[from as usize..(from + count) as usize]
                 .iter()
                 .map(|&k| self.layer_kinds[k as usize].cost)
                 .fold(LayerCost::default(), |sum, cost| sum + cost)
         };
-        let mut all = layers(place.layers);
+        let mut all = layers(count);
         let recompute = match place.recompute {
             Recompute::None => Split::default(),
             Recompute::Selective => all.recompute_selective,
-            Recompute::Block { layers: n } => layers(n.min(place.layers)).recompute_full,
+            Recompute::Block { layers: n } => layers(n.min(count)).recompute_full,
             Recompute::Uniform { .. } => all.recompute_full,
         };
         let (embedding, head) = self.ends(place, chunk);
@@ -296,18 +299,18 @@ impl<'a> Table<'a> {
 
     /// Activations of one micro-batch that a chunk keeps on the device.
     fn kept(&self, place: &Place, chunk: u64) -> Bytes {
-        let from = self.first_layer(place, chunk);
-        let all = self.layers(from, place.layers);
+        let (from, count) = self.range(place, chunk);
+        let all = self.layers(from, count);
         let layers = match place.recompute {
             Recompute::None => all.kept,
             Recompute::Selective => all.kept_selective,
             Recompute::Block { layers } => {
-                let n = layers.min(place.layers);
-                self.layers(from, n).kept_input + self.layers(from + n, place.layers - n).kept
+                let n = layers.min(count);
+                self.layers(from, n).kept_input + self.layers(from + n, count - n).kept
             }
             Recompute::Uniform { layers } => {
-                let groups = u64::from(place.layers.div_ceil(layers.max(1)));
-                self.layers(from, 1).kept_input * groups
+                let groups = u64::from(count.div_ceil(layers.max(1)));
+                self.layers(from, count.min(1)).kept_input * groups
             }
         };
         let (embedding, head) = self.ends(place, chunk);
@@ -326,15 +329,15 @@ impl<'a> Table<'a> {
         if place.offload == 0 {
             return Bytes::ZERO;
         }
-        let n = place.offload.min(place.layers);
-        let last = self.layers(self.first_layer(place, chunk) + place.layers - n, n);
+        let (from, count) = self.range(place, chunk);
+        let (n, end) = (place.offload.min(count), from + count);
+        let last = self.layers(end - n, n);
         match place.recompute {
             Recompute::None => last.kept,
             Recompute::Selective => last.kept_selective,
             Recompute::Block { layers } => {
-                let whole = n.min(place.layers - layers.min(place.layers));
-                let from = self.first_layer(place, chunk) + place.layers;
-                self.layers(from - whole, whole).kept + self.layers(from - n, n - whole).kept_input
+                let whole = n.min(count - layers.min(count));
+                self.layers(end - whole, whole).kept + self.layers(end - n, n - whole).kept_input
             }
             Recompute::Uniform { .. } => last.kept_input,
         }
@@ -344,7 +347,8 @@ impl<'a> Table<'a> {
     fn parameters(&self, place: &Place) -> (u64, u64, u64) {
         let (mut dense, mut expert, mut tied) = (0, 0, 0);
         for chunk in 0..place.vpp {
-            let layers = self.layers(self.first_layer(place, chunk), place.layers);
+            let (from, count) = self.range(place, chunk);
+            let layers = self.layers(from, count);
             dense += layers.dense_parameters;
             expert += layers.expert_parameters;
             let (embedding, head) = self.ends(place, chunk);

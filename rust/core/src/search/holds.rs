@@ -168,6 +168,8 @@ impl<'t, 'a> Holds<'t, 'a> {
             schedule: self.degrees.schedule,
             micro_batches: self.degrees.micro_batches(self.problem),
             index: index as u64,
+            row: self.problem.model.layers / self.degrees.vpp as u32,
+            lead: 0,
             first,
             layers,
             recompute: choice.recompute,

@@ -121,6 +121,8 @@ pub enum ExpertDispatch {
     Copies,
     /// One copy for each node, spread over the node's links there (DeepEP; DeepSeek-V3, arXiv:2412.19437, section 3.2.2).
     OnceANode,
+    /// Every rank of the expert group gathers all tokens, keeps what its experts were chosen for, and scatters the sums.
+    Gather,
 }
 
 /// How tensor-parallel communication is hidden.

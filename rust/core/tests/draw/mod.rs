@@ -75,7 +75,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.gathers = draw.pick(&[Gathers::MicroBatch, Gathers::Step, Gathers::StepInPipeline]);
     f.context_exchange =
         draw.pick(&[ContextExchange::Ring, ContextExchange::Gather, ContextExchange::Heads]);
-    f.expert_dispatch = draw.pick(&[ExpertDispatch::Copies, ExpertDispatch::OnceANode]);
+    f.expert_dispatch =
+        draw.pick(&[ExpertDispatch::Copies, ExpertDispatch::OnceANode, ExpertDispatch::Gather]);
     f.fused.gradient_accumulation = draw.once_in(2);
     f.sharded_sends = draw.once_in(2);
     f.bucket_bytes = draw.pick(&[0, 1 << 16]);
