@@ -96,7 +96,7 @@ class RunDefaults:
         texts: What records call the framework, beside its name and aliases; several may share one.
         since: First month of its time, as 2021-04; of several with one text the newest is meant
             that had begun when a run was made.
-        words: Words of a record that tell it from others with the same text.
+        words: Words or phrases of a record that tell it from others with the same text.
         precision: Precision that tells it from others with the same text.
         default_precision: Number format where a record gives none; the chip's 16 bits if empty.
         attention: One fused kernel, or separate operators.

@@ -167,11 +167,11 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         return next(entry for entry in shelf.frameworks if entry.framework.name == name), False
     best = min(places.values())
     named = [e for e in shelf.frameworks if places.get(e.framework.name) == best]
-    words = set(words_of(f"{run.framework} {run.notes}"))
+    words = words_of(f"{run.framework} {run.notes}")
 
     def likeness(entry: FrameworkEntry) -> tuple[bool, int, bool, str]:
         told = entry.run
-        said = [word in words for word in told.words]
+        said = [any(_places(words_of(phrase), words)) for phrase in told.words]
         precise = told.precision == run.precision.lower()
         possible = (any(said) or not told.words) and (precise or not told.precision)
         begun = not run.month or told.since <= run.month
@@ -192,10 +192,15 @@ def _place(entry: FrameworkEntry, text: str) -> tuple[int, int] | None:
     found = []
     for name in (entry.framework.name, *entry.aliases, *entry.run.texts):
         wanted = words_of(name)
-        for place in range(len(words) - len(wanted) + 1):
-            if words[place : place + len(wanted)] == wanted:
-                found.append((place, -len(wanted)))
+        places = enumerate(_places(wanted, words))
+        found += [(place, -len(wanted)) for place, stands in places if stands]
     return min(found, default=None)
+
+
+def _places(wanted: list[str], words: list[str]) -> Iterator[bool]:
+    """Yields for each place among words whether the wanted ones stand there in their order."""
+    for place in range(len(words) - len(wanted) + 1):
+        yield words[place : place + len(wanted)] == wanted
 
 
 def words_of(text: str) -> list[str]:

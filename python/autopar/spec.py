@@ -462,6 +462,7 @@ class Framework:
         vocab_multiple: The embedding is padded to a multiple of this many rows a tensor rank.
         gathers: When FSDP and ZeRO gather parameters and reduce gradients: for each pass of each
             micro-batch, once a step, or once a step where stages form a pipeline.
+        gather_pieces: Collectives in which ZeRO gathers one layer's parameters; 1 for one buffer.
         context_exchange: How context parallel exchanges keys and values: round a ring, gathered,
             or for heads (Ulysses).
         expert_dispatch: How tokens reach experts: a copy for each expert, one for each node, or
@@ -480,6 +481,7 @@ class Framework:
     repeats_key_heads: bool = False
     vocab_multiple: int
     gathers: Gathers
+    gather_pieces: int = 1
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
     context_gib: float

@@ -118,6 +118,7 @@ pub fn framework() -> Framework {
         repeats_key_heads: false,
         vocab_multiple: 128,
         gathers: Gathers::MicroBatch,
+        gather_pieces: 1,
         context_exchange: ContextExchange::Ring,
         expert_dispatch: ExpertDispatch::Copies,
         context_gib: 2.0,

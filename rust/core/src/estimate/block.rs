@@ -549,9 +549,12 @@ impl<'p, 'a> Block<'p, 'a> {
         }
         let dense = s.sharded(s.replica_group());
         let expert = s.sharded(s.expert_replica_group());
+        let pieces = f64::from(p.framework.gather_pieces);
         let move_all = |bytes_each: f64| {
-            p.fabric.all_gather(self.dense_parameters * bytes_each, dense)
-                + p.fabric.all_gather(self.expert_parameters * bytes_each, expert)
+            let each = bytes_each / pieces;
+            pieces
+                * (p.fabric.all_gather(self.dense_parameters * each, dense)
+                    + p.fabric.all_gather(self.expert_parameters * each, expert))
         };
         let gather = if s.zero == 3 { move_all(p.framework.bytes.parameter as f64) } else { 0.0 };
         let reduce = move_all(p.framework.bytes.gradient_sent as f64);

@@ -25,6 +25,9 @@ pub struct Framework {
     pub vocab_multiple: u64,
     /// When ZeRO gathers parameters and reduces gradients.
     pub gathers: Gathers,
+    /// Collectives in which ZeRO gathers the parameters of one layer, and in which it reduces their gradients: 1 where they lie
+    /// in one buffer.
+    pub gather_pieces: u32,
     /// How ranks of one sequence exchange keys and values.
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.
@@ -167,6 +170,12 @@ impl Framework {
             "vocab_multiple",
             || "must be positive, found 0".to_owned(),
             "Give 1 for no padding.",
+        )?;
+        require(
+            (1..=1024).contains(&self.gather_pieces),
+            "gather_pieces",
+            || format!("must be from 1 to 1024, found {}", self.gather_pieces),
+            "Give 1 where a layer's parameters are gathered at once.",
         )?;
         for (v, path) in [
             (self.bytes.parameter, "bytes.parameter"),

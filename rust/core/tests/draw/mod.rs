@@ -73,6 +73,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.overlap.tensor =
         draw.pick(&[TensorOverlap::None, TensorOverlap::Backward, TensorOverlap::Pipelined]);
     f.gathers = draw.pick(&[Gathers::MicroBatch, Gathers::Step, Gathers::StepInPipeline]);
+    f.gather_pieces = draw.pick(&[1, 1, 12]);
     f.context_exchange =
         draw.pick(&[ContextExchange::Ring, ContextExchange::Gather, ContextExchange::Heads]);
     f.expert_dispatch =
