@@ -340,7 +340,7 @@ def _plan(
 
     def plans(mbs: int, vpp: int) -> Iterator[Plan]:
         """Yields the plans with given micro-batches and chunks, the faster ones first."""
-        chunk = min(layers) // vpp
+        chunk = -(-max(layers) // vpp)
         offload = round((run.offload_fraction or 0.0) * chunk)
         if _is_stated(habit):
             kinds: Iterable[Recompute] = (_recompute(habit, run.notes, entry, chunk),)
@@ -353,7 +353,7 @@ def _plan(
                 mbs=mbs,
                 schedule=schedule or ("interleaved" if vpp > 1 else "1f1b"),
                 stages=tuple(
-                    Stage(layers=n, recompute=_within(recompute, n // vpp), offload=offload)
+                    Stage(layers=n, recompute=_within(recompute, -(-n // vpp)), offload=offload)
                     for n in layers
                 ),
             )
@@ -383,12 +383,23 @@ def _chunks(
         return (1,), True
     if schedule == "zb-v":
         return (2,), True
-    whole = tuple(v for v in range(1, min(layers) + 1) if all(n % v == 0 for n in layers))
+    whole = tuple(v for v in range(1, max(layers) + 1) if _cuts(layers, v))
     if schedule == "interleaved":
         if len(whole) == 1:
             raise SpecError("vpp", "missing, and no number of chunks divides the stages' layers")
         return whole[1:], False
     return ((entry.run.vpp,) if entry.run.vpp else whole), False
+
+
+def _cuts(layers: tuple[int, ...], vpp: int) -> bool:
+    """Returns whether stages split into so many equal chunks, of which the ends' may lack a few.
+
+    Interleaved, the embedding and the head may take the place of layers in the first and the last.
+    """
+    chunks = [-(-count // vpp) for count in layers]
+    lacks = [chunk * vpp - count for chunk, count in zip(chunks, layers, strict=True)]
+    ends = all(lacks[end] <= (chunks[end] if vpp > 1 else 0) for end in (0, -1))
+    return ends and not any(lacks[1:-1])
 
 
 def _layers(run: Run, layers: int, pp: int, assumed: list[str]) -> tuple[int, ...]:
