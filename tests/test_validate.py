@@ -445,7 +445,7 @@ def test_what_selective_means_is_the_framework_s_choice(shelf: Shelf) -> None:
         ),
         (
             {"pp": "4", "tp": "1", "sp": "", "dp": "2", "layers": "31", "vpp": "",
-             "schedule": "interleaved"},
+             "layers_per_stage": "8-7-9-7", "schedule": "interleaved"},
             "vpp: missing, and no number of chunks divides",
         ),
     ],

@@ -70,7 +70,8 @@ class ChipEntry:
         source: Where each group of figures was published.
         checked: When they were compared with the source.
         note: What else to know.
-        inherits_attention: Chip whose attention rates it has, scaled, for kernels that it has none of.
+        inherits_attention: Chip whose attention rates it has, scaled, of kernels that it names none
+            of its own for.
         inherits_gemm: Chip whose curve of matrix products it has, where it names none of its own.
         digest: SHA-256 of the files.
     """
