@@ -148,8 +148,8 @@ def test_an_attention_rate_stays_below_the_peak_and_grows_with_the_sequence(name
     assert chip.attention
     for row in chip.attention:
         assert max(row.tflops) < peak
-        # cuDNN's rates fall: by 1.5 % on Hopper, by 7 % beyond 32,768 on Blackwell.
-        assert all(b > 0.93 * a for a, b in zip(row.tflops, row.tflops[1:], strict=False)), row
+        # cuDNN's rates fall: by 1.5 % on Hopper, by 9 % beyond 32,768 on Blackwell.
+        assert all(b > 0.91 * a for a, b in zip(row.tflops, row.tflops[1:], strict=False)), row
 
 
 @pytest.mark.parametrize("name", CHIPS)
