@@ -470,6 +470,7 @@ class Framework:
         context_gib: Memory outside the allocator, in GiB.
         bucket_bytes: Buffers in which gradients are reduced, in bytes; 0 when they lie in place.
         launch_us: Host time to launch one kernel, in microseconds.
+        blocking_launches: The host waits for each kernel before it launches the next.
     """
 
     name: str
@@ -487,6 +488,7 @@ class Framework:
     context_gib: float
     bucket_bytes: int
     launch_us: float
+    blocking_launches: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

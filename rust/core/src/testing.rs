@@ -124,6 +124,7 @@ pub fn framework() -> Framework {
         context_gib: 2.0,
         bucket_bytes: 0,
         launch_us: 4.0,
+        blocking_launches: false,
     }
 }
 

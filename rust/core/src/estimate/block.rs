@@ -359,6 +359,11 @@ impl<'p, 'a> Block<'p, 'a> {
         }
         let elements = batch as f64 * rows as f64 * length;
         let bytes = elements * self.p.width;
+        if p.model.position == Position::Alibi {
+            // The biases are spread over the scores (1) and read by the product that adds to them (1): torch.baddbmm, as
+            // bigscience-workshop/Megatron-DeepSpeed calls it (megatron/model/transformer.py).
+            self.core.run(d.stream(2.0 * bytes));
+        }
         if p.framework.fused.softmax {
             self.core.run(d.stream(2.0 * bytes));
             self.input.run(d.stream(3.0 * bytes));

@@ -38,14 +38,20 @@ impl Pass {
         self.kernels += kernels;
     }
 
-    /// How long the pass lasts beside its gathers: its device time, or the host's time to launch it.
-    pub(super) fn lasts(&self, launch: f64) -> f64 {
-        (self.compute + self.tensor + self.context + self.expert)
-            .max(f64::from(self.kernels) * launch)
+    /// How long the pass lasts beside its gathers: its device time or the host's to launch it, whichever is longer, and both in
+    /// turn where launches block.
+    pub(super) fn lasts(&self, launch: Launch) -> f64 {
+        let device = self.compute + self.tensor + self.context + self.expert;
+        let host = f64::from(self.kernels) * launch.seconds;
+        if launch.blocking {
+            device + host
+        } else {
+            device.max(host)
+        }
     }
 
     /// Whole picoseconds by cause; a pass lasts at least as long as its launches.
-    pub(super) fn split(self, launch: f64) -> Split {
+    pub(super) fn split(self, launch: Launch) -> Split {
         let device = self.compute + self.tensor + self.context + self.expert;
         let waiting = self.lasts(launch) - device;
         Split {
@@ -56,6 +62,13 @@ impl Pass {
             shard: Time::from_seconds(self.shard),
         }
     }
+}
+
+/// What the host spends on a kernel, and whether it waits for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Launch {
+    pub(super) seconds: f64,
+    pub(super) blocking: bool,
 }
 
 /// Prices layers for one kind of chip and one way of sharding.
@@ -259,8 +272,11 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    pub(super) fn launch(&self) -> f64 {
-        self.framework.launch_us * 1e-6
+    pub(super) fn launch(&self) -> Launch {
+        Launch {
+            seconds: self.framework.launch_us * 1e-6,
+            blocking: self.framework.blocking_launches,
+        }
     }
 
     /// A norm over `width` channels of `tokens` tokens: fused, it reads and writes once forward, and reads twice

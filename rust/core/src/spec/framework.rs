@@ -38,6 +38,8 @@ pub struct Framework {
     pub bucket_bytes: u64,
     /// Host time to launch one kernel, in microseconds: a layer cannot run faster than its launches.
     pub launch_us: f64,
+    /// The host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING): host and device take turns.
+    pub blocking_launches: bool,
 }
 
 /// Operators that run as one kernel instead of one a mathematical step.
