@@ -17,12 +17,11 @@ from autopar.catalog import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
 from autopar.runs import Run
-from autopar.shelf import GATED, Shelf, chip, framework, kin, words_of
+from autopar.shelf import GATED, Shelf, devices, framework, kin, words_of
 from autopar.spec import (
     Attention,
     Chip,
     Cluster,
-    DeviceGroup,
     Model,
     Moe,
     Precision,
@@ -68,11 +67,12 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     entry, named = framework(run, shelf)
     if not named:
         assumed.append(f"framework={entry.framework.name}")
-    device = chip(run, shelf)
+    groups = devices(run, shelf)
+    device = groups[0].chip
     degrees = _degrees(run, entry, assumed)
     problem = planner.problem(
         _model(run, shelf, assumed),
-        Cluster(groups=(DeviceGroup(chip=device),), devices=degrees.pop("devices")),
+        Cluster(groups=groups, devices=degrees.pop("devices")),
         global_batch_size=run.gbs or 0,
         sequence_length=run.seq_len or 0,
         precision=_precision(run, entry, device, assumed),
@@ -332,6 +332,7 @@ def _plan(
     what lacks least.
     """
     layers = _layers(run, problem.model.layers, degrees["pp"], assumed)
+    chips = _stage_chips(problem.cluster, degrees["pp"])
     schedule = _schedule(run)
     vpps, said = _chunks(run, entry, schedule, layers)
     mbs = (run.mbs,) if run.mbs else tuple(_micro_batches(run.gbs or 1, degrees["dp"]))
@@ -353,8 +354,13 @@ def _plan(
                 mbs=mbs,
                 schedule=schedule or ("interleaved" if vpp > 1 else "1f1b"),
                 stages=tuple(
-                    Stage(layers=n, recompute=_within(recompute, -(-n // vpp)), offload=offload)
-                    for n in layers
+                    Stage(
+                        layers=n,
+                        chip=kind,
+                        recompute=_within(recompute, -(-n // vpp)),
+                        offload=offload,
+                    )
+                    for n, kind in zip(layers, chips, strict=True)
                 ),
             )
 
@@ -371,6 +377,26 @@ def _plan(
         and "/".join(str(part) for part in (recompute.granularity, recompute.layers) if part),
     }
     return plan, tuple(f"{name}={value}" for name, value in found.items() if value)
+
+
+def _stage_chips(cluster: Cluster, pp: int) -> list[int]:
+    """Returns which kind holds each stage: as many as a kind's devices make, kind after kind.
+
+    Raises:
+        SpecError: A stage would hold two kinds.
+    """
+    if len(cluster.groups) == 1:
+        return [0] * pp
+    per_stage = (cluster.devices or 0) // pp
+    chips: list[int] = []
+    for kind, group in enumerate(cluster.groups):
+        stages, rest = divmod(group.limit or 0, per_stage)
+        if rest:
+            raise SpecError("chip", f"a stage of {per_stage} devices would hold two kinds of chip")
+        chips += [kind] * stages
+    if len(chips) != pp:
+        raise SpecError("chip", f"devices for {len(chips)} stages, where pp is {pp}")
+    return chips
 
 
 def _chunks(

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from autopar import catalog
 from autopar.catalog import FrameworkEntry, ModelEntry
-from autopar.errors import SpecError
+from autopar.errors import SpecError, shown
 from autopar.runs import Run
-from autopar.spec import Chip, Model, Network
+from autopar.spec import Chip, DeviceGroup, Model, Network
 
 MAKERS = r"(nvidia|amd|huawei|intel|google|aws|tesla|ascend|instinct|radeon|geforce)[ _-]*"
 FORMS = r"[ _-]*\b(sxm\d?|oam|hbm\d?e?)\b"
@@ -43,14 +43,39 @@ class Shelf:
 # --- Chips and networks
 
 
-def chip(run: Run, shelf: Shelf) -> Chip:
-    """Returns a run's kind of device with the node and the network that the run had.
+def devices(run: Run, shelf: Shelf) -> tuple[DeviceGroup, ...]:
+    """Returns a run's devices, the kinds in the order in which they hold the pipeline's stages.
+
+    Several kinds are written with their numbers, `V100-16GB x12 + T4-16GB x4`; their networks may
+    follow each other with a comma between them.
 
     Raises:
         SpecError: The row names no chip, or one that the catalog lacks; it then names the nearest.
     """
     if not run.chip:
         raise SpecError("chip", "missing")
+    kinds = [part.strip() for part in run.chip.split(" + ")]
+    if len(kinds) == 1:
+        return (DeviceGroup(chip=chip(run, shelf)),)
+    networks = run.internode.split(",")
+    if len(networks) != len(kinds):
+        networks = [run.internode] * len(kinds)
+    groups = []
+    for kind, internode in zip(kinds, networks, strict=True):
+        counted = re.fullmatch(r"(.+?) x ?(\d+)", kind)
+        if not counted:
+            raise SpecError("chip", f"how many there are of {shown(kind)} is missing")
+        one = replace(run, chip=counted[1], internode=internode)
+        groups.append(DeviceGroup(chip=chip(one, shelf), limit=int(counted[2])))
+    return tuple(groups)
+
+
+def chip(run: Run, shelf: Shelf) -> Chip:
+    """Returns a run's kind of device with the node and the network that the run had.
+
+    Raises:
+        SpecError: The catalog lacks the chip; the error names the nearest.
+    """
     if run.chip not in shelf.chips:
         shelf.chips[run.chip] = chip_as_written(run.chip)
     found = shelf.chips[run.chip]
