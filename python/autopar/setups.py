@@ -451,6 +451,14 @@ def _layers(run: Run, layers: int, pp: int, assumed: list[str]) -> tuple[int, ..
     last = _noted(r"last stage has (\d+) (?:block|layer)", run.notes)
     if last and (layers - last) % (pp - 1) == 0:
         return (*((layers - last) // (pp - 1),) * (pp - 1), last)
+    chunks = pp * (run.vpp or 1)
+    lack = -layers % chunks
+    if chunks > pp and (layers + 2) % chunks and lack <= (layers + lack) // chunks:
+        # Whole chunks, of which the last lacks what is missing.
+        each = (layers + lack) // pp
+        shares = [each] * (pp - 1) + [each - lack]
+        assumed.append(f"layers_per_stage={'-'.join(map(str, shares))}")
+        return tuple(shares)
     ends = 1 if slots or (layers + 2) % pp == 0 else 0
     share, more = divmod(layers + 2 * ends, pp)
     shares = [share + 1] * more + [share] * (pp - more)

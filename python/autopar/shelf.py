@@ -203,7 +203,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         # The oldest stands in for a time before all of them.
         return (
             possible,
-            any(said) + (precise and bool(told.precision)),
+            sum(said) + (precise and bool(told.precision)),
             begun,
             (told.since if begun else "".join(chr(255 - ord(c)) for c in told.since)),
         )

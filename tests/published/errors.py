@@ -49,8 +49,8 @@ def table() -> str:
     chips: dict[str, dict[str, None]] = {}
     for row in rows:
         if row.setup is not None:
-            name = row.setup.problem.cluster.groups[0].chip.name
-            chips.setdefault(row.run.series, {})[name] = None
+            kinds = (group.chip.name for group in row.setup.problem.cluster.groups)
+            chips.setdefault(row.run.series, {})[" with ".join(kinds)] = None
     summary = summarise(rows)
     lines = [COLUMNS, ("---", "---", *["---:"] * (len(COLUMNS) - 2))]
     lines += [_line(group, ", ".join(chips[group.name])) for group in summary.groups]
