@@ -106,7 +106,8 @@ fn reduce(shard: &Shard, framework: &Framework, fabric: &Fabric<'_>, replicas: G
 
 /// Gathering updated parameters once a step.
 fn gather(shard: &Shard, framework: &Framework, fabric: &Fabric<'_>, replicas: Group) -> Rate {
-    if shard.zero == 0 || reduced_each(shard, framework) {
+    // Stage 3 gathers them for each pass instead.
+    if shard.zero == 0 || (shard.zero == 3 && reduced_each(shard, framework)) {
         return Rate::default();
     }
     let bytes = framework.bytes.parameter as f64;
