@@ -33,6 +33,7 @@ PYTHON_ORDER = """
     errors spec report wire schema files catalog runs shelf
     frontends frontends.apss
     planner setups validate
+    compat compat.keys compat.context compat.settings compat.mindspore
     render render.text render.terminal render.trace render.errors
     flags cli
     __init__ __main__
