@@ -34,6 +34,7 @@ PYTHON_ORDER = """
     frontends frontends.apss
     planner setups validate
     compat compat.keys compat.context compat.settings compat.mindspore
+    compat.mindformers
     render render.text render.terminal render.trace render.errors
     flags cli
     __init__ __main__
