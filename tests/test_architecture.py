@@ -33,7 +33,7 @@ PYTHON_ORDER = """
     errors spec report wire schema files catalog runs shelf
     frontends frontends.apss
     planner setups validate
-    compat compat.keys compat.context compat.settings compat.mindspore
+    compat compat.keys compat.context compat.settings compat.effects compat.mindspore
     compat.mindformers
     render render.text render.terminal render.trace render.errors
     flags cli

@@ -90,6 +90,7 @@ def limits(command: F) -> F:
         "dp": "data-parallel degrees",
         "mbs": "micro-batch sizes",
         "zero": "ZeRO stages, 0 to 3",
+        "shard-group": "sizes of the shard group",
     }
     switches = {
         "partial-shard-groups": "ZeRO may shard over a part of the data-parallel group.",

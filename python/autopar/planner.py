@@ -61,6 +61,7 @@ class Limits(TypedDict, total=False):
     zero: Sequence[int]
     schedules: Sequence[Schedule]
     recompute: Sequence[Granularity]
+    shard_group: Sequence[int]
     partial_shard_groups: bool
     activation_offload: bool
     optimizer_offload: bool

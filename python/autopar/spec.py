@@ -17,7 +17,7 @@ Topology: TypeAlias = Literal["switch", "mesh", "pcie"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
-ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather"]
+ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
 Attention: TypeAlias = Literal["flash", "unfused"]
 Schedule: TypeAlias = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v"]
@@ -465,8 +465,9 @@ class Framework:
         gather_pieces: Collectives in which ZeRO gathers one layer's parameters; 1 for one buffer.
         context_exchange: How context parallel exchanges keys and values: round a ring, gathered,
             or for heads (Ulysses).
-        expert_dispatch: How tokens reach experts: a copy for each expert, one for each node, or
-            gathered by every rank of the group.
+        expert_dispatch: How tokens reach experts: a copy for each expert, one for each node, gathered
+            by every rank of the group, or all copies gathered and split in place of an all-to-all.
+        sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         context_gib: Memory outside the allocator, in GiB.
         bucket_bytes: Buffers in which gradients are reduced, in bytes; 0 when they lie in place.
         launch_us: Host time to launch one kernel, in microseconds.
@@ -485,6 +486,7 @@ class Framework:
     gather_pieces: int = 1
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
+    sums_in_fp32: bool = False
     context_gib: float
     bucket_bytes: int
     launch_us: float
@@ -509,6 +511,8 @@ class Options:
         zero: Allowed ZeRO stages, 0 to 3.
         schedules: Allowed schedules.
         recompute: Allowed kinds of recompute.
+        shard_group: Allowed sizes of the shard group. Replicas that none of them divides are
+            sharded as a whole.
         partial_shard_groups: ZeRO may shard over a part of the data-parallel group (HSDP).
         activation_offload: Activations may wait in host memory.
         optimizer_offload: Optimizer state may live in host memory.
@@ -529,6 +533,7 @@ class Options:
     zero: tuple[int, ...] = ()
     schedules: tuple[Schedule, ...] = ()
     recompute: tuple[Granularity, ...] = ()
+    shard_group: tuple[int, ...] = ()
     partial_shard_groups: bool = True
     activation_offload: bool = True
     optimizer_offload: bool = True

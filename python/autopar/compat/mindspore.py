@@ -21,12 +21,19 @@ Example:
     1
 """
 
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
 
+from autopar import planner
+from autopar.compat import effects
 from autopar.compat.context import Context
+from autopar.compat.effects import Effect
 from autopar.compat.keys import RANGES, Ranges
 from autopar.compat.settings import apply
 from autopar.errors import SpecError, shown
+from autopar.planner import Limits, Name
+from autopar.report import Report
+from autopar.spec import Attention, Cluster, Framework, Model, Precision, Problem
 
 version = "2.10"
 
@@ -80,6 +87,160 @@ def reset_auto_parallel_context() -> None:
         0
     """
     _context.reset()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of the search.
+
+    Attributes:
+        problem: The problem with the limits and options that the context asks for.
+        effects: What each key did, or that it changes nothing, and why.
+        advice: What MindSpore's documentation advises against.
+    """
+
+    problem: Problem
+    effects: tuple[Effect, ...]
+    advice: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of it.
+
+    Attributes:
+        report: The fastest plans.
+        effects: What each key did, or that it changes nothing, and why.
+        advice: What MindSpore's documentation advises against.
+    """
+
+    report: Report
+    effects: tuple[Effect, ...]
+    advice: tuple[str, ...]
+
+
+def question(
+    model: Name | Model,
+    cluster: Name | Cluster,
+    *,
+    global_batch_size: int,
+    sequence_length: int,
+    precision: Precision = "bf16",
+    framework: Name | Framework = "mindformers",
+    attention: Attention = "flash",
+    dropout: bool = False,
+    copies: int = 1,
+    **limits: Unpack[Limits],
+) -> Question:
+    """Returns the problem that the context makes of a model and chips.
+
+    The context gives the devices (`device_num`) and every key that acts on placement, time or
+    memory its limit or option. Nothing is kept in host memory, for which the context has no key.
+
+    Args:
+        model: As in `autopar.search`.
+        cluster: As in `autopar.search`; a chip's name will do.
+        global_batch_size: Sequences in one step over all devices.
+        sequence_length: Tokens in one sequence.
+        precision: Number format of the matrix products.
+        framework: As in `autopar.search`.
+        attention: As in `autopar.search`.
+        dropout: As in `autopar.search`.
+        copies: Copies of the model on a device, between which the batch is split (multi-copy
+            parallel); recursive_programming wants as many sequences a device.
+        **limits: Further limits, as in `autopar.search`.
+
+    Raises:
+        SpecError: An input is wrong, or keys contradict each other.
+
+    Example:
+        >>> set_auto_parallel_context(parallel_mode="data_parallel", device_num=8)
+        >>> asked = question(
+        ...     "llama2-7b", "ascend_910b", global_batch_size=64, sequence_length=4096
+        ... )
+        >>> asked.problem.options.tp, asked.problem.cluster.devices
+        ((1,), 8)
+        >>> print(asked.effects[0])
+        device_num=8: cluster.devices=8: the devices of the job
+        >>> reset_auto_parallel_context()
+    """
+    given = planner.problem(
+        model,
+        cluster,
+        devices=_context.get("device_num"),
+        global_batch_size=global_batch_size,
+        sequence_length=sequence_length,
+        precision=precision,
+        framework=framework,
+        attention=attention,
+        dropout=dropout,
+        **limits,
+    )
+    on_device = replace(given.options, activation_offload=False, optimizer_offload=False)
+    limited, found = effects.applied(_context, replace(given, options=on_device))
+    advice = []
+    wanted = limited.cluster.devices * copies
+    recursive = _context.get("search_mode") == "recursive_programming"
+    if (
+        _context.get("parallel_mode") == "auto_parallel"
+        and recursive
+        and global_batch_size < wanted
+    ):
+        advice.append(
+            f"recursive_programming: give a batch of at least devices times copies, {wanted}, "
+            f"for its best strategies; found {global_batch_size}"
+        )
+    return Question(limited, found, tuple(advice))
+
+
+def search(
+    model: Name | Model,
+    cluster: Name | Cluster,
+    *,
+    global_batch_size: int,
+    sequence_length: int,
+    precision: Precision = "bf16",
+    framework: Name | Framework = "mindformers",
+    attention: Attention = "flash",
+    dropout: bool = False,
+    copies: int = 1,
+    threads: int = 0,
+    time_limit_s: float | None = None,
+    **limits: Unpack[Limits],
+) -> Answer:
+    """Returns the fastest plans that the context allows, and what each of its keys did.
+
+    The arguments are those of `question`, and `threads` and `time_limit_s` of `autopar.search`.
+
+    Raises:
+        SpecError: An input is wrong, or keys contradict each other.
+        KeyboardInterrupt: Ctrl-C ended the search.
+
+    Example:
+        >>> set_auto_parallel_context(
+        ...     parallel_mode="semi_auto_parallel", device_num=16, pipeline_stages=2,
+        ...     enable_parallel_optimizer=True,
+        ... )
+        >>> answer = search("llama2-7b", "ascend_910b", global_batch_size=64, sequence_length=4096)
+        >>> plan = answer.report.ranked[0].plan
+        >>> plan.pp, plan.zero
+        (2, 1)
+        >>> reset_auto_parallel_context()
+    """
+    asked = question(
+        model,
+        cluster,
+        global_batch_size=global_batch_size,
+        sequence_length=sequence_length,
+        precision=precision,
+        framework=framework,
+        attention=attention,
+        dropout=dropout,
+        copies=copies,
+        **limits,
+    )
+    report = planner.solve(asked.problem, threads=threads, time_limit_s=time_limit_s)
+    return Answer(report, asked.effects, asked.advice)
 
 
 def _ranges() -> Ranges:

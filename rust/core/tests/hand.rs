@@ -9,7 +9,7 @@ use autopar_core::estimate::shard::{LayerCost, Shard};
 use autopar_core::estimate::{estimate, Estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::TensorOverlap;
+use autopar_core::spec::framework::{ExpertDispatch, TensorOverlap};
 use autopar_core::spec::model::{Activation, LayerKind, Model, Moe, Norm, Position};
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::Attention;
@@ -288,6 +288,58 @@ fn tensor_parallel_sums_twice_forward_and_twice_backward_in_a_layer() {
     close(cost.forward.tensor.seconds(), 2.0 * one, 1e-6);
     let backward = cost.input_gradient.tensor + cost.weight_gradient.tensor;
     close(backward.seconds(), 2.0 * one, 1e-6);
+}
+
+#[test]
+fn sums_in_32_bits_move_twice_the_bytes_of_a_16_bit_activation() {
+    // The same four sums with 4 s b h bytes; gathers, which sum nothing, stay: with sequence parallel 2 of 4 forward.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.tensor = TensorOverlap::None;
+    problem.framework.sums_in_fp32 = true;
+    let bytes = 512.0 * 1024.0;
+    let cluster = problem.cluster.clone();
+    let fabric = Fabric::new(&cluster, &cluster.groups[0].chip);
+    let group = Group { size: 8, stride: 1 };
+    let cost = layer(&problem, Shard { tp: 8, ..whole() });
+    let sum = fabric.all_reduce(4.0 * bytes, group);
+    close(cost.forward.tensor.seconds(), 2.0 * sum, 1e-6);
+    let split = layer(&problem, Shard { tp: 8, sp: true, ..whole() });
+    let moved = fabric.all_gather(2.0 * bytes, group) + fabric.all_gather(4.0 * bytes, group);
+    close(split.forward.tensor.seconds(), 2.0 * moved, 1e-6);
+}
+
+// ---- Experts ---------------------------------------------------------------------------------------------------------
+
+#[test]
+fn without_all_to_all_every_rank_gathers_and_splits_the_tokens_of_all() {
+    // 512 tokens that visit 2 experts, 1024 channels of 2 bytes: 2 MiB a rank, 16 MiB of all 8. Dispatch and combine each
+    // gather the 16 MiB, read and write them to split, and read and write 2 MiB to join.
+    let mut problem = gpt_problem(1024, 512);
+    problem.model.moe = Some(Moe {
+        experts: 8,
+        topk: 2,
+        node_limit: 0,
+        expert_ffn: 1024,
+        shared_ffn: 0,
+        first_dense: 0,
+        every: 1,
+        router_bias: false,
+        expert_bias: false,
+        shared_gate: false,
+    });
+    problem.framework.expert_dispatch = ExpertDispatch::GatherSplit;
+    problem.framework.overlap.expert = false;
+    let shard = Shard { dp: 8, ep: 8, ..whole() };
+    let moe = LayerKind { moe: true, windowed: false };
+    let priced = block::price(&Pricer::new(&problem, 0, shard), moe);
+    let chip = &problem.cluster.groups[0].chip;
+    let fabric = Fabric::new(&problem.cluster, chip);
+    let mib = 1024.0 * 1024.0;
+    let gather = fabric.all_gather(16.0 * mib, Group { size: 8, stride: 1 });
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let once = gather + 2.0 * 18.0 * mib / memory + 2.0 * chip.host.kernel_us * 1e-6;
+    close(priced.cost.forward.expert.seconds(), 2.0 * once, 1e-6);
+    assert!(priced.transient >= Bytes(16 << 20));
 }
 
 // ---- FLOPs -----------------------------------------------------------------------------------------------------------

@@ -120,7 +120,15 @@ fn every_plan(
                                 } else {
                                     shard_group > 1
                                         && divides(shard_group, dp * cp)
-                                        && (shard_group == dp * cp || o.partial_shard_groups)
+                                        && if (2..=dp * cp).any(|g| {
+                                            divides(g, dp * cp) && o.shard_group.contains(&g)
+                                        }) {
+                                            o.shard_group.contains(&shard_group)
+                                        } else {
+                                            shard_group == dp * cp
+                                                || o.partial_shard_groups
+                                                    && o.shard_group.is_empty()
+                                        }
                                 };
                                 if !sharded {
                                     continue;
@@ -428,6 +436,16 @@ fn tell(problem: &Problem, report: &Report, seen: &mut BTreeMap<&'static str, u6
         ("context parallel", any(&|p| p.cp > 1)),
         ("expert parallel", any(&|p| p.ep > 1)),
         ("a partial shard group", any(&|p| p.zero > 0 && p.shard_group < p.dp * p.cp)),
+        (
+            "a shard group of a size asked for",
+            any(&|p| p.zero > 0 && problem.options.shard_group.contains(&p.shard_group)),
+        ),
+        (
+            "replicas that no size asked for divides",
+            any(&|p| p.zero > 0)
+                && !problem.options.shard_group.is_empty()
+                && any(&|p| !problem.options.shard_group.contains(&p.shard_group)),
+        ),
         ("1f1b over stages", any(&|p| p.pp > 1 && p.schedule == Schedule::OneFOneB)),
         ("interleaving", any(&|p| p.schedule == Schedule::Interleaved)),
         ("gpipe", any(&|p| p.schedule == Schedule::GPipe)),

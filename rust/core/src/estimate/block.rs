@@ -507,6 +507,14 @@ impl<'p, 'a> Block<'p, 'a> {
             ExpertDispatch::Gather => {
                 p.fabric.all_gather(bytes / f64::from(moe.topk) * group.size as f64, group)
             }
+            ExpertDispatch::GatherSplit if group.size == 1 => 0.0,
+            ExpertDispatch::GatherSplit => {
+                let whole = bytes * group.size as f64;
+                self.transient = self.transient.max(whole);
+                // Split, everyone's share is read and written; joined, this rank's.
+                let split = p.device.stream(2.0 * whole) + p.device.stream(2.0 * bytes);
+                p.fabric.all_gather(whole, group) + split
+            }
         };
         if s.etp > 1 {
             once += p.fabric.all_gather(bytes * s.etp as f64, s.tensor_group());

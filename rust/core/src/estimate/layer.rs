@@ -304,6 +304,7 @@ impl<'a> Pricer<'a> {
 
     /// Seconds to sum a tensor of `bytes` over the tensor-parallel group, scattered with sequence parallel.
     pub(super) fn tensor_sum(&self, bytes: f64) -> f64 {
+        let bytes = if self.framework.sums_in_fp32 { bytes * 4.0 / self.width } else { bytes };
         if self.shard.sp {
             self.fabric.all_gather(bytes, self.shard.tensor_group())
         } else {

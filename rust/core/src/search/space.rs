@@ -199,8 +199,15 @@ pub fn expert_tensor_parallel(problem: &Problem, tp: u64) -> u64 {
 /// Why a ZeRO stage with its shard group is not allowed, if it is not.
 pub fn cut_sharding(problem: &Problem, cell: Cell, (zero, group): (u8, u64)) -> Option<Cut> {
     let o = &problem.options;
-    let whole = zero == 0 || group == cell.dp * cell.cp;
-    (!allows(&o.zero, &zero) || !(whole || o.partial_shard_groups)).then_some(Cut::Options)
+    let replicas = cell.dp * cell.cp;
+    let whole = zero == 0 || group == replicas;
+    let named = o.shard_group.iter().any(|&g| g > 1 && replicas.is_multiple_of(g));
+    let sized = if zero > 0 && named {
+        o.shard_group.contains(&group)
+    } else {
+        whole || (o.partial_shard_groups && o.shard_group.is_empty())
+    };
+    (!allows(&o.zero, &zero) || !sized).then_some(Cut::Options)
 }
 
 /// Why a schedule is not legal, if it is not. `kinds` is the number of kinds of chip in the pipeline.

@@ -32,6 +32,8 @@ pub struct Framework {
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.
     pub expert_dispatch: ExpertDispatch,
+    /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
+    pub sums_in_fp32: bool,
     /// Memory outside the allocator: device context, communicator buffers, library workspaces, in GiB.
     pub context_gib: f64,
     /// Size of the buffers in which gradients are reduced, in bytes; 0 when they lie in place.
@@ -128,6 +130,9 @@ pub enum ExpertDispatch {
     OnceANode,
     /// Every rank of the expert group gathers all tokens, keeps what its experts were chosen for, and scatters the sums.
     Gather,
+    /// The same with a copy for each expert, which are split and joined: an all-to-all without the operator
+    /// (MindSpore without `enable_alltoall`).
+    GatherSplit,
 }
 
 /// How tensor-parallel communication is hidden.

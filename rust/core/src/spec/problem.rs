@@ -62,6 +62,8 @@ pub struct Options {
     pub schedules: Vec<Schedule>,
     /// Allowed recompute.
     pub recompute: Vec<Granularity>,
+    /// Allowed sizes of the shard group. Replicas that none of them divides are sharded as a whole.
+    pub shard_group: Vec<u64>,
     /// ZeRO may shard over a part of the data-parallel group (HSDP).
     pub partial_shard_groups: bool,
     /// Activations may wait in host memory.
@@ -188,6 +190,7 @@ impl Options {
             (&self.ep, "ep"),
             (&self.dp, "dp"),
             (&self.mbs, "mbs"),
+            (&self.shard_group, "shard_group"),
         ] {
             require(
                 !list.contains(&0),

@@ -76,8 +76,13 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.gather_pieces = draw.pick(&[1, 1, 12]);
     f.context_exchange =
         draw.pick(&[ContextExchange::Ring, ContextExchange::Gather, ContextExchange::Heads]);
-    f.expert_dispatch =
-        draw.pick(&[ExpertDispatch::Copies, ExpertDispatch::OnceANode, ExpertDispatch::Gather]);
+    f.expert_dispatch = draw.pick(&[
+        ExpertDispatch::Copies,
+        ExpertDispatch::OnceANode,
+        ExpertDispatch::Gather,
+        ExpertDispatch::GatherSplit,
+    ]);
+    f.sums_in_fp32 = draw.once_in(4);
     f.fused.gradient_accumulation = draw.once_in(2);
     f.sharded_sends = draw.once_in(2);
     f.bucket_bytes = draw.pick(&[0, 1 << 16]);
@@ -88,6 +93,9 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     o.top = draw.pick(&[1, 2, 3, 5, 10, 40, 1000]);
     o.memory_margin = draw.pick(&[0.0, 0.05]);
     o.partial_shard_groups = draw.once_in(2);
+    if draw.once_in(4) {
+        o.shard_group = vec![draw.pick(&[2, 3, 4])];
+    }
     o.activation_offload = draw.once_in(2);
     o.optimizer_offload = draw.once_in(2);
     o.uneven_layers = !draw.once_in(4);
