@@ -87,7 +87,9 @@ IDLE: list[dict[str, Any]] = [
     {"parallel_optimizer_config": {"optimizer_level": "level3"}},
     {"optimizer_weight_shard_size": 4},
     {"pipeline_config": {"pipeline_interleave": True, "pipeline_scheduler": "gpipe"}},
-    {"comm_fusion": {"allreduce": {"mode": "size", "config": 8}}},
+    {"comm_fusion": {"openstate": False}},
+    {"comm_fusion": {"allgather": {"mode": "size", "config": 8}}},
+    {"comm_fusion": {"allreduce": {"mode": "index", "config": [1, 2]}}},
     {"all_reduce_fusion_config": [1, 2]},
     {"strategy_ckpt_config": {"load_file": "a.json"}},
     {"dataset_strategy": "full_batch"},
@@ -216,6 +218,23 @@ def test_sums_and_gradients_in_32_bits_take_longer() -> None:
     assert half.time.data_ps < usual.time.data_ps
     both = cost(gradient_fp32_sync=False, force_fp32_communication=True)
     assert both.time.data_ps == usual.time.data_ps
+
+
+def test_fusion_sizes_are_those_of_the_collectives_that_the_plan_has() -> None:
+    fusion = {
+        "allreduce": {"mode": "size", "config": 8},
+        "allgather": {"mode": "auto", "config": None},
+        "reducescatter": {"mode": "size", "config": 16},
+    }
+    whole = changed(question(comm_fusion=fusion), "comm_fusion")
+    assert whole == {"framework.fused_reduce_bytes": 8 << 20}
+    sharded = question(comm_fusion=fusion, enable_parallel_optimizer=True)
+    assert changed(sharded, "comm_fusion") == {
+        "framework.fused_reduce_bytes": 16 << 20,
+        "framework.fused_gather_bytes": 64 << 20,
+    }
+    closed = question(comm_fusion=fusion | {"openstate": False})
+    assert changed(closed, "comm_fusion") == {}
 
 
 def test_keys_that_contradict_each_other_are_refused_by_name() -> None:

@@ -465,9 +465,14 @@ class Framework:
         gather_pieces: Collectives in which ZeRO gathers one layer's parameters; 1 for one buffer.
         context_exchange: How context parallel exchanges keys and values: round a ring, gathered,
             or for heads (Ulysses).
-        expert_dispatch: How tokens reach experts: a copy for each expert, one for each node, gathered
-            by every rank of the group, or all copies gathered and split in place of an all-to-all.
+        expert_dispatch: How tokens reach experts: a copy for each expert, one for each node,
+            gathered by every rank of the group, or all copies gathered and split in place of an
+            all-to-all.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
+        slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
+            group, and gathered to recompute.
+        fused_reduce_bytes: Bytes of gradients that are reduced together; 0 for those of a layer.
+        fused_gather_bytes: Bytes of parameters that are gathered together; 0 for those of a layer.
         context_gib: Memory outside the allocator, in GiB.
         bucket_bytes: Buffers in which gradients are reduced, in bytes; 0 when they lie in place.
         launch_us: Host time to launch one kernel, in microseconds.
@@ -487,6 +492,9 @@ class Framework:
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
     sums_in_fp32: bool = False
+    slices_kept_inputs: bool = False
+    fused_reduce_bytes: int = 0
+    fused_gather_bytes: int = 0
     context_gib: float
     bucket_bytes: int
     launch_us: float

@@ -361,9 +361,26 @@ def _force_fp32(asked: Asked) -> tuple[Changes, str]:
     return changes, "gradients and activations are summed in 32 bits"
 
 
-_FUSION = (
-    "gradients are reduced a layer at a time in the estimate, which has no size of a fused piece"
-)
+def _comm_fusion(asked: Asked) -> tuple[Changes, str]:
+    kinds = {"reducescatter": "reduce", "allgather": "gather"}
+    changes = {
+        f"framework.fused_{end}_bytes": asked.context.fusion_mb[kind] * 2**20
+        for kind, end in (kinds if asked.shards else {"allreduce": "reduce"}).items()
+        if asked.context.fused[kind] and _sized(asked, kind)
+    }
+    if changes:
+        return changes, "collectives of so many bytes start once and end together"
+    because = "without a size for the collectives of this plan a layer's are taken together"
+    return {}, because
+
+
+def _sized(asked: Asked, kind: str) -> bool:
+    """Returns whether a kind of collective is fused by size: not closed, not by index, not 0 MB."""
+    fusion = asked.context.get("comm_fusion")
+    by_index = kind == "allreduce" and bool(asked.context.get("all_reduce_fusion_config"))
+    return fusion["openstate"] and not by_index and asked.context.fusion_mb[kind] > 0
+
+
 _OUTSIDE = "acts before or after training, not in a step"
 _OPERATORS = "acts on single operators, not on the plan's degrees"
 
@@ -398,8 +415,8 @@ _RULES: dict[str, Rule] = {
     "optimizer_weight_shard_aggregated_save": _nothing(_OUTSIDE),
     "enable_alltoall": _alltoall,
     "force_fp32_communication": _force_fp32,
-    "all_reduce_fusion_config": _nothing(_FUSION),
-    "comm_fusion": _nothing(_FUSION),
+    "all_reduce_fusion_config": _nothing("a plan does not number gradients"),
+    "comm_fusion": _comm_fusion,
     "communi_parallel_mode": _nothing("the estimate runs no two groups' collectives at once"),
     "parameter_broadcast": _nothing(_OUTSIDE),
     "grad_accumulation_step": _nothing("one is the only value; micro-batches are the plan's"),

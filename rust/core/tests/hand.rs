@@ -270,6 +270,25 @@ fn behind_the_backward_pass_only_the_longer_rest_or_last_layer_of_it_shows() {
 }
 
 #[test]
+fn gradients_that_are_fused_start_once_a_piece_and_show_the_last() {
+    // 32-bit gradients of 105 million parameters, in pieces of 64 MiB: 421 MB / 67 MB, so 7 starts of 56 us in place of 1.
+    let h = 1024;
+    let mut problem = gpt_problem(h, 512);
+    problem.framework.overlap.gradient_reduce = false;
+    let parameters = 4 * (12 * h * h + 13 * h) + (51_200 + 2048) * h + 2 * h;
+    let pieces = (parameters * 4).div_ceil(64 << 20);
+    assert_eq!(pieces, 7);
+    let one = replicas(&problem, 8).1.time.data_ps.seconds();
+    problem.framework.fused_reduce_bytes = 64 << 20;
+    let all = replicas(&problem, 8).1.time.data_ps.seconds();
+    close(all, one + 6.0 * 56e-6, 1e-6);
+    problem.framework.overlap.gradient_reduce = true;
+    let (_, e) = replicas(&problem, 8);
+    let backward = e.stages[0].backward_ps.seconds();
+    close(e.time.data_ps.seconds(), (all - backward).max(all / 7.0), 1e-6);
+}
+
+#[test]
 fn one_replica_sums_nothing() {
     let mut problem = gpt_problem(1024, 512);
     problem.cluster.devices = 1;
@@ -306,6 +325,27 @@ fn sums_in_32_bits_move_twice_the_bytes_of_a_16_bit_activation() {
     let split = layer(&problem, Shard { tp: 8, sp: true, ..whole() });
     let moved = fabric.all_gather(2.0 * bytes, group) + fabric.all_gather(4.0 * bytes, group);
     close(split.forward.tensor.seconds(), 2.0 * moved, 1e-6);
+}
+
+#[test]
+fn a_sliced_input_takes_a_rank_s_share_and_one_gather_to_recompute() {
+    // Without sequence parallel a recomputed layer keeps s b h 2 bytes; cut over 8 ranks an eighth of them.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { tp: 8, ..whole() };
+    let kept = layer(&problem, shard);
+    problem.framework.slices_kept_inputs = true;
+    let cut = layer(&problem, shard);
+    let bytes = 512 * 1024 * 2;
+    assert_eq!((kept.kept_input, cut.kept_input), (Bytes(bytes), Bytes(bytes / 8)));
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let gather = fabric.all_gather(bytes as f64, Group { size: 8, stride: 1 });
+    let more = cut.recompute_full.tensor.seconds() - kept.recompute_full.tensor.seconds();
+    close(more, gather, 1e-6);
+    // Sequence parallel has cut it already.
+    let split = Shard { sp: true, ..shard };
+    assert_eq!(layer(&problem, split).kept_input, Bytes(bytes / 8));
+    problem.framework.slices_kept_inputs = false;
+    assert_eq!(layer(&problem, split).recompute_full, layer(&problem, split).forward);
 }
 
 // ---- Experts ---------------------------------------------------------------------------------------------------------

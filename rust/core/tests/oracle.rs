@@ -84,6 +84,7 @@ fn every_plan(
                     && divides(tp, heads)
                     && (divides(tp, kv) || divides(kv, tp))
                     && divides(tp, m.ffn_hidden)
+                    && problem.exchanges_whole_heads(tp, cp)
                     && (cp == 1 || divides(2 * cp, w.sequence_length));
                 if !legal {
                     continue;

@@ -533,8 +533,12 @@ impl<'p, 'a> Block<'p, 'a> {
             self.input.expert = p.fabric.beside(self.input.expert, behind);
         }
         self.gathers();
-        let input_bytes = Bytes::from_f64(p.residual_bytes());
-        let recompute = Pass { shard: 0.0, ..self.forward };
+        let mut input_bytes = p.residual_bytes();
+        let mut recompute = Pass { shard: 0.0, ..self.forward };
+        if p.framework.slices_kept_inputs && !p.shard.sp {
+            recompute.tensor += p.fabric.all_gather(input_bytes, p.shard.tensor_group());
+            input_bytes /= p.shard.tp as f64;
+        }
         Layer {
             cost: LayerCost {
                 forward: self.forward.split(launch),
@@ -544,7 +548,7 @@ impl<'p, 'a> Block<'p, 'a> {
                 recompute_full: recompute.split(launch),
                 kept: Bytes::from_f64(self.kept),
                 kept_selective: Bytes::from_f64(self.kept - self.kept_core),
-                kept_input: input_bytes,
+                kept_input: Bytes::from_f64(input_bytes),
                 dense_parameters: self.dense_parameters.round() as u64,
                 expert_parameters: self.expert_parameters.round() as u64,
             },

@@ -5,7 +5,7 @@
 use super::collective::Fabric;
 use super::shard::Shard;
 use crate::spec::cluster::{Chip, Group};
-use crate::spec::framework::{Framework, Overlap};
+use crate::spec::framework::Framework;
 use crate::units::Time;
 
 /// What a stage brings to the end of the step.
@@ -115,23 +115,46 @@ fn gather(shard: &Shard, framework: &Framework, fabric: &Fabric<'_>, replicas: G
 }
 
 /// Time of a step's end that nothing hides: gradient reduction and parameter gathering.
-pub fn synchronise(end: &StepEnd, rates: &Rates, overlap: &Overlap) -> Time {
-    let both = |rates: &[Rate; 2]| {
-        rates[0].seconds(end.dense_parameters) + rates[1].seconds(end.expert_parameters)
+pub fn synchronise(end: &StepEnd, rates: &Rates, framework: &Framework) -> Time {
+    let (overlap, bytes) = (&framework.overlap, &framework.bytes);
+    // Pieces, and those whose start is charged: of a given size each; of a layer they start behind one another.
+    let pieces = |parameters: u64, fused: u64, each: u64| match fused {
+        0 => (end.layers.max(1), 1),
+        _ => {
+            let count = (parameters * each).div_ceil(fused).max(1);
+            (count, count)
+        }
     };
-    let exposed = |seconds: f64, window: Time, overlapped: bool| {
+    let share = rates.processor_share;
+    let exposed = |rates: &[Rate; 2], fused: u64, each: u64, window: Time, overlapped: bool| {
+        let parameters = end.dense_parameters + end.expert_parameters;
+        let (pieces, starts) = pieces(parameters, fused, each);
+        let seconds = rates[0].seconds(end.dense_parameters)
+            + rates[1].seconds(end.expert_parameters)
+            + rates[0].start * (starts - 1) as f64;
         if overlapped {
             // The last piece has nothing left to hide behind.
-            let last = seconds / end.layers.max(1) as f64;
+            let last = seconds / pieces as f64;
             let hidden = (seconds - last).min(window.seconds());
-            seconds - hidden + rates.processor_share * hidden
+            seconds - hidden + share * hidden
         } else {
             seconds
         }
     };
     Time::from_seconds(
-        exposed(both(&rates.reduce), end.backward_window, overlap.gradient_reduce)
-            + exposed(both(&rates.gather), end.forward_window, overlap.parameter_gather)
+        exposed(
+            &rates.reduce,
+            framework.fused_reduce_bytes,
+            bytes.gradient_sent,
+            end.backward_window,
+            overlap.gradient_reduce,
+        ) + exposed(
+            &rates.gather,
+            framework.fused_gather_bytes,
+            bytes.parameter,
+            end.forward_window,
+            overlap.parameter_gather,
+        )
             // The embedding's two copies, on the first and the last stage.
             + rates.tied.seconds(end.tied_parameters),
     )

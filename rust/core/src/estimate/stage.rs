@@ -451,7 +451,7 @@ impl<'a> Table<'a> {
         StageCost {
             forward,
             backward,
-            synchronise: replica::synchronise(&end, &self.rates, &self.problem.framework.overlap),
+            synchronise: replica::synchronise(&end, &self.rates, &self.problem.framework),
             update: replica::update(&end, &self.rates, place.optimizer_offload),
             memory: self.memory(place),
         }

@@ -34,6 +34,12 @@ pub struct Framework {
     pub expert_dispatch: ExpertDispatch,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
     pub sums_in_fp32: bool,
+    /// The input that a recomputed layer keeps is cut over the tensor-parallel group, and gathered to recompute.
+    pub slices_kept_inputs: bool,
+    /// Bytes of gradients that are reduced together; 0 for those of a layer.
+    pub fused_reduce_bytes: u64,
+    /// Bytes of parameters that are gathered together; 0 for those of a layer.
+    pub fused_gather_bytes: u64,
     /// Memory outside the allocator: device context, communicator buffers, library workspaces, in GiB.
     pub context_gib: f64,
     /// Size of the buffers in which gradients are reduced, in bytes; 0 when they lie in place.

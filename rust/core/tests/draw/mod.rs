@@ -83,6 +83,9 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         ExpertDispatch::GatherSplit,
     ]);
     f.sums_in_fp32 = draw.once_in(4);
+    f.slices_kept_inputs = draw.once_in(4);
+    f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
+    f.fused_gather_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.fused.gradient_accumulation = draw.once_in(2);
     f.sharded_sends = draw.once_in(2);
     f.bucket_bytes = draw.pick(&[0, 1 << 16]);
