@@ -89,6 +89,16 @@ def reset_auto_parallel_context() -> None:
     _context.reset()
 
 
+def context() -> Context:
+    """Returns the context of this process, with the settings that have no getter too.
+
+    Example:
+        >>> context().parallel_optimizer_threshold
+        -1
+    """
+    return _context
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is asked of the search.
