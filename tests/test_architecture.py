@@ -34,7 +34,7 @@ PYTHON_ORDER = """
     frontends frontends.apss
     planner setups validate
     compat compat.keys compat.context compat.settings compat.effects compat.mindspore
-    compat.mindformers compat.plans
+    compat.mindformers compat.plans compat.cells
     render render.text render.terminal render.trace render.errors
     flags cli
     __init__ __main__

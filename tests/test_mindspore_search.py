@@ -278,6 +278,21 @@ def test_splits_written_by_hand_have_no_stages() -> None:
     assert asked.problem.options.tp == ()
 
 
+def test_the_limit_on_reused_subgraphs_changes_no_step_and_is_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = question()
+    monkeypatch.setenv("MS_COMM_COMPILER_OPT", "8")
+    asked = question()
+    assert asked.problem == usual.problem
+    assert asked.effects[:-1] == usual.effects
+    assert asked.effects[-1].key == "MS_COMM_COMPILER_OPT"
+    for wrong in ("0", "-2", "x", "", "1.5"):
+        monkeypatch.setenv("MS_COMM_COMPILER_OPT", wrong)
+        with pytest.raises(SpecError, match="MS_COMM_COMPILER_OPT: must be -1 or a positive"):
+            question()
+
+
 def test_keys_of_the_automatic_modes_change_nothing_in_the_others() -> None:
     asked = question(parallel_mode="data_parallel", pipeline_stages=4)
     assert changed(asked, "pipeline_stages") == {}

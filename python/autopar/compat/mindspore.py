@@ -21,6 +21,7 @@ Example:
     1
 """
 
+import os
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -188,6 +189,7 @@ def question(
     )
     on_device = replace(given.options, activation_offload=False, optimizer_offload=False)
     limited, found = effects.applied(_context, replace(given, options=on_device))
+    found += _reused_subgraphs()
     advice = []
     wanted = limited.cluster.devices * copies
     recursive = _context.get("search_mode") == "recursive_programming"
@@ -251,6 +253,22 @@ def search(
     )
     report = planner.solve(asked.problem, threads=threads, time_limit_s=time_limit_s)
     return Answer(report, asked.effects, asked.advice)
+
+
+def _reused_subgraphs() -> tuple[Effect, ...]:
+    """Returns the effect of the environment's limit on reused subgraphs, if it is set.
+
+    Raises:
+        SpecError: It is neither -1 nor a positive number.
+    """
+    name = "MS_COMM_COMPILER_OPT"
+    limit = os.environ.get(name)
+    if limit is None:
+        return ()
+    if limit != "-1" and not (limit.isascii() and limit.isdecimal() and int(limit) > 0):
+        what = f"must be -1 or a positive number, found {shown(limit)}"
+        raise SpecError(name, what, "Give the most operators to replace, or -1 for the default.")
+    return (Effect(name, int(limit), {}, "shortens compilation and saves streams, not a step"),)
 
 
 def _ranges() -> Ranges:

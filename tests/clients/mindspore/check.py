@@ -3,10 +3,10 @@
     python tests/clients/mindspore/check.py [--cases N] [--seed N] [--write]
 
 Run with the Python that has autopar; MindSpore is installed into an environment of its own, which
-is kept. Checked are the cases of the golden file and N drawn at random (2,000 unless given): after
-each the exceptions, every setting and the folders that were made must be the same. `--write`
-records the golden file anew from the real one. Exit code 0 when all agree or MindSpore is not in
-the index, 1 otherwise.
+is kept. Checked are the cases of the golden file, the keywords of plans, and N cases drawn at
+random (2,000 unless given): after each the exceptions, every setting and the folders that were made
+must be the same, and no plan's keywords may be refused. `--write` records the golden file anew from
+the real one. Exit code 0 when all agree or MindSpore is not in the index, 1 otherwise.
 """
 
 import argparse
@@ -21,8 +21,10 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
 import draw  # noqa: E402
+import planned  # noqa: E402
 from environment import AbsentError, environment  # noqa: E402
 
+from autopar.compat.plans import keywords_of  # noqa: E402
 from context_outcomes import GOLDEN, Calls, outcome  # noqa: E402
 
 ORIGIN = "recorded from mindspore 2.10.0 by tests/clients/mindspore/check.py --write"
@@ -69,7 +71,9 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     kept = golden_cases()
-    cases = [*kept, *draw.calls(asked.cases, asked.seed)]
+    plans = planned.plans()
+    written: list[Calls] = [[keywords_of(problem, plan)] for problem, plan in plans]
+    cases = [*kept, *written, *draw.calls(asked.cases, asked.seed)]
     try:
         python = environment(HERE / "requirements.txt", gigabytes=8)
     except AbsentError as reason:
@@ -90,12 +94,14 @@ def main() -> int:
             for key, text in real["state"].items():
                 if ours["state"][key] != text:
                     print(f"    {key}: MindSpore {text}, here {ours['state'][key]}")
+    refused = sum(any(real["raises"]) for real in found[len(kept) : len(kept) + len(plans)])
     raised = sum(any(real["raises"]) for real in found)
     print(
-        f"mindspore 2.10.0: {len(kept)} golden and {asked.cases} drawn cases "
-        f"({raised} raise), {differing} differ"
+        f"mindspore 2.10.0: {len(plans)} plans, {refused} refused; {len(kept)} golden and "
+        f"{asked.cases} drawn cases ({raised} raise), {differing} differ"
     )
-    return 1 if differing else 0
+    print(f"    plans: {planned.kinds(plans)}")
+    return 1 if differing or refused else 0
 
 
 if __name__ == "__main__":

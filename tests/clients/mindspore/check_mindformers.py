@@ -3,7 +3,8 @@
     python tests/clients/mindspore/check_mindformers.py [--cases N] [--seed N] [--write]
 
 Run with the Python that has autopar; MindFormers is installed into an environment of its own, which
-is kept. Checked are the cases of the golden file and N drawn at random (2,000 unless given).
+is kept. Checked are the cases of the golden file, the configurations of plans, which must be taken,
+and N cases drawn at random (2,000 unless given).
 `--write` records the golden file anew. Exit code 0 when all agree or a package is not in the index,
 1 otherwise.
 """
@@ -20,8 +21,10 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
+import planned  # noqa: E402
 from environment import AbsentError, environment  # noqa: E402
 
+from autopar.compat.plans import config_of  # noqa: E402
 from config_outcomes import GOLDEN, Case, outcome  # noqa: E402
 
 ORIGIN = "recorded from mindformers 1.3.2 by tests/clients/mindspore/check_mindformers.py --write"
@@ -133,7 +136,10 @@ def main() -> int:
     asked = parser.parse_args()
     _, *lines = GOLDEN.read_text("utf-8").splitlines()
     kept: list[Case] = [tuple(ast.literal_eval(json.loads(line)["case"])) for line in lines]
-    cases = [*kept, *drawn(asked.cases, asked.seed)]
+    plans = planned.plans()
+    configs = [config_of(problem, plan).to_diff_dict() for problem, plan in plans]
+    written: list[Case] = [("TransformerOpParallelConfig", config, []) for config in configs]
+    cases = [*kept, *written, *drawn(asked.cases, asked.seed)]
     try:
         python = environment(HERE / "requirements-mindformers.txt", gigabytes=8)
     except AbsentError as reason:
@@ -155,12 +161,14 @@ def main() -> int:
         if ours != real:
             differing += 1
             print(f"differs: {case!r}\n    MindFormers {real}\n    here        {ours}")
+    refused = sum(any(real["raises"]) for real in found[len(kept) : len(kept) + len(plans)])
     raised = sum(any(real["raises"]) for real in found)
     print(
-        f"mindformers 1.3.2: {len(kept)} golden and {asked.cases} drawn cases "
-        f"({raised} raise), {differing} differ"
+        f"mindformers 1.3.2: {len(plans)} plans, {refused} refused; {len(kept)} golden and "
+        f"{asked.cases} drawn cases ({raised} raise), {differing} differ"
     )
-    return 1 if differing else 0
+    print(f"    plans: {planned.kinds(plans)}")
+    return 1 if differing or refused else 0
 
 
 if __name__ == "__main__":
