@@ -169,6 +169,18 @@ def test_a_sliced_input_saves_memory_and_takes_time() -> None:
     assert sliced.step_ps > whole.step_ps
 
 
+def test_a_whole_vocabulary_holds_more_and_is_off_with_a_pipeline() -> None:
+    def parameters(**fields: Any) -> int:
+        found = read(problem(), model_parallel=8, data_parallel=1, **fields)
+        return autopar.estimate(found.problem, found.plan).stages[0].memory.parameters
+
+    # 32,000 rows of 4,096 channels, embedding and head, of 4 bytes, whole instead of an eighth.
+    more = parameters(vocab_emb_dp=True) - parameters(vocab_emb_dp=False)
+    assert more == 2 * 32_000 * 4096 * 4 * 7 // 8
+    piped = {"pipeline_stage": 2, "micro_batch_num": 2}
+    assert parameters(vocab_emb_dp=True, **piped) == parameters(vocab_emb_dp=False, **piped)
+
+
 def test_parameters_gathered_again_are_those_of_zero_3() -> None:
     recompute = TransformerRecomputeConfig(recompute=True, parallel_optimizer_comm_recompute=True)
     keys = {"enable_parallel_optimizer": True}

@@ -468,6 +468,8 @@ class Framework:
         expert_dispatch: How tokens reach experts: a copy for each expert, one for each node,
             gathered by every rank of the group, or all copies gathered and split in place of an
             all-to-all.
+        whole_vocabulary: Each tensor-parallel rank holds embedding and head whole and repeats their
+            work.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
             group, and gathered to recompute.
@@ -491,6 +493,7 @@ class Framework:
     gather_pieces: int = 1
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
+    whole_vocabulary: bool = False
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False
     fused_reduce_bytes: int = 0

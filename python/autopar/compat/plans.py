@@ -111,7 +111,11 @@ def meant(
             for count, each in zip(layers, recompute, strict=True)
         ),
     )
-    framework = replace(limited.framework, slices_kept_inputs=_slices(config))
+    framework = replace(
+        limited.framework,
+        slices_kept_inputs=_slices(config),
+        whole_vocabulary=_whole_vocabulary(config, asked),
+    )
     if again:
         framework = replace(framework, gathers="micro_batch")
     alone = replace(limited, cluster=replace(limited.cluster, devices=used), framework=framework)
@@ -189,6 +193,11 @@ def _slices(config: TransformerOpParallelConfig) -> bool:
     return not isinstance(config.recompute, bool) and config.recompute.recompute_slice_activation
 
 
+def _whole_vocabulary(config: TransformerOpParallelConfig, asked: Asked) -> bool:
+    # MindFormers turns it off with a pipeline.
+    return asked.automatic and config.vocab_emb_dp and config.pipeline_stage == 1
+
+
 def _gathers_again(
     config: TransformerOpParallelConfig, asked: Asked, recompute: tuple[Recompute, ...]
 ) -> bool:
@@ -226,9 +235,8 @@ def _said(config: TransformerOpParallelConfig, asked: Asked, plan: Plan) -> tupl
         "optimizer_shard": ({}, "the context's enable_parallel_optimizer says it"),
         "gradient_aggregation_group": ({}, "fuses by number; comm_fusion fuses by size"),
         "vocab_emb_dp": (
-            ({}, "the estimate cuts the vocabulary over the ranks of a layer all the same")
-            if config.vocab_emb_dp and plan.tp > 1 and plan.pp == 1
-            else ({}, "the vocabulary is cut over the ranks of a layer, or there is one")
+            {"framework.whole_vocabulary": _whole_vocabulary(config, asked)},
+            "without a pipeline each rank of a layer holds embedding and head whole where it is on",
         ),
         "context_parallel_algo": (
             ({}, "the framework's context_exchange says how ranks of a sequence exchange")

@@ -121,6 +121,7 @@ pub fn framework() -> Framework {
         gather_pieces: 1,
         context_exchange: ContextExchange::Ring,
         expert_dispatch: ExpertDispatch::Copies,
+        whole_vocabulary: false,
         sums_in_fp32: false,
         slices_kept_inputs: false,
         fused_reduce_bytes: 0,

@@ -348,6 +348,25 @@ fn a_sliced_input_takes_a_rank_s_share_and_one_gather_to_recompute() {
     assert_eq!(layer(&problem, split).recompute_full, layer(&problem, split).forward);
 }
 
+#[test]
+fn a_whole_vocabulary_needs_no_sums_and_eight_times_the_parameters() {
+    // 51,200 rows of 1,024 channels on each of 8 ranks instead of 6,400. The head keeps one gather forward with
+    // sequence parallel, the embedding one backward; nothing is summed.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { tp: 8, sp: true, ..whole() };
+    let cut = Pricer::new(&problem, 0, shard).embedding().cost;
+    problem.framework.whole_vocabulary = true;
+    let pricer = Pricer::new(&problem, 0, shard);
+    let (embedding, head) = (pricer.embedding().cost, pricer.head().cost);
+    let rows = 51_200 - 51_200 / 8;
+    assert_eq!(embedding.dense_parameters - cut.dense_parameters, rows * 1024);
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let gather = fabric.all_gather(2.0 * 512.0 * 1024.0, Group { size: 8, stride: 1 });
+    assert_eq!((embedding.forward.tensor, head.input_gradient.tensor), (Time::ZERO, Time::ZERO));
+    close(embedding.input_gradient.tensor.seconds(), gather, 1e-6);
+    close(head.forward.tensor.seconds(), gather, 1e-6);
+}
+
 // ---- Experts ---------------------------------------------------------------------------------------------------------
 
 #[test]

@@ -161,12 +161,11 @@ impl<'a> Pricer<'a> {
         let mut backward = Pass::default();
         forward.run(self.device.stream(2.0 * self.tokens * row));
         backward.run(self.device.stream(3.0 * self.tokens * row));
-        // Rows live on one rank each: a sum over the group, scattered at once with sequence parallel.
-        let sum = self.tensor_sum(self.tokens * row);
-        forward.tensor += sum;
-        if self.shard.sp {
-            backward.tensor += sum;
+        if !self.framework.whole_vocabulary {
+            // Rows live on one rank each: a sum over the group, scattered at once with sequence parallel.
+            forward.tensor += self.tensor_sum(self.tokens * row);
         }
+        backward.tensor += self.tensor_gather(self.tokens * row);
         if self.workload.dropout {
             forward.run(self.device.stream(2.5 * self.residual_tokens * row));
             backward.run(self.device.stream(2.5 * self.residual_tokens * row));
@@ -213,9 +212,11 @@ impl<'a> Pricer<'a> {
         weight.compute += self.device.traffic((rows * h) as f64 * stored);
         // Tensor-parallel vocabulary: gather the input, sum the maxima, the targets and the exponentials.
         forward.tensor += self.tensor_gather(self.tokens * h as f64 * self.width);
-        input.tensor += self.tensor_sum(self.tokens * h as f64 * self.width);
-        let scalars = 3.0 * self.fabric.all_reduce(self.tokens * 4.0, self.shard.tensor_group());
-        forward.tensor += scalars;
+        if !self.framework.whole_vocabulary {
+            input.tensor += self.tensor_sum(self.tokens * h as f64 * self.width);
+            let group = self.shard.tensor_group();
+            forward.tensor += 3.0 * self.fabric.all_reduce(self.tokens * 4.0, group);
+        }
         let elements = self.tokens * rows as f64;
         if self.framework.fused.cross_entropy {
             // Cast to 32 bits (2 + 4), maximum (4), difference, exponential and sum in one (8), division (8).
@@ -259,8 +260,9 @@ impl<'a> Pricer<'a> {
 
     /// Rows of the padded vocabulary on one tensor-parallel rank.
     fn vocab_rows(&self) -> u64 {
-        let multiple = self.framework.vocab_multiple * self.shard.tp;
-        self.model.vocab.div_ceil(multiple) * multiple / self.shard.tp
+        let ranks = if self.framework.whole_vocabulary { 1 } else { self.shard.tp };
+        let multiple = self.framework.vocab_multiple * ranks;
+        self.model.vocab.div_ceil(multiple) * multiple / ranks
     }
 
     /// A learned position table grows with the sequence.

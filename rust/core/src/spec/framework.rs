@@ -23,6 +23,8 @@ pub struct Framework {
     pub repeats_key_heads: bool,
     /// The embedding is padded to a multiple of this many rows a tensor-parallel rank.
     pub vocab_multiple: u64,
+    /// Each tensor-parallel rank holds embedding and head whole and repeats their work.
+    pub whole_vocabulary: bool,
     /// When ZeRO gathers parameters and reduces gradients.
     pub gathers: Gathers,
     /// Collectives in which ZeRO gathers the parameters of one layer, and in which it reduces their gradients: 1 where they lie

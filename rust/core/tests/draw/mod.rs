@@ -82,10 +82,6 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         ExpertDispatch::Gather,
         ExpertDispatch::GatherSplit,
     ]);
-    f.sums_in_fp32 = draw.once_in(4);
-    f.slices_kept_inputs = draw.once_in(4);
-    f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
-    f.fused_gather_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.fused.gradient_accumulation = draw.once_in(2);
     f.sharded_sends = draw.once_in(2);
     f.bucket_bytes = draw.pick(&[0, 1 << 16]);
@@ -96,13 +92,19 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     o.top = draw.pick(&[1, 2, 3, 5, 10, 40, 1000]);
     o.memory_margin = draw.pick(&[0.0, 0.05]);
     o.partial_shard_groups = draw.once_in(2);
-    if draw.once_in(4) {
-        o.shard_group = vec![draw.pick(&[2, 3, 4])];
-    }
     o.activation_offload = draw.once_in(2);
     o.optimizer_offload = draw.once_in(2);
     o.uneven_layers = !draw.once_in(4);
     o.expert_tensor_parallel = draw.once_in(3);
+    if draw.once_in(4) {
+        o.shard_group = vec![draw.pick(&[2, 3, 4])];
+    }
+    let f = &mut p.framework;
+    f.whole_vocabulary = draw.once_in(4);
+    f.sums_in_fp32 = draw.once_in(4);
+    f.slices_kept_inputs = draw.once_in(4);
+    f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
+    f.fused_gather_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     p
 }
 
