@@ -36,6 +36,8 @@ PYTHON_ORDER = """
     compat compat.keys compat.context compat.settings compat.effects compat.mindspore
     compat.mindformers compat.plans compat.cells
     render render.text render.terminal render.trace render.errors
+    export export.job export.megatron export.mindformers export.deepspeed export.torchtitan
+    export.launchers
     flags cli
     __init__ __main__
 """.split()
@@ -58,6 +60,7 @@ PYTHON_OWNERS = {
     "click": {"cli", "flags"},
     "highspy": {"ilp"},
     "rich": {"render.terminal"},
+    "yaml": {"files", "export.job"},
 }
 
 # What the core does not have: global state.

@@ -10,7 +10,7 @@ import sys
 from contextlib import nullcontext
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -18,6 +18,9 @@ from autopar import catalog, files, flags, planner, wire
 from autopar.errors import AutoparError, SpecError, shown
 from autopar.report import Plan, Recompute, Report
 from autopar.spec import Problem
+
+if TYPE_CHECKING:
+    from autopar.export.job import File, Job
 
 Format = Literal["table", "json", "apss"]
 By = Literal["source", "chip", "model"]
@@ -98,12 +101,19 @@ def autopar() -> None:
 @click.option("--top", type=int, default=5, show_default=True, help="Plans to return.")
 @flags.limits
 @click.option("--format", "form", type=click.Choice(["table", "json", "apss"]), default="table")
+@click.option(
+    "--export",
+    "launcher",
+    type=click.Choice(flags.LAUNCHERS),
+    help="Search only what a launcher can say and write its files, -o being a folder.",
+)
 @flags.output
 @click.option("--time-limit", type=float, help="Seconds after which the search stops, unproved.")
 @click.option("--threads", type=int, default=0, help="Threads of the search; all cores by default.")
 @flags.verbose
 def search(
     form: Format,
+    launcher: str | None,
     output: Path | None,
     force: bool,
     time_limit: float | None,
@@ -115,11 +125,14 @@ def search(
 
     A degree's flag takes the values that are allowed, as --tp 2,4,8.
     """
-    flags.check_output(output, force)
+    if launcher is None:
+        flags.check_output(output, force)
     given = {key: value for key, value in arguments.items() if value is not None}
     if sp is not None:
         given["sp"] = [word == "on" for word in sp]
     problem = planner.problem(**given)
+    if launcher is not None:
+        return _search_for(launcher, problem, threads, time_limit, output, force)
     text = _solve(problem, threads, time_limit)
     report = wire.loads(Report, text)
     if form == "json":
@@ -129,6 +142,30 @@ def search(
     else:
         _print_report(report, output, force)
     return _verdict(report)
+
+
+@autopar.command()
+@click.argument("document")
+@click.option(
+    "--to", "launcher", type=click.Choice(flags.LAUNCHERS), required=True, help="The launcher."
+)
+@click.option("--rank", type=click.IntRange(min=1), help="Plan of a report; the first by default.")
+@flags.optional_problem
+@flags.folder
+@flags.verbose
+def export(
+    document: str, launcher: str, rank: int | None, output: Path | None, force: bool, **asked: Any
+) -> int:
+    """Write a plan as the files that a launcher starts from.
+
+    DOCUMENT is a report (`search --format json`), or a plan with the flags that say what it is for;
+    - reads standard input. What the launcher cannot say exactly is refused.
+    """
+    from autopar.export import launchers
+
+    job = _job(document, rank, asked)
+    _emit_files(launchers.export(launcher, job), output, force)
+    return DONE
 
 
 @autopar.command()
@@ -326,6 +363,81 @@ def _solve(problem: Problem, threads: int, time_limit: float | None) -> str:
         return planner.solve_json(
             problem, threads=threads, time_limit_s=time_limit, progress=progress
         )
+
+
+def _search_for(
+    name: str,
+    problem: Problem,
+    threads: int,
+    time_limit: float | None,
+    output: Path | None,
+    force: bool,
+) -> int:
+    """Searches what a launcher can say and writes the fastest plan that it says exactly."""
+    from autopar.export import launchers
+
+    def solve(part: Problem) -> Report:
+        return wire.loads(Report, _solve(part, threads, time_limit))
+
+    job, reports = launchers.fastest(name, problem, solve)
+    if not all(report.proved for report in reports):
+        print("note: not proved, the search was stopped", file=sys.stderr)
+    if job is None:
+        return _verdict(reports[0])
+    _emit_files(launchers.export(name, job), output, force)
+    return DONE
+
+
+def _job(document: str, rank: int | None, asked: dict[str, Any]) -> "Job":
+    """Returns the plan of a report, or the plan of a file with the question that flags spell."""
+    from autopar.export.job import Job
+    from autopar.report import Estimate
+
+    place = "standard input" if document == "-" else document
+    table = wire.parse_json(files.read_bytes(document), f"{place}: ")
+    given = [key for key in asked if _is_given(key)]
+    if isinstance(table, dict) and "ranked" in table:
+        if given:
+            what = f"given beside a report, --{given[0].replace('_', '-')}"
+            raise SpecError(place, what, "A report holds its question; leave the flag out.")
+        report = wire.read(Report, table, f"{place}: ")
+        rank = rank or 1
+        if rank > len(report.ranked):
+            what = f"no plan {rank} in a report of {len(report.ranked)}"
+            raise SpecError("--rank", what, "Search with a larger --top.")
+        ranked = report.ranked[rank - 1]
+        return Job(report.problem, ranked.plan, ranked.estimate)
+    if rank is not None:
+        raise SpecError("--rank", "given beside a plan", "Leave it out, or give a report.")
+    plan = wire.read(Plan, table, f"{place}: ")
+    for key in ("model", "cluster", "global_batch_size", "sequence_length"):
+        if key not in given:
+            flag = key.replace("_", "-")
+            raise SpecError(f"--{flag}", "missing", "A plan alone does not say what it is for.")
+    degrees = {"dp": plan.dp, "tp": plan.tp, "cp": plan.cp, "pp": plan.pp}
+    problem = planner.problem(**_with_devices(asked, degrees))
+    cost = wire.loads(Estimate, planner.estimate_json(problem, plan))
+    return Job(problem, plan, cost)
+
+
+def _is_given(name: str) -> bool:
+    """Returns whether a flag of the command stands on the command line."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
+def _emit_files(written: "list[File]", folder: Path | None, force: bool) -> None:
+    """Writes files into a folder, all or none, or to standard output under their names."""
+    if folder is None:
+        several = len(written) > 1
+        for file in written:
+            _emit_document((f"==> {file.name} <==\n" if several else "") + file.text, None, False)
+        return
+    for file in written:
+        flags.check_output(folder / file.name, force)
+    folder.mkdir(exist_ok=True)
+    for file in written:
+        _save(file.text.encode(), folder / file.name, force)
 
 
 def _strategies(report: Report) -> list[dict[str, Any]]:

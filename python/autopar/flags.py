@@ -11,6 +11,14 @@ from autopar.errors import SpecError, shown
 from autopar.files import printable
 from autopar.spec import Attention, Granularity, Options, Precision, Schedule
 
+# Known here so that the help of a command needs no exporter.
+LAUNCHERS = (
+    "megatron",
+    "mindformers",
+    "deepspeed",
+    "torchtitan",
+)
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -47,19 +55,32 @@ def words(*allowed: str) -> Callable[[str], tuple[str, ...]]:
 
 def problem(command: F) -> F:
     """Adds the flags that describe what is trained, on what."""
+    return _problem(command, required=True)
+
+
+def optional_problem(command: F) -> F:
+    """Adds the same flags to a command whose file may say all of it."""
+    return _problem(command, required=False)
+
+
+def _problem(command: F, *, required: bool) -> F:
     for option in reversed(
         (
-            click.option("--model", required=True, help="Model: a name or a path to a TOML file."),
+            click.option(
+                "--model", required=required, help="Model: a name or a path to a TOML file."
+            ),
             click.option(
                 "--cluster",
-                required=True,
+                required=required,
                 help="Chips with how many at most, as a800:128,h800:160, or a cluster's TOML file.",
             ),
             click.option("--devices", type=int, help="Devices to use; all listed by default."),
             click.option(
-                "--global-batch-size", type=int, required=True, help="Sequences in one step."
+                "--global-batch-size", type=int, required=required, help="Sequences in one step."
             ),
-            click.option("--sequence-length", type=int, required=True, help="Tokens a sequence."),
+            click.option(
+                "--sequence-length", type=int, required=required, help="Tokens a sequence."
+            ),
             click.option("--precision", type=click.Choice(get_args(Precision)), default="bf16"),
             click.option("--attention", type=click.Choice(get_args(Attention)), default="flash"),
             click.option("--dropout/--no-dropout", default=False, help="Dropout as in GPT-3."),
@@ -177,9 +198,16 @@ def plan(command: F) -> F:
 
 def output(command: F) -> F:
     """Adds `-o` and `--force`."""
-    file = click.Path(path_type=Path, dir_okay=False)
+    file = click.Path(path_type=Path)
     command = click.option("--force", is_flag=True, help="Overwrite the file of -o.")(command)
     return click.option("-o", "--output", type=file, help="Write to a file.")(command)
+
+
+def folder(command: F) -> F:
+    """Adds `-o` and `--force` to a command that writes several files."""
+    path = click.Path(path_type=Path, file_okay=False)
+    command = click.option("--force", is_flag=True, help="Overwrite files in the folder.")(command)
+    return click.option("-o", "--output", type=path, help="Write into a folder.")(command)
 
 
 def verbose(command: F) -> F:

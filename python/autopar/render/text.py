@@ -131,6 +131,14 @@ def infeasible_text(report: Report) -> str:
     return _reason(report.problem, report.infeasible)
 
 
+def estimate_summary(problem: Problem, plan: Plan) -> str:
+    """Returns in one line what is trained on what, and how."""
+    return (
+        f"{_title(problem)}: {_degrees(plan)}; layers {_layers(problem, plan)};"
+        f" recompute {_recompute(problem, plan)}."
+    )
+
+
 def estimate_text(problem: Problem, plan: Plan, estimate: Estimate) -> str:
     """Returns the time and memory of a plan, item by item."""
     parts = [

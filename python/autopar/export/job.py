@@ -1,0 +1,144 @@
+"""A plan on its way to a launcher: the question, the answer, and the files that say it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from autopar.render.text import GIB, estimate_summary
+from autopar.report import Estimate, Plan, Recompute
+from autopar.spec import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A plan with the problem that it answers and what it is expected to cost.
+
+    Attributes:
+        problem: What is trained, on what.
+        plan: How.
+        estimate: What a step costs.
+    """
+
+    problem: Problem
+    plan: Plan
+    estimate: Estimate
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches that one replica runs in a step."""
+        return self.problem.workload.global_batch_size // (self.plan.mbs * self.plan.dp)
+
+    @property
+    def kinds(self) -> list[int]:
+        """The kinds of chip that hold stages, in the order of the stages."""
+        return list(dict.fromkeys(stage.chip for stage in self.plan.stages))
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices that one node gives the job; those of the first stage's kind."""
+        chip = self.problem.cluster.groups[self.plan.stages[0].chip].chip
+        return min(chip.devices_per_node, self.problem.cluster.devices)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the job, the last one perhaps not full."""
+        return -(-self.problem.cluster.devices // self.devices_per_node)
+
+    @property
+    def whole_recompute(self) -> bool:
+        """Whether every layer of every stage is recomputed from its own input."""
+        return all(
+            stage.recompute == Recompute("uniform", 1)
+            or (
+                stage.recompute.granularity == "block"
+                and (stage.recompute.layers or 0) * self.plan.vpp >= stage.layers
+            )
+            for stage in self.plan.stages
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a launcher.
+
+    Attributes:
+        name: Its name, without a folder.
+        text: What it holds.
+    """
+
+    name: str
+    text: str
+
+
+def when(*reasons: tuple[bool, str]) -> list[str]:
+    """Returns the texts whose conditions hold.
+
+    Example:
+        >>> when((True, "offload"), (False, "recompute"))
+        ['offload']
+    """
+    return [text for holds, text in reasons if holds]
+
+
+def unsaid_everywhere(job: Job) -> list[str]:
+    """Returns what no launcher that starts equal nodes can say: several kinds, a broken node."""
+    devices, node = job.problem.cluster.devices, job.devices_per_node
+    return when(
+        (len(job.kinds) > 1, "several kinds of chip"),
+        (devices % node != 0, f"{devices} devices on nodes of {node}"),
+    )
+
+
+def unsaid_host(plan: Plan) -> list[str]:
+    """Returns the activations that wait in host memory, which few launchers can say."""
+    return when((any(stage.offload for stage in plan.stages), "activation offload"))
+
+
+def header(job: Job) -> list[str]:
+    """Returns the lines that open a file: what it is for and what a step is expected to cost.
+
+    Each figure is the estimate's; nothing is added up here.
+    """
+    peak = max(cost.memory_bytes for cost in job.estimate.stages) / GIB
+    return [
+        f"{estimate_summary(job.problem, job.plan)}",
+        f"Expected: {job.estimate.step_s:.6g} s a step, {job.estimate.tokens_per_s:,.0f} tokens/s,"
+        f" {peak:.1f} GiB on the fullest device.",
+        f"Written by autopar {job.problem.version}, catalog {job.problem.catalog}.",
+    ]
+
+
+def commented(lines: Iterable[str]) -> str:
+    """Returns lines as a comment of shell, YAML, TOML or Python.
+
+    Example:
+        >>> commented(["one", "two"])
+        '# one\\n# two\\n'
+    """
+    return "".join(f"# {line}\n" for line in lines)
+
+
+def yaml_text(value: dict[str, Any]) -> str:
+    """Returns a table as YAML, keys in their order, short lists on one line.
+
+    Example:
+        >>> yaml_text({"parallel": {"stages": [1, 2], "full": True}})
+        'parallel:\\n  stages: [1, 2]\\n  full: true\\n'
+    """
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=10_000)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes tables over several lines, lists without tables on one, and no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_mapping(
+        self, tag: str, mapping: Any, flow_style: bool | None = None
+    ) -> yaml.MappingNode:
+        node = super().represent_mapping(tag, mapping, flow_style)
+        node.flow_style = not mapping
+        return node

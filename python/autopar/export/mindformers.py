@@ -1,0 +1,248 @@
+"""MindFormers 1.3: its run configuration, and the same as arguments of its parallel classes.
+
+The rules are those of `mindformers.modules.transformer` and of the layer settings of a LLaMA model;
+MindSpore runs the pipeline and shards the optimizer.
+"""
+
+from typing import Any
+
+from autopar.export.job import (
+    File,
+    Job,
+    commented,
+    header,
+    unsaid_everywhere,
+    unsaid_host,
+    when,
+    yaml_text,
+)
+from autopar.render.text import GIB
+from autopar.report import Plan, Stage
+from autopar.spec import Problem
+
+SCHEDULES = ("1f1b", "interleaved")
+
+LIMITS: tuple[dict[str, Any], ...] = (
+    {
+        "schedules": SCHEDULES,
+        "recompute": ("none", "block", "uniform"),
+        "activation_offload": False,
+        "optimizer_offload": False,
+    },
+)
+
+
+def supports(job: Job) -> list[str]:
+    """Returns what MindFormers' file cannot say of a plan; empty if it says it exactly."""
+    problem, plan = job.problem, job.plan
+    chip = problem.cluster.groups[plan.stages[0].chip].chip
+    recompute = [stage.recompute for stage in plan.stages]
+    moe = problem.model.moe is not None
+    return [
+        *unsaid_everywhere(job),
+        *unsaid_host(plan),
+        *_unsaid_model(problem),
+        *when(
+            (not chip.name.startswith("ascend"), f"the chip {chip.name}"),
+            (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
+            (plan.pp > 1 and job.micro_batches < plan.pp,
+             f"{job.micro_batches} micro-batches for {plan.pp} stages"),
+            (plan.optimizer_offload, "optimizer offload"),
+            (moe and plan.etp != plan.tp, "experts that tensor parallel does not cut"),
+            (moe and plan.dp % plan.ep != 0, f"expert parallel {plan.ep} beyond data parallel"),
+            (any(r.granularity == "selective" for r in recompute), "selective recompute"),
+            (any(r.granularity == "uniform" and r.layers != 1 for r in recompute),
+             "recompute in groups of layers"),
+            (problem.workload.precision not in ("bf16", "fp16"),
+             f"precision {problem.workload.precision}"),
+            (problem.workload.dropout, "dropout"),
+        ),
+    ]  # fmt: skip
+
+
+def files(job: Job) -> list[File]:
+    """Returns the run configuration and the arguments of the parallel classes."""
+    return [
+        File("mindformers.yaml", commented(header(job)) + yaml_text(_run(job))),
+        File("parallel_config.py", commented(header(job)) + _classes(job)),
+    ]
+
+
+def parallel_context(plan: Plan) -> dict[str, Any]:
+    """Returns the keywords of `set_auto_parallel_context` that a plan sets, devices left aside."""
+    context: dict[str, Any] = {
+        "gradients_mean": True,
+        "enable_alltoall": plan.ep > 1,
+        "full_batch": True,
+        "enable_parallel_optimizer": plan.zero > 0,
+    }
+    if plan.zero > 0:
+        context["parallel_optimizer_config"] = {
+            "optimizer_level": f"level{plan.zero}",
+            # Parameters below the threshold, in KB, would stay whole.
+            "parallel_optimizer_threshold": 0,
+            "optimizer_weight_shard_size": plan.shard_group if _is_partial(plan) else -1,
+        }
+    if plan.pp > 1:
+        context["pipeline_config"] = {
+            "pipeline_interleave": plan.vpp > 1,
+            "pipeline_scheduler": "1f1b",
+        }
+    return context
+
+
+def recomputed_layers(plan: Plan, stage: Stage) -> int:
+    """Returns the layers of each chunk of a stage that are recomputed from their own input."""
+    chunk = stage.layers // plan.vpp
+    match stage.recompute.granularity:
+        case "none":
+            return 0
+        case "block":
+            return min(stage.recompute.layers or 0, chunk)
+        case _:
+            return chunk
+
+
+def _run(job: Job) -> dict[str, Any]:
+    problem, plan = job.problem, job.plan
+    usable = min(cost.capacity_bytes for cost in job.estimate.stages) // GIB
+    return {
+        "use_parallel": problem.cluster.devices > 1,
+        "micro_batch_interleave_num": 1,
+        "runner_config": {
+            "batch_size": plan.mbs,
+            "gradient_accumulation_steps": job.micro_batches if plan.pp == 1 else 1,
+        },
+        "context": {
+            "mode": 0,
+            "device_target": "Ascend",
+            "max_device_memory": f"{usable}GB",
+        },
+        "parallel": {"parallel_mode": "semi_auto_parallel", **parallel_context(plan)},
+        "parallel_config": _parallel_arguments(job),
+        "recompute_config": _recompute_arguments(plan),
+        **_experts(problem),
+        "model": {"model_config": _model(job)},
+    }
+
+
+def _parallel_arguments(job: Job) -> dict[str, Any]:
+    plan = job.plan
+    arguments: dict[str, Any] = {
+        "data_parallel": plan.dp,
+        "model_parallel": plan.tp,
+        "expert_parallel": plan.ep,
+        "pipeline_stage": plan.pp,
+        "micro_batch_num": job.micro_batches if plan.pp > 1 else 1,
+        "gradient_aggregation_group": 4,
+        "vocab_emb_dp": False,
+    }
+    if plan.cp > 1:
+        arguments["context_parallel"] = plan.cp
+    if plan.sp:
+        arguments["use_seq_parallel"] = True
+    return arguments
+
+
+def _recompute_arguments(plan: Plan) -> dict[str, Any]:
+    layers = [recomputed_layers(plan, stage) for stage in plan.stages]
+    recompute: bool | list[Any]
+    if layers == [stage.layers // plan.vpp for stage in plan.stages]:
+        recompute = True
+    elif not any(layers):
+        recompute = False
+    else:
+        recompute = [list(layers) for _ in range(plan.vpp)] if plan.vpp > 1 else layers
+    return {
+        "recompute": recompute,
+        "select_recompute": False,
+        "parallel_optimizer_comm_recompute": False,
+        "mp_comm_recompute": True,
+        "recompute_slice_activation": False,
+    }
+
+
+def _experts(problem: Problem) -> dict[str, Any]:
+    moe = problem.model.moe
+    if moe is None:
+        return {}
+    return {"moe_config": {"expert_num": moe.experts, "num_experts_chosen": moe.topk}}
+
+
+def _model(job: Job) -> dict[str, Any]:
+    problem, plan = job.problem, job.plan
+    model, work = problem.model, problem.workload
+    width = model.moe.expert_ffn if model.moe else model.ffn_hidden
+    config: dict[str, Any] = {
+        "type": "LlamaConfig",
+        "batch_size": plan.mbs,
+        "seq_length": work.sequence_length,
+        "hidden_size": model.hidden,
+        "num_layers": model.layers,
+        "num_heads": model.heads,
+        "n_kv_heads": model.kv_heads,
+        "vocab_size": model.vocab,
+        "intermediate_size": width,
+        "qkv_has_bias": model.qkv_bias,
+        "tie_word_embeddings": model.tied_embeddings,
+        "compute_dtype": "bfloat16" if work.precision == "bf16" else "float16",
+        "use_flash_attention": work.attention == "flash",
+        "offset": _offsets(model.layers, plan),
+        "pp_interleave_num": plan.vpp,
+    }
+    if plan.cp > 1:
+        config["use_ring_attention"] = True
+    return config
+
+
+def _offsets(layers: int, plan: Plan) -> int | list[Any]:
+    """Returns by how much each stage, or chunk of each stage, differs from an equal share."""
+    share = layers // (plan.pp * plan.vpp)
+    offsets = [stage.layers // plan.vpp - share for stage in plan.stages]
+    if not any(offsets):
+        return 0
+    return [list(offsets) for _ in range(plan.vpp)] if plan.vpp > 1 else offsets
+
+
+def _classes(job: Job) -> str:
+    plan = job.plan
+    recompute = _call("TransformerRecomputeConfig", _recompute_arguments(plan))
+    arguments = _parallel_arguments(job) | {"optimizer_shard": plan.zero > 0}
+    parallel = _call("TransformerOpParallelConfig", arguments, "    recompute=recompute_config,\n")
+    return (
+        "from mindformers.modules.transformer import (\n"
+        "    TransformerOpParallelConfig,\n    TransformerRecomputeConfig,\n)\n\n"
+        f"recompute_config = {recompute}parallel_config = {parallel}"
+    )
+
+
+def _call(name: str, arguments: dict[str, Any], more: str = "") -> str:
+    keywords = "".join(f"    {key}={value!r},\n" for key, value in arguments.items())
+    return f"{name}(\n{keywords}{more})\n"
+
+
+def _is_partial(plan: Plan) -> bool:
+    return plan.shard_group != plan.dp * plan.cp
+
+
+def _unsaid_model(problem: Problem) -> list[str]:
+    """Returns in what a model is not of LLaMA's shape."""
+    model, moe = problem.model, problem.model.moe
+    return when(
+        (model.norm != "rmsnorm" or model.norm_bias or model.norms_per_layer != 2, "its norms"),
+        (model.position != "rope", f"{model.position} positions"),
+        (model.activation != "swiglu", f"activation {model.activation}"),
+        (model.o_bias or model.mlp_bias or model.head_bias, "biases beyond those of the queries"),
+        (model.qk_norm != "none", "a norm on queries and keys"),
+        (model.parallel_block, "a parallel block"),
+        (model.embedding_norm, "a norm after the embedding"),
+        (model.attention_sinks, "attention sinks"),
+        (model.mla is not None, "latent attention"),
+        (model.window is not None, "sliding windows"),
+        (model.head_dim * model.heads != model.hidden, f"heads of {model.head_dim}"),
+        (
+            moe is not None
+            and (moe.shared_ffn > 0 or moe.first_dense > 0 or moe.every > 1 or moe.router_bias),
+            "shared experts, dense layers or a router bias",
+        ),
+    )

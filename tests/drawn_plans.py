@@ -1,0 +1,157 @@
+"""Random legal plans, drawn from a fixed seed, of which each shows some feature of a launcher."""
+
+from collections.abc import Iterator
+from functools import cache
+from random import Random
+
+import autopar
+from autopar import Plan, Problem, Recompute, SpecError, Stage
+from autopar.export.job import Job
+from autopar.export.launchers import LAUNCHERS
+
+FEATURES = ("vpp", "uneven", "ep", "cp", "recompute")
+
+# (model, cluster, framework) that suit a launcher, of several shapes.
+SUBJECTS: dict[str, list[tuple[str, str, str]]] = {
+    "megatron": [
+        ("llama2-7b", "a800", "megatron-core"),
+        ("llama3-70b", "h100", "megatron-core"),
+        ("mixtral-8x7b", "h100", "megatron-core"),
+        ("qwen3-30b-a3b", "h100", "megatron-core"),
+        ("deepseek-v2-lite", "h800", "megatron-core"),
+        ("gpt3-6.7b", "a100", "megatron-core"),
+    ],
+    "mindformers": [
+        ("llama2-7b", "ascend_910b", "mindformers"),
+        ("llama3-70b", "ascend_910b", "mindformers"),
+        ("mixtral-8x7b", "ascend_910b", "mindformers"),
+        ("qwen2.5-14b", "ascend_910b", "mindformers"),
+    ],
+    "deepspeed": [
+        ("llama2-7b", "a100", "deepspeed"),
+        ("qwen2.5-14b", "h100", "deepspeed"),
+        ("opt-13b", "a100", "deepspeed"),
+    ],
+    "torchtitan": [
+        ("llama3-8b", "h100", "torchtitan"),
+        ("llama3.1-405b", "h200", "torchtitan"),
+        ("qwen3-30b-a3b", "h100", "torchtitan"),
+        ("deepseek-v3", "h800", "torchtitan"),
+    ],
+}
+
+
+@cache
+def problem(model: str, cluster: str, framework: str, devices: int, batch: int) -> Problem:
+    """Returns a problem of sequences of 4,096 tokens."""
+    return autopar.problem(
+        model,
+        cluster,
+        devices=devices,
+        global_batch_size=batch,
+        sequence_length=4096 if not model.startswith(("gpt3", "opt")) else 2048,
+        framework=framework,
+    )
+
+
+def features(job: Job) -> set[str]:
+    """Returns the features that a plan shows."""
+    plan = job.plan
+    shown = {
+        "vpp": plan.vpp > 1,
+        "uneven": len({stage.layers for stage in plan.stages}) > 1,
+        "ep": plan.ep > 1,
+        "cp": plan.cp > 1,
+        "recompute": not job.whole_recompute
+        and any(stage.recompute.granularity != "none" for stage in plan.stages),
+    }
+    return {name for name, holds in shown.items() if holds}
+
+
+def drawn(name: str, count: int, seed: int = 1, feature: str | None = None) -> list[Job]:
+    """Returns plans that a launcher can say, all different; each shows a feature if one is named.
+
+    Fewer come back where a launcher can hardly say the feature.
+    """
+    random = Random(f"{name} {feature} {seed}")
+    jobs: dict[tuple[str, int, Plan], Job] = {}
+    for job in _drawn(name, random, 400 * count + 2000, feature):
+        work = job.problem.workload.global_batch_size
+        jobs.setdefault((job.problem.model.name, work, job.plan), job)
+        if len(jobs) == count:
+            break
+    return list(jobs.values())
+
+
+def _drawn(name: str, random: Random, tries: int, feature: str | None) -> Iterator[Job]:
+    for _ in range(tries):
+        subject = random.choice(SUBJECTS[name])
+        asked = problem(*subject, random.choice((8, 16, 32, 64, 128)), random.choice((256, 768)))
+        plan = _plan(random, asked, feature)
+        if plan is None:
+            continue
+        try:
+            job = Job(asked, plan, autopar.estimate(asked, plan))
+        except SpecError:
+            continue
+        if not LAUNCHERS[name].supports(job) and (feature is None or feature in features(job)):
+            yield job
+
+
+def _plan(random: Random, problem: Problem, feature: str | None) -> Plan | None:
+    """Returns a plan that may be illegal, or nothing where no layers can be shared out."""
+    devices, layers = problem.cluster.devices, problem.model.layers
+    tp = random.choice((1, 1, 2, 4, 8))
+    cp = random.choice((2, 4)) if feature == "cp" else random.choice((1, 1, 1, 2))
+    pipelined = feature in ("vpp", "uneven")
+    pp = random.choice((2, 3, 4, 5, 8) if pipelined else (1, 1, 2, 4, 8))
+    if devices % (tp * cp * pp):
+        return None
+    dp = devices // (tp * cp * pp)
+    vpp = random.choice((2, 3, 4)) if feature == "vpp" else random.choice((1, 1, 2))
+    vpp = vpp if pp > 1 else 1
+    shares = _shares(random, layers // vpp, pp, feature == "uneven")
+    if shares is None or layers % vpp:
+        return None
+    zero = random.choice((0, 1, 1, 2, 3))
+    groups = [n for n in range(1, dp * cp + 1) if dp * cp % n == 0]
+    moe = problem.model.moe is not None
+    schedules = ("interleaved", "interleaved", "zb-v") if vpp > 1 else ("1f1b", "1f1b", "gpipe")
+    recompute = random.choice(
+        (
+            Recompute(),
+            Recompute("selective"),
+            Recompute("block", random.randint(1, min(shares))),
+            Recompute("uniform", random.randint(1, min(shares))),
+        )
+    )
+    return Plan(
+        dp=dp,
+        tp=tp,
+        sp=tp > 1 and random.random() < 0.7,
+        cp=cp,
+        ep=random.choice((2, 4, 8)) if feature == "ep" else random.choice((1, 1, 2)),
+        etp=random.choice((1, tp)) if moe else 1,
+        pp=pp,
+        vpp=vpp,
+        mbs=random.choice((1, 2)),
+        zero=zero,
+        shard_group=random.choice((dp * cp, dp * cp, random.choice(groups))) if zero else 1,
+        schedule=random.choice(schedules),
+        optimizer_offload=random.random() < 0.1,
+        stages=tuple(Stage(layers=share * vpp, recompute=recompute) for share in shares),
+    )
+
+
+def _shares(random: Random, total: int, parts: int, uneven: bool) -> list[int] | None:
+    """Returns shares of layers: equal, or with a few moved from stage to stage."""
+    if total < 2 * parts:
+        return None
+    shares = [total // parts] * parts
+    shares[-1] += total - sum(shares)
+    for _ in range(random.randint(1, 3) if uneven else 0):
+        giver, taker = random.randrange(parts), random.randrange(parts)
+        if shares[giver] > 1:
+            shares[giver] -= 1
+            shares[taker] += 1
+    return shares

@@ -1,0 +1,523 @@
+"""What launchers are given: read back with each format's own parser and held against the plan."""
+
+import ast
+import json
+import re
+import shlex
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import autopar
+from autopar import Plan, Problem, Recompute, SpecError
+from autopar.export import launchers
+from autopar.export.job import Job
+from autopar.export.launchers import LAUNCHERS
+from autopar.spec import Options
+from conftest import Command
+from drawn_plans import drawn
+
+LLAMA = ("llama3-8b", "h100:64", "megatron-core")
+MIXTRAL = ("mixtral-8x7b", "h100:64", "megatron-core")
+ASCEND = ("llama3-8b", "ascend_910b:64", "mindformers")
+
+
+def problem(model: str, cluster: str, framework: str, **more: Any) -> Problem:
+    return autopar.problem(
+        model, cluster, framework=framework, global_batch_size=256, sequence_length=4096, **more
+    )
+
+
+def job(asked: Problem, **degrees: Any) -> Job:
+    plan = autopar.plan(asked, **degrees)
+    return Job(asked, plan, autopar.estimate(asked, plan))
+
+
+def texts(name: str, said: Job) -> dict[str, str]:
+    return {file.name: file.text for file in launchers.export(name, said)}
+
+
+def script_arguments(text: str) -> dict[str, str | None]:
+    """Returns the arguments behind the program, as a shell splits them."""
+    words = shlex.split(text[text.index("exec torchrun") :].replace("\\\n", " "))
+    program = next(i for i, word in enumerate(words) if word.endswith("pretrain_gpt.py"))
+    arguments: dict[str, str | None] = {}
+    for word in words[program + 1 : -1]:
+        if word.startswith("--"):
+            name = word.removeprefix("--")
+            assert name not in arguments
+            arguments[name] = None
+        else:
+            assert arguments[name] is None
+            arguments[name] = word
+    assert words[-1] == "$@"
+    return arguments
+
+
+def laid_out(layout: str, pp: int) -> list[list[int]]:
+    """Returns the layers of each chunk of each stage in a layout string, by its grammar."""
+    layout = re.sub(r"(.)\*(\d+)", lambda m: m[1] * int(m[2]), layout)
+    assert layout[0] == "E"
+    assert layout[-1] == "L"
+    chunks = [part.count("t") for part in layout.split("|")]
+    return [chunks[stage::pp] for stage in range(pp)]
+
+
+def split_of(arguments: dict[str, str | None], plan: Plan) -> list[int]:
+    """Returns the layers of each stage that Megatron's arguments say."""
+    if layout := arguments.get("pipeline-model-parallel-layout"):
+        return [sum(chunks) for chunks in laid_out(layout, plan.pp)]
+    layers = int(arguments["num-layers"] or 0)
+    ends = [arguments.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last")]
+    given = [int(end) for end in ends if end]
+    share, rest = divmod(layers - sum(given), plan.pp - len(given))
+    assert rest == 0
+    split = [share] * plan.pp
+    if ends[0]:
+        split[0] = int(ends[0])
+    if ends[1]:
+        split[-1] = int(ends[1])
+    return split
+
+
+# --- Megatron
+
+
+@pytest.mark.parametrize("feature", [None, "vpp", "uneven", "ep", "cp", "recompute"])
+def test_megatron_is_given_the_plan(feature: str | None) -> None:
+    for said in drawn("megatron", 12, feature=feature):
+        plan, written = said.plan, texts("megatron", said)
+        arguments = script_arguments(written["megatron.sh"])
+        devices = plan.dp * plan.tp * plan.cp * plan.pp
+        nodes = re.search(r"--nnodes (\d+) --nproc-per-node (\d+)", written["megatron.sh"])
+        assert nodes is not None
+        assert int(nodes[1]) * int(nodes[2]) == devices
+        assert arguments["tensor-model-parallel-size"] == str(plan.tp)
+        assert arguments["pipeline-model-parallel-size"] == str(plan.pp)
+        assert arguments["context-parallel-size"] == str(plan.cp)
+        assert arguments["micro-batch-size"] == str(plan.mbs)
+        assert arguments["global-batch-size"] == "256" or arguments["global-batch-size"] == "768"
+        assert ("sequence-parallel" in arguments) == plan.sp
+        assert ("use-distributed-optimizer" in arguments) == (plan.zero > 0)
+        assert ("use-megatron-fsdp" in arguments) == (plan.zero > 1)
+        copies = int(arguments.get("num-distributed-optimizer-instances") or 1)
+        assert plan.zero == 0 or copies * plan.shard_group == plan.dp * plan.cp
+        assert int(arguments.get("expert-model-parallel-size") or 1) == plan.ep
+        assert int(arguments.get("expert-tensor-parallel-size") or plan.etp) == plan.etp
+        assert split_of(arguments, plan) == [stage.layers for stage in plan.stages]
+        if "pipeline-model-parallel-layout" not in arguments:
+            assert int(arguments.get("num-virtual-stages-per-pipeline-rank") or 1) == plan.vpp
+        recompute = plan.stages[0].recompute
+        assert arguments.get("recompute-granularity") == {
+            "none": None, "selective": "selective", "block": "full", "uniform": "full",
+        }[recompute.granularity]  # fmt: skip
+        if recompute.layers is not None:
+            assert arguments["recompute-method"] == recompute.granularity
+            assert arguments["recompute-num-layers"] == str(recompute.layers)
+
+
+def test_megatron_yaml_says_what_the_script_says() -> None:
+    for said in drawn("megatron", 12):
+        written = texts("megatron", said)
+        table = yaml.safe_load(written["megatron.yaml"])
+        spelled = {
+            name.removeprefix("--"): None if value is True else str(value)
+            for name, value in table["MODEL_ARGS"].items()
+        }
+        assert spelled == script_arguments(written["megatron.sh"])
+        for name, value in table.get("ENV_VARS", {}).items():
+            assert f"export {name}={value}\n" in written["megatron.sh"]
+
+
+def test_the_printed_split_of_layers_becomes_the_first_stage() -> None:
+    # [3, 11 x 7] of 80 layers: (80 - 3) / 7 is 11.
+    said = job(problem("llama2-70b", "h800:64", "megatron-core"), pp=8, tp=2, layers=[3] + [11] * 7)
+    arguments = script_arguments(texts("megatron", said)["megatron.sh"])
+    assert arguments["decoder-first-pipeline-num-layers"] == "3"
+    assert "decoder-last-pipeline-num-layers" not in arguments
+
+
+def test_a_general_split_becomes_a_layout_with_chunks_in_rounds() -> None:
+    said = job(problem(*LLAMA), pp=4, vpp=2, layers=[6, 10, 8, 8])
+    arguments = script_arguments(texts("megatron", said)["megatron.sh"])
+    assert arguments["pipeline-model-parallel-layout"] == "Et*3|t*5|t*4|t*4|t*3|t*5|t*4|t*4L"
+
+
+def test_dense_and_sparse_layers_are_listed_for_megatron() -> None:
+    said = job(problem("deepseek-v3", "h800:256", "megatron-core"), tp=2, ep=8)
+    arguments = script_arguments(texts("megatron", said)["megatron.sh"])
+    assert arguments["moe-layer-freq"] == "([0]*3+[1]*58)"
+    assert "multi-latent-attention" in arguments
+    assert arguments["kv-lora-rank"] == "512"
+
+
+# --- MindFormers
+
+
+@pytest.mark.parametrize("feature", [None, "vpp", "uneven", "ep", "cp", "recompute"])
+def test_mindformers_is_given_the_plan(feature: str | None) -> None:
+    for said in drawn("mindformers", 12, feature=feature):
+        plan = said.plan
+        run = yaml.safe_load(texts("mindformers", said)["mindformers.yaml"])
+        parallel = run["parallel_config"]
+        assert parallel["data_parallel"] == plan.dp
+        assert parallel["model_parallel"] == plan.tp
+        assert parallel["pipeline_stage"] == plan.pp
+        assert parallel["expert_parallel"] == plan.ep
+        assert parallel.get("context_parallel", 1) == plan.cp
+        assert parallel.get("use_seq_parallel", False) == plan.sp
+        # The product that mindformers/trainer/base_trainer.py works out.
+        batch = run["runner_config"]["batch_size"] * plan.dp
+        batch *= parallel["micro_batch_num"] * run["runner_config"]["gradient_accumulation_steps"]
+        assert batch == said.problem.workload.global_batch_size
+        model = run["model"]["model_config"]
+        assert model["pp_interleave_num"] == plan.vpp
+        assert stage_layers(model["num_layers"], model["offset"], plan) == [
+            stage.layers for stage in plan.stages
+        ]
+        context = run["parallel"]
+        assert context["enable_parallel_optimizer"] == (plan.zero > 0)
+        if plan.zero:
+            config = context["parallel_optimizer_config"]
+            assert config["optimizer_level"] == f"level{plan.zero}"
+            whole = config["optimizer_weight_shard_size"] == -1
+            assert whole == (plan.shard_group == plan.dp * plan.cp)
+            assert whole or config["optimizer_weight_shard_size"] == plan.shard_group
+        if plan.pp > 1:
+            assert context["pipeline_config"]["pipeline_interleave"] == (plan.vpp > 1)
+
+
+def stage_layers(layers: int, offset: Any, plan: Plan) -> list[int]:
+    """Returns the layers of each stage by MindFormers' rule: a share plus the chunk's offset."""
+    share, rest = divmod(layers, plan.pp * plan.vpp)
+    if offset == 0:
+        assert rest == 0
+        return [share * plan.vpp] * plan.pp
+    chunks = offset if plan.vpp > 1 else [offset]
+    assert [len(chunk) for chunk in chunks] == [plan.pp] * plan.vpp
+    assert sum(map(sum, chunks)) == rest
+    return [sum(share + chunk[stage] for chunk in chunks) for stage in range(plan.pp)]
+
+
+def test_mindformers_recompute_lists_layers_of_each_stage() -> None:
+    asked = problem(*ASCEND)
+    for plan, recompute in [
+        ({"pp": 2, "recompute": Recompute("block", 3)}, [3, 3]),
+        ({"pp": 2, "layers": [2, 30], "recompute": Recompute("block", 3)}, [2, 3]),
+        ({"pp": 2, "vpp": 2, "recompute": Recompute("block", 3)}, [[3, 3], [3, 3]]),
+        ({"pp": 2, "recompute": Recompute("block", 16)}, True),
+        ({"pp": 2, "recompute": Recompute("uniform", 1)}, True),
+        ({"pp": 2}, False),
+    ]:
+        written = texts("mindformers", job(asked, tp=2, **plan))
+        run = yaml.safe_load(written["mindformers.yaml"])
+        assert run["recompute_config"]["recompute"] == recompute
+
+
+def test_the_classes_of_mindformers_get_the_file_s_settings() -> None:
+    for said in drawn("mindformers", 12):
+        written = texts("mindformers", said)
+        run = yaml.safe_load(written["mindformers.yaml"])
+        calls = {
+            node.value.func.id: {
+                keyword.arg: ast.literal_eval(keyword.value)
+                for keyword in node.value.keywords
+                if keyword.arg != "recompute" or not isinstance(keyword.value, ast.Name)
+            }
+            for node in ast.parse(written["parallel_config.py"]).body
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Name)
+        }
+        assert calls["TransformerRecomputeConfig"] == run["recompute_config"]
+        parallel = calls["TransformerOpParallelConfig"]
+        assert parallel.pop("optimizer_shard") == run["parallel"]["enable_parallel_optimizer"]
+        assert parallel == run["parallel_config"]
+
+
+# --- DeepSpeed
+
+
+@pytest.mark.parametrize("feature", [None, "recompute"])
+def test_deepspeed_is_given_the_plan(feature: str | None) -> None:
+    for said in drawn("deepspeed", 12, feature=feature):
+        plan = said.plan
+        table = json.loads(texts("deepspeed", said)["deepspeed.json"])
+        steps = table["gradient_accumulation_steps"]
+        assert table["train_batch_size"] == said.problem.workload.global_batch_size
+        assert table["train_micro_batch_size_per_gpu"] == plan.mbs
+        assert table["train_batch_size"] == plan.mbs * steps * plan.dp
+        zero = table["zero_optimization"]
+        assert zero["stage"] == plan.zero
+        assert plan.zero == 0 or zero.get("mics_shard_size", plan.dp) == plan.shard_group
+        assert ("offload_optimizer" in zero) == plan.optimizer_offload
+        assert table.get("tensor_parallel", {}).get("autotp_size", 1) == plan.tp
+        assert table.get("pipeline", {}).get("stages", 1) == plan.pp
+        recompute = plan.stages[0].recompute
+        assert ("activation_checkpointing" in table) == (recompute.granularity != "none")
+        if plan.pp > 1 and recompute.granularity == "uniform":
+            assert table["pipeline"]["activation_checkpoint_interval"] == recompute.layers
+
+
+# --- torchtitan
+
+
+@pytest.mark.parametrize("feature", [None, "vpp", "uneven", "ep", "cp"])
+def test_torchtitan_is_given_the_plan(feature: str | None) -> None:
+    for said in drawn("torchtitan", 12, feature=feature):
+        plan = said.plan
+        table = tomllib.loads(texts("torchtitan", said)["torchtitan.toml"])
+        degrees, training = table["parallelism"], table["training"]
+        replicas = degrees["data_parallel_replicate_degree"]
+        shards = degrees["data_parallel_shard_degree"]
+        assert replicas * shards == plan.dp
+        assert plan.zero == 0 or shards * plan.cp == plan.shard_group
+        assert plan.zero > 0 or shards == 1
+        assert degrees["fsdp_reshard_after_forward"] == ("never" if plan.zero == 2 else "always")
+        assert degrees["tensor_parallel_degree"] == plan.tp
+        assert degrees["context_parallel_degree"] == plan.cp
+        assert degrees["pipeline_parallel_degree"] == plan.pp
+        assert degrees["expert_parallel_degree"] == plan.ep
+        assert plan.ep == 1 or degrees["expert_tensor_parallel_degree"] == plan.etp
+        local = training["local_batch_size"]
+        if plan.pp == 1:
+            assert local == plan.mbs
+        else:
+            assert local * plan.dp == training["global_batch_size"]
+            assert degrees["pipeline_parallel_microbatch_size"] == plan.mbs
+            assert modules_of(degrees, plan) == [stage.layers for stage in plan.stages]
+        mode = table["activation_checkpoint"]["mode"]
+        assert (mode == "none") == (plan.stages[0].recompute.granularity == "none")
+
+
+def modules_of(degrees: dict[str, Any], plan: Plan) -> list[int]:
+    """Returns the layers of each stage, after checking that the chunks hold the whole model."""
+    chunks = degrees["module_fqns_per_model_part"]
+    assert len(chunks) == plan.pp * plan.vpp
+    modules = [module for chunk in chunks for module in chunk]
+    layers = sum(stage.layers for stage in plan.stages)
+    names = [f"layers.{layer}" for layer in range(layers)]
+    assert modules == ["tok_embeddings", *names, "norm", "output"]
+    counts = [sum(module.startswith("layers.") for module in chunk) for chunk in chunks]
+    if plan.schedule == "zb-v":
+        # A V: the rank of stage i also holds chunk 2 pp - 1 - i.
+        return [counts[i] + counts[-1 - i] for i in range(plan.pp)]
+    return [sum(counts[i :: plan.pp]) for i in range(plan.pp)]
+
+
+def test_a_model_that_torchtitan_does_not_define_keeps_its_name() -> None:
+    said = job(problem("llama2-7b", "h100:64", "torchtitan"), zero=3)
+    text = texts("torchtitan", said)["torchtitan.toml"]
+    assert tomllib.loads(text)["model"] == {"name": "llama2-7b", "flavor": "llama2-7b"}
+    assert "defines no llama2-7b" in text
+
+
+# --- What is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "subject", "degrees", "reason"),
+    [
+        ("megatron", LLAMA, {"pp": 4, "schedule": "zb-h1"}, "schedule zb-h1"),
+        ("megatron", LLAMA, {"pp": 4, "zero": 2}, "ZeRO stage 2 with pipeline stages"),
+        ("megatron", LLAMA, {"offload": 2}, "activation offload"),
+        ("megatron", ("gemma2-9b", *LLAMA[1:]), {}, "4 norms a layer"),
+        ("megatron", ("falcon-40b", *LLAMA[1:]), {}, "a parallel block"),
+        ("mindformers", LLAMA, {}, "the chip h100"),
+        ("mindformers", ASCEND, {"recompute": Recompute("selective")}, "selective recompute"),
+        ("mindformers", ASCEND, {"recompute": Recompute("uniform", 2)}, "in groups of layers"),
+        ("mindformers", ("gpt3-6.7b", *ASCEND[1:]), {}, "its norms"),
+        ("deepspeed", LLAMA, {"tp": 2}, "sequence parallel"),
+        ("deepspeed", LLAMA, {"cp": 2}, "context parallel 2"),
+        ("deepspeed", LLAMA, {"pp": 2, "zero": 2}, "ZeRO stage 2 with pipeline stages"),
+        ("deepspeed", LLAMA, {"zero": 1, "shard_group": 8}, "shard groups of 8"),
+        ("deepspeed", LLAMA, {"pp": 2, "layers": [15, 17]}, "uneven layers"),
+        ("deepspeed", MIXTRAL, {"ep": 8}, "expert parallel 8"),
+        ("deepspeed", LLAMA, {"recompute": Recompute("block", 2)}, "recompute of only some"),
+        ("torchtitan", LLAMA, {"zero": 1}, "ZeRO stage 1"),
+        ("torchtitan", LLAMA, {"tp": 2, "sp": False, "zero": 3}, "without sequence parallel"),
+        ("torchtitan", LLAMA, {"pp": 4, "schedule": "zb-h1"}, "schedule zb-h1"),
+        ("torchtitan", LLAMA, {"recompute": Recompute("selective")}, "recompute of only some"),
+    ],
+)
+def test_what_a_launcher_cannot_say_is_refused_by_name(
+    name: str, subject: tuple[str, str, str], degrees: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(SpecError, match=re.escape(reason)) as refusal:
+        launchers.export(name, job(problem(*subject), **degrees))
+    assert refusal.value.path == "--to"
+
+
+def test_several_kinds_of_chip_are_refused_by_launchers_of_equal_nodes() -> None:
+    mixed = problem("llama3-8b", "a800:32,h800:32", "megatron-core", devices=64)
+    said = job(mixed, pp=2, chips=[0, 1])
+    for name in ("megatron", "mindformers", "deepspeed", "torchtitan"):
+        assert "several kinds of chip" in LAUNCHERS[name].supports(said)
+
+
+def test_a_node_that_is_not_full_is_refused() -> None:
+    asked = problem("llama3-8b", "h100:16", "megatron-core", devices=12)
+    said = job(asked, pp=3, layers=[10, 11, 11])
+    assert LAUNCHERS["megatron"].supports(said) == ["12 devices on nodes of 8"]
+
+
+# --- The limits of a search
+
+# A plan for each field of `Options` and value that sets it, on the way from a plan that all say.
+SHOWN: dict[tuple[str, Any], dict[str, Any]] = {
+    ("schedules", "1f1b"): {"pp": 2},
+    ("schedules", "interleaved"): {"pp": 2, "vpp": 2},
+    ("schedules", "gpipe"): {"pp": 2, "schedule": "gpipe"},
+    ("schedules", "zb-h1"): {"pp": 2, "schedule": "zb-h1"},
+    ("schedules", "zb-v"): {"pp": 2, "vpp": 2, "schedule": "zb-v"},
+    **{("zero", zero): {"zero": zero} for zero in range(4)},
+    ("vpp", 1): {"pp": 2},
+    ("vpp", 2): {"pp": 2, "vpp": 2},
+    ("cp", 2): {"cp": 2, "zero": 3},
+    ("sp", True): {"tp": 2, "sp": True},
+    ("recompute", "selective"): {"recompute": Recompute("selective")},
+    ("recompute", "block"): {"recompute": Recompute("block", 2)},
+    ("recompute", "uniform"): {"recompute": Recompute("uniform", 1)},
+    ("activation_offload", True): {"offload": 1},
+    ("uneven_layers", True): {"pp": 2, "layers": [15, 17]},
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_what_no_limit_of_a_search_allows_is_not_supported(name: str) -> None:
+    subject = ASCEND if name == "mindformers" else LLAMA
+    for (field, value), degrees in SHOWN.items():
+        allowed = [limits.get(field, ()) for limits in LAUNCHERS[name].limits]
+        if any(part == () or part is True or (part and value in part) for part in allowed):
+            continue
+        assert LAUNCHERS[name].supports(job(problem(*subject), **degrees)), (field, value)
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_each_value_that_the_limits_list_is_supported_in_some_plan(name: str) -> None:
+    subject = ASCEND if name == "mindformers" else LLAMA
+    for (field, value), degrees in SHOWN.items():
+        for limits in LAUNCHERS[name].limits:
+            listed = limits.get(field, ())
+            if isinstance(listed, bool) or value not in listed or (name, value) == SOME_LAYERS:
+                continue
+            variants = [degrees, {**degrees, "zero": 0}, {**degrees, "zero": 3}]
+            asked = problem(*subject)
+            assert any(not LAUNCHERS[name].supports(job(asked, **v)) for v in variants), value
+
+
+# torchtitan says a block only where it covers every layer.
+SOME_LAYERS = ("torchtitan", "block")
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_the_best_plan_found_for_a_launcher_is_one_that_it_can_say(name: str) -> None:
+    subject = ASCEND if name == "mindformers" else LLAMA
+    asked = problem(*subject)
+    best, _ = launchers.fastest(name, asked, autopar.solve)
+    assert best is not None
+    assert LAUNCHERS[name].supports(best) == []
+    # No plan of the whole space that the launcher can say is faster.
+    everything = autopar.solve(replace(asked, options=Options(top=2000)))
+    for ranked in everything.ranked:
+        if ranked.estimate.step_ps < best.estimate.step_ps:
+            assert LAUNCHERS[name].supports(Job(asked, ranked.plan, ranked.estimate))
+
+
+def test_limits_that_contradict_the_flags_are_an_error() -> None:
+    with pytest.raises(SpecError, match="megatron can say nothing that the flags allow"):
+        launchers.restrict(Options(schedules=("gpipe",)), "megatron")
+
+
+# --- Files and flags
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_files_say_what_to_expect_and_come_out_the_same_twice(name: str) -> None:
+    said = drawn(name, 1)[0]
+    assert launchers.export(name, said) == launchers.export(name, said)
+    for text in texts(name, said).values():
+        assert said.problem.model.name in text
+        assert f"{said.estimate.step_s:.6g} s a step" in text
+        assert f"x {said.problem.cluster.groups[0].chip.name}" in text
+
+
+def small_report(command: Command, *flags: str) -> Path:
+    run = command(
+        "search", "--model", "llama2-7b", "--cluster", "a800:8", "--global-batch-size", "64",
+        "--sequence-length", "4096", "--format", "json", "-o", "report.json",
+        "--no-activation-offload", "--zero", "0,1", "--schedule", "1f1b", *flags,
+    )  # fmt: skip
+    assert run.code == 0
+    return Path("report.json")
+
+
+def test_a_plan_of_a_report_is_written_into_a_folder(command: Command) -> None:
+    report = small_report(command)
+    run = command("export", "--to", "megatron", str(report), "--rank", "2", "-o", "job")
+    assert (run.code, run.out, run.err) == (0, "", "")
+    second = json.loads(report.read_text())["ranked"][1]["plan"]
+    arguments = script_arguments(Path("job/megatron.sh").read_text())
+    assert arguments["tensor-model-parallel-size"] == str(second["tp"])
+    assert arguments["micro-batch-size"] == str(second["mbs"])
+    again = command("export", "--to", "megatron", str(report), "-o", "job")
+    assert again.code == 2
+    assert 'megatron.sh" exists' in again.err
+    assert command("export", "--to", "megatron", str(report), "-o", "job", "--force").code == 0
+
+
+def test_a_plan_alone_is_written_with_the_question_in_flags(command: Command) -> None:
+    plan = {**json.loads(small_report(command).read_text())["ranked"][0]["plan"]}
+    Path("plan.json").write_text(json.dumps(plan))
+    question = ["--model", "llama2-7b", "--cluster", "a800", "--global-batch-size", "64"]
+    run = command("export", "--to", "megatron", "plan.json", *question, "--sequence-length", "4096")
+    assert run.code == 0
+    assert "==> megatron.sh <==" in run.out
+    short = command("export", "--to", "megatron", "plan.json", *question)
+    assert (short.code, short.out) == (2, "")
+    assert short.err.startswith("error: --sequence-length: missing.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["report.json", "--rank", "9"], "--rank: no plan 9 in a report of 5"),
+        (["report.json", "--model", "llama2-7b"], "given beside a report, --model"),
+        (["absent.json"], "absent.json: no such file"),
+        (["bad.json"], "bad.json: not JSON"),
+        (["list.json"], "list.json: must be a table"),
+    ],
+)
+def test_a_wrong_export_is_one_line(command: Command, arguments: list[str], says: str) -> None:
+    small_report(command)
+    Path("bad.json").write_text("{")
+    Path("list.json").write_text("[]")
+    run = command("export", "--to", "megatron", *arguments)
+    assert (run.code, run.out) == (2, "")
+    assert says in run.err
+    assert run.err.count("\n") == 1
+
+
+def test_a_search_for_a_launcher_prints_its_file(command: Command) -> None:
+    run = command(
+        "search", "--model", "llama2-7b", "--cluster", "a800:8", "--global-batch-size", "64",
+        "--sequence-length", "4096", "--framework", "deepspeed", "--export", "deepspeed",
+    )  # fmt: skip
+    assert run.code == 0
+    table = json.loads(run.out)
+    assert table["train_batch_size"] == 64
+    assert "llama2-7b on 8 x a800" in table["_comment"][0]
+
+
+def test_nothing_that_fits_is_an_answer_for_a_launcher_too(command: Command) -> None:
+    run = command(
+        "search", "--model", "llama3.1-405b", "--cluster", "a800:8", "--global-batch-size", "64",
+        "--sequence-length", "4096", "--export", "megatron", "-o", "job",
+    )  # fmt: skip
+    assert run.code == 1
+    assert "no plan fits in memory" in run.err
+    assert not Path("job").exists()
