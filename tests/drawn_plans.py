@@ -9,6 +9,7 @@ from autopar import Plan, Problem, Recompute, SpecError, Stage
 from autopar.export.job import Job
 from autopar.export.launchers import LAUNCHERS
 
+IMAGE = "registry.example/train:1"
 FEATURES = ("vpp", "uneven", "ep", "cp", "recompute")
 
 # (model, cluster, framework) that suit a launcher, of several shapes.
@@ -37,6 +38,26 @@ SUBJECTS: dict[str, list[tuple[str, str, str]]] = {
         ("llama3.1-405b", "h200", "torchtitan"),
         ("qwen3-30b-a3b", "h100", "torchtitan"),
         ("deepseek-v3", "h800", "torchtitan"),
+    ],
+    "mindspore": [
+        ("llama2-7b", "ascend_910b", "mindformers"),
+        ("gpt3-6.7b", "h100", "mindformers"),
+    ],
+    "accelerate": [
+        ("llama2-7b", "a100", "fsdp"),
+        ("qwen2.5-14b", "h100", "fsdp"),
+        ("mixtral-8x7b", "h100", "megatron-core"),
+    ],
+    "flagscale": [
+        ("llama2-7b", "a800", "megatron-core"),
+        ("llama2-7b", "a800,h800", "megatron-core"),
+        ("llama3-70b", "h800,ascend_910b", "megatron-core"),
+        ("mixtral-8x7b", "a800,h800", "megatron-core"),
+    ],
+    "kubernetes": [
+        ("llama2-7b", "a800", "megatron-core"),
+        ("llama2-7b", "a800,h800", "megatron-core"),
+        ("llama3-70b", "ascend_910b", "torchtitan"),
     ],
 }
 
@@ -91,7 +112,7 @@ def _drawn(name: str, random: Random, tries: int, feature: str | None) -> Iterat
         if plan is None:
             continue
         try:
-            job = Job(asked, plan, autopar.estimate(asked, plan))
+            job = Job(asked, plan, autopar.estimate(asked, plan), IMAGE)
         except SpecError:
             continue
         if not LAUNCHERS[name].supports(job) and (feature is None or feature in features(job)):
@@ -139,7 +160,20 @@ def _plan(random: Random, problem: Problem, feature: str | None) -> Plan | None:
         shard_group=random.choice((dp * cp, dp * cp, random.choice(groups))) if zero else 1,
         schedule=random.choice(schedules),
         optimizer_offload=random.random() < 0.1,
-        stages=tuple(Stage(layers=share * vpp, recompute=recompute) for share in shares),
+        stages=_stages(random, problem, [share * vpp for share in shares], recompute),
+    )
+
+
+def _stages(
+    random: Random, problem: Problem, layers: list[int], recompute: Recompute
+) -> tuple[Stage, ...]:
+    """Returns stages on one kind of chip, or on one after the other with a setting each."""
+    kinds = len(problem.cluster.groups)
+    first = random.randint(0, len(layers)) if kinds > 1 else len(layers)
+    settings = (recompute, random.choice((recompute, Recompute())))
+    return tuple(
+        Stage(chip=int(stage >= first), layers=count, recompute=settings[stage >= first])
+        for stage, count in enumerate(layers)
     )
 
 

@@ -36,8 +36,8 @@ PYTHON_ORDER = """
     compat compat.keys compat.context compat.settings compat.effects compat.mindspore
     compat.mindformers compat.plans compat.cells
     render render.text render.terminal render.trace render.errors
-    export export.job export.megatron export.mindformers export.deepspeed export.torchtitan
-    export.launchers
+    export export.job export.megatron export.mindformers export.mindspore export.deepspeed
+    export.torchtitan export.accelerate export.flagscale export.kubernetes export.launchers
     flags cli
     __init__ __main__
 """.split()

@@ -18,8 +18,8 @@ from autopar.export import launchers
 from autopar.export.job import Job
 from autopar.export.launchers import LAUNCHERS
 from autopar.spec import Options
-from conftest import Command
-from drawn_plans import drawn
+from conftest import EXAMPLES, Command
+from drawn_plans import IMAGE, drawn
 
 LLAMA = ("llama3-8b", "h100:64", "megatron-core")
 MIXTRAL = ("mixtral-8x7b", "h100:64", "megatron-core")
@@ -316,6 +316,141 @@ def test_a_model_that_torchtitan_does_not_define_keeps_its_name() -> None:
     assert "defines no llama2-7b" in text
 
 
+# --- MindSpore
+
+
+@pytest.mark.parametrize("feature", [None, "vpp", "uneven", "recompute"])
+def test_mindspore_is_given_the_plan(feature: str | None) -> None:
+    for said in drawn("mindspore", 12, feature=feature):
+        plan = said.plan
+        values = {
+            node.targets[0].id: ast.literal_eval(node.value)
+            for node in ast.parse(texts("mindspore", said)["auto_parallel_context.py"]).body
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        }
+        context, layers = values["CONTEXT"], values["LAYERS"]
+        assert context["device_num"] == plan.dp * plan.pp
+        assert context.get("pipeline_stages", 1) == plan.pp
+        assert context["enable_parallel_optimizer"] == (plan.zero > 0)
+        batch = values["MICRO_BATCH_SIZE"] * values["MICRO_BATCHES"] * plan.dp
+        assert batch == said.problem.workload.global_batch_size
+        for index, stage in enumerate(plan.stages):
+            rows = [(chunk, again) for of_stage, chunk, again in layers if of_stage == index]
+            assert len(rows) == stage.layers
+            for chunk in range(plan.vpp):
+                flags = [again for of_chunk, again in rows if of_chunk == chunk]
+                count = {"none": 0, "block": stage.recompute.layers}.get(
+                    stage.recompute.granularity, len(flags)
+                )
+                assert flags == [i < (count or 0) for i in range(stage.layers // plan.vpp)]
+
+
+# --- Accelerate
+
+
+@pytest.mark.parametrize("feature", [None, "uneven", "ep", "cp", "recompute"])
+def test_accelerate_is_given_the_plan(feature: str | None) -> None:
+    for said in drawn("accelerate", 12, feature=feature):
+        plan, written = said.plan, texts("accelerate", said)
+        table = yaml.safe_load(written["accelerate.yaml"])
+        assert table["num_processes"] == plan.dp * plan.tp * plan.cp * plan.pp
+        words = dict(re.findall(r"--(per_device\w+|gradient\w+) (\d+)", written["accelerate.sh"]))
+        steps = int(words["gradient_accumulation_steps"])
+        if table["distributed_type"] == "MEGATRON_LM":
+            config = table["megatron_lm_config"]
+            assert steps == 1
+            steps = config["megatron_lm_num_micro_batches"]
+            assert config["megatron_lm_tp_degree"] == plan.tp
+            assert config["megatron_lm_pp_degree"] == plan.pp
+            assert config["megatron_lm_context_parallel_size"] == plan.cp
+            assert config.get("megatron_lm_expert_model_parallel_size", 1) == plan.ep
+            assert config["megatron_lm_use_distributed_optimizer"] == (plan.zero == 1)
+        elif table["distributed_type"] == "FSDP":
+            sizes = table["parallelism_config"]
+            shards = sizes["parallelism_config_dp_shard_size"]
+            assert shards * sizes["parallelism_config_dp_replicate_size"] == plan.dp
+            assert shards * plan.cp == plan.shard_group
+            assert sizes["parallelism_config_tp_size"] == plan.tp
+            assert table["fsdp_config"]["fsdp_reshard_after_forward"] == (plan.zero == 3)
+        else:
+            assert (plan.zero, plan.dp) == (0, table["num_processes"])
+        batch = int(words["per_device_train_batch_size"]) * steps * plan.dp
+        assert batch == said.problem.workload.global_batch_size
+
+
+# --- FlagScale
+
+
+@pytest.mark.parametrize("feature", [None, "uneven", "recompute"])
+def test_flagscale_is_given_stages_on_their_chips(feature: str | None) -> None:
+    for said in drawn("flagscale", 15, feature=feature):
+        plan, groups = said.plan, said.problem.cluster.groups
+        text = texts("flagscale", said)["flagscale.yaml"]
+        system = yaml.safe_load(text)["train"]["system"]
+        if "enable_hetero" not in system:
+            assert len({stage.chip for stage in plan.stages}) == 1
+            continue
+        meshes = system["hetero_process_meshes"]
+        assert len(meshes) == 5 * len(system["hetero_device_types"])
+        chips = []
+        for i, name in enumerate(system["hetero_device_types"]):
+            tp, cp, ep, dp, pp = meshes[5 * i : 5 * i + 5]
+            assert (tp, cp, ep, dp) == (plan.tp, plan.cp, plan.ep, plan.dp)
+            chips += [name] * pp
+            assert f"{dp * tp * cp * pp // 8} lines NAME slots=8 type={name}" in text
+        assert chips == [groups[stage.chip].chip.name for stage in plan.stages]
+        assert system["hetero_pipeline_layer_split"] == [stage.layers for stage in plan.stages]
+
+
+def test_flagscale_says_recompute_stage_by_stage() -> None:
+    asked = problem("llama3-8b", "a800:64,h800:64", "megatron-core", devices=64)
+    said = job(asked, pp=4, tp=2, chips=[0, 1, 1, 1], layers=[5, 9, 9, 9],
+               recompute=[Recompute("block", 2), Recompute()])  # fmt: skip
+    # 64 devices / (2 x 4) = 8 replicas of 256 sequences: 32 micro-batches.
+    system = yaml.safe_load(texts("flagscale", said)["flagscale.yaml"])["train"]["system"]
+    assert system["recompute_granularity_per_stage_micro_batch"] == [[1, 32, 1], [3, 32, 0]]
+    assert system["recompute_method_per_stage_micro_batch"][0] == [1, 32, 1]
+    assert system["recompute_num_layers_per_stage_micro_batch"][0] == [1, 32, 2]
+
+
+# --- Kubernetes
+
+
+def test_kubernetes_gives_one_pod_a_node_and_ranks_in_the_order_of_the_stages() -> None:
+    asked = problem("llama3-8b", "a800:64,h800:64", "megatron-core", devices=64)
+    said = replace(job(asked, pp=4, tp=2, chips=[0, 1, 1, 1]), image="registry.example/train:1")
+    first, second = yaml.safe_load_all(texts("kubernetes", said)["kubernetes.yaml"])
+    # Each stage has 8 x 2 devices, two nodes: 2 of a800, then 6 of h800.
+    for manifest, chip, nodes, offset in [(first, "a800", 2, 0), (second, "h800", 6, 2)]:
+        roles = manifest["spec"]["pytorchReplicaSpecs"]
+        assert sum(role["replicas"] for role in roles.values()) == nodes
+        assert roles["Master"]["replicas"] == 1
+        for role in roles.values():
+            pod = role["template"]["spec"]
+            assert pod["nodeSelector"] == {"chip": chip}
+            [container] = pod["containers"]
+            assert container["resources"]["limits"] == {"nvidia.com/gpu": "8"}
+            assert container["image"] == "registry.example/train:1"
+            assert f"NODE_RANK=$(({offset} + RANK))" in container["command"][-1]
+            assert "MASTER_ADDR=train-llama3-8b-a800-master-0 " in container["command"][-1]
+
+
+def test_mindformers_runs_as_an_ms_job() -> None:
+    said = replace(job(problem(*ASCEND), tp=8), image="registry.example/ms:1")
+    [manifest] = yaml.safe_load_all(texts("kubernetes", said)["kubernetes.yaml"])
+    assert manifest["kind"] == "MSJob"
+    roles = manifest["spec"]["msReplicaSpecs"]
+    assert {name: role["replicas"] for name, role in roles.items()} == {"Scheduler": 1, "Worker": 8}
+    worker, scheduler = (roles[name]["template"]["spec"] for name in ("Worker", "Scheduler"))
+    assert worker["containers"][0]["resources"]["limits"] == {"huawei.com/Ascend910": "8"}
+    assert "resources" not in scheduler["containers"][0]
+
+
+def test_kubernetes_needs_an_image() -> None:
+    with pytest.raises(SpecError, match="--image: missing"):
+        launchers.export("kubernetes", job(problem(*LLAMA), tp=2))
+
+
 # --- What is refused
 
 
@@ -338,6 +473,12 @@ def test_a_model_that_torchtitan_does_not_define_keeps_its_name() -> None:
         ("deepspeed", LLAMA, {"pp": 2, "layers": [15, 17]}, "uneven layers"),
         ("deepspeed", MIXTRAL, {"ep": 8}, "expert parallel 8"),
         ("deepspeed", LLAMA, {"recompute": Recompute("block", 2)}, "recompute of only some"),
+        ("mindspore", ASCEND, {"tp": 2}, "tensor parallel without the operators' strategies"),
+        ("accelerate", LLAMA, {"tp": 2, "zero": 3}, "sequence parallel with FSDP"),
+        ("accelerate", LLAMA, {"pp": 2, "vpp": 2}, "2 chunks a stage"),
+        ("accelerate", LLAMA, {"pp": 4, "layers": [9, 7, 8, 8]}, "uneven layers but in the last"),
+        ("flagscale", LLAMA, {"pp": 4, "schedule": "zb-h1"}, "schedule zb-h1"),
+        ("kubernetes", ("llama3-8b", "my.toml", "megatron-core"), {}, "of no device plugin"),
         ("torchtitan", LLAMA, {"zero": 1}, "ZeRO stage 1"),
         ("torchtitan", LLAMA, {"tp": 2, "sp": False, "zero": 3}, "without sequence parallel"),
         ("torchtitan", LLAMA, {"pp": 4, "schedule": "zb-h1"}, "schedule zb-h1"),
@@ -345,17 +486,26 @@ def test_a_model_that_torchtitan_does_not_define_keeps_its_name() -> None:
     ],
 )
 def test_what_a_launcher_cannot_say_is_refused_by_name(
-    name: str, subject: tuple[str, str, str], degrees: dict[str, Any], reason: str
+    name: str,
+    subject: tuple[str, str, str],
+    degrees: dict[str, Any],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.toml").write_text((EXAMPLES / "chip.toml").read_text())
+    if "my.toml" in subject:
+        subject = (subject[0], "my.toml:64", subject[2])
     with pytest.raises(SpecError, match=re.escape(reason)) as refusal:
         launchers.export(name, job(problem(*subject), **degrees))
     assert refusal.value.path == "--to"
 
 
 def test_several_kinds_of_chip_are_refused_by_launchers_of_equal_nodes() -> None:
-    mixed = problem("llama3-8b", "a800:32,h800:32", "megatron-core", devices=64)
+    mixed = problem("llama3-8b", "a800:64,h800:64", "megatron-core", devices=64)
     said = job(mixed, pp=2, chips=[0, 1])
-    for name in ("megatron", "mindformers", "deepspeed", "torchtitan"):
+    for name in LAUNCHERS.keys() - {"flagscale", "kubernetes"}:
         assert "several kinds of chip" in LAUNCHERS[name].supports(said)
 
 
@@ -389,7 +539,7 @@ SHOWN: dict[tuple[str, Any], dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_what_no_limit_of_a_search_allows_is_not_supported(name: str) -> None:
-    subject = ASCEND if name == "mindformers" else LLAMA
+    subject = ASCEND if name.startswith("mind") else LLAMA
     for (field, value), degrees in SHOWN.items():
         allowed = [limits.get(field, ()) for limits in LAUNCHERS[name].limits]
         if any(part == () or part is True or (part and value in part) for part in allowed):
@@ -399,11 +549,11 @@ def test_what_no_limit_of_a_search_allows_is_not_supported(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_each_value_that_the_limits_list_is_supported_in_some_plan(name: str) -> None:
-    subject = ASCEND if name == "mindformers" else LLAMA
+    subject = ASCEND if name.startswith("mind") else LLAMA
     for (field, value), degrees in SHOWN.items():
         for limits in LAUNCHERS[name].limits:
             listed = limits.get(field, ())
-            if isinstance(listed, bool) or value not in listed or (name, value) == SOME_LAYERS:
+            if isinstance(listed, bool) or value not in listed or (name, value) in SOME_LAYERS:
                 continue
             variants = [degrees, {**degrees, "zero": 0}, {**degrees, "zero": 3}]
             asked = problem(*subject)
@@ -411,14 +561,14 @@ def test_each_value_that_the_limits_list_is_supported_in_some_plan(name: str) ->
 
 
 # torchtitan says a block only where it covers every layer.
-SOME_LAYERS = ("torchtitan", "block")
+SOME_LAYERS = {("torchtitan", "block")}
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_the_best_plan_found_for_a_launcher_is_one_that_it_can_say(name: str) -> None:
-    subject = ASCEND if name == "mindformers" else LLAMA
+    subject = ASCEND if name.startswith("mind") else LLAMA
     asked = problem(*subject)
-    best, _ = launchers.fastest(name, asked, autopar.solve)
+    best, _ = launchers.fastest(name, asked, autopar.solve, IMAGE)
     assert best is not None
     assert LAUNCHERS[name].supports(best) == []
     # No plan of the whole space that the launcher can say is faster.

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -107,6 +108,7 @@ def autopar() -> None:
     type=click.Choice(flags.LAUNCHERS),
     help="Search only what a launcher can say and write its files, -o being a folder.",
 )
+@click.option("--image", help="Container image, for --export kubernetes.")
 @flags.output
 @click.option("--time-limit", type=float, help="Seconds after which the search stops, unproved.")
 @click.option("--threads", type=int, default=0, help="Threads of the search; all cores by default.")
@@ -114,6 +116,7 @@ def autopar() -> None:
 def search(
     form: Format,
     launcher: str | None,
+    image: str | None,
     output: Path | None,
     force: bool,
     time_limit: float | None,
@@ -132,7 +135,7 @@ def search(
         given["sp"] = [word == "on" for word in sp]
     problem = planner.problem(**given)
     if launcher is not None:
-        return _search_for(launcher, problem, threads, time_limit, output, force)
+        return _search_for(launcher, image, problem, threads, time_limit, output, force)
     text = _solve(problem, threads, time_limit)
     report = wire.loads(Report, text)
     if form == "json":
@@ -150,11 +153,18 @@ def search(
     "--to", "launcher", type=click.Choice(flags.LAUNCHERS), required=True, help="The launcher."
 )
 @click.option("--rank", type=click.IntRange(min=1), help="Plan of a report; the first by default.")
+@click.option("--image", help="Container image, for --to kubernetes.")
 @flags.optional_problem
 @flags.folder
 @flags.verbose
 def export(
-    document: str, launcher: str, rank: int | None, output: Path | None, force: bool, **asked: Any
+    document: str,
+    launcher: str,
+    rank: int | None,
+    image: str | None,
+    output: Path | None,
+    force: bool,
+    **asked: Any,
 ) -> int:
     """Write a plan as the files that a launcher starts from.
 
@@ -163,7 +173,7 @@ def export(
     """
     from autopar.export import launchers
 
-    job = _job(document, rank, asked)
+    job = replace(_job(document, rank, asked), image=image)
     _emit_files(launchers.export(launcher, job), output, force)
     return DONE
 
@@ -367,6 +377,7 @@ def _solve(problem: Problem, threads: int, time_limit: float | None) -> str:
 
 def _search_for(
     name: str,
+    image: str | None,
     problem: Problem,
     threads: int,
     time_limit: float | None,
@@ -379,7 +390,7 @@ def _search_for(
     def solve(part: Problem) -> Report:
         return wire.loads(Report, _solve(part, threads, time_limit))
 
-    job, reports = launchers.fastest(name, problem, solve)
+    job, reports = launchers.fastest(name, problem, solve, image)
     if not all(report.proved for report in reports):
         print("note: not proved, the search was stopped", file=sys.stderr)
     if job is None:

@@ -15,8 +15,12 @@ from autopar.spec import Attention, Granularity, Options, Precision, Schedule
 LAUNCHERS = (
     "megatron",
     "mindformers",
+    "mindspore",
     "deepspeed",
     "torchtitan",
+    "accelerate",
+    "flagscale",
+    "kubernetes",
 )
 
 F = TypeVar("F", bound=Callable[..., Any])

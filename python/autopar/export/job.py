@@ -19,11 +19,13 @@ class Job:
         problem: What is trained, on what.
         plan: How.
         estimate: What a step costs.
+        image: Container image, for launchers of containers.
     """
 
     problem: Problem
     plan: Plan
     estimate: Estimate
+    image: str | None = None
 
     @property
     def micro_batches(self) -> int:

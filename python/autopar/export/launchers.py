@@ -6,7 +6,16 @@ from types import MappingProxyType
 from typing import Any
 
 from autopar.errors import SpecError
-from autopar.export import deepspeed, megatron, mindformers, torchtitan
+from autopar.export import (
+    accelerate,
+    deepspeed,
+    flagscale,
+    kubernetes,
+    megatron,
+    mindformers,
+    mindspore,
+    torchtitan,
+)
 from autopar.export.job import File, Job
 from autopar.report import Report
 from autopar.spec import Options, Problem
@@ -30,13 +39,19 @@ class Launcher:
 
 LAUNCHERS = MappingProxyType(
     {
-        "megatron": Launcher(megatron.supports, megatron.files, megatron.LIMITS),
-        "mindformers": Launcher(mindformers.supports, mindformers.files, mindformers.LIMITS),
-        "deepspeed": Launcher(deepspeed.supports, deepspeed.files, deepspeed.LIMITS),
-        "torchtitan": Launcher(torchtitan.supports, torchtitan.files, torchtitan.LIMITS),
+        name: Launcher(module.supports, module.files, module.LIMITS)
+        for name, module in (
+            ("megatron", megatron),
+            ("mindformers", mindformers),
+            ("mindspore", mindspore),
+            ("deepspeed", deepspeed),
+            ("torchtitan", torchtitan),
+            ("accelerate", accelerate),
+            ("flagscale", flagscale),
+            ("kubernetes", kubernetes),
+        )
     }
 )
-
 
 # The limits of a search are coarser than a launcher: it looks further down the list step by step.
 TOPS = (1, 8, 64, 512, 4096)
@@ -57,7 +72,7 @@ def export(name: str, job: Job) -> list[File]:
 
 
 def fastest(
-    name: str, problem: Problem, solve: Callable[[Problem], Report]
+    name: str, problem: Problem, solve: Callable[[Problem], Report], image: str | None = None
 ) -> tuple[Job | None, list[Report]]:
     """Returns the fastest plan that a launcher can say, and the reports that it was found in.
 
@@ -65,6 +80,7 @@ def fastest(
         name: The launcher.
         problem: What is trained, on what; its options are restricted further.
         solve: Returns the report on a problem.
+        image: Container image, for launchers of containers.
 
     Raises:
         SpecError: The launcher can say nothing that the options allow, or none of the best plans.

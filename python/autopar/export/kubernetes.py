@@ -1,0 +1,180 @@
+"""Kubernetes: a Kubeflow PyTorchJob for each kind of chip, or an MSJob of MindSpore's ms-operator.
+
+One pod takes one node with all its devices. The pods run a script, which is the file of another
+launcher, from a ConfigMap; it finds NODE_RANK, MASTER_ADDR and MASTER_PORT in its environment. With
+several kinds of chip each has a job of its own, and node ranks follow the order of the stages.
+"""
+
+import re
+from typing import Any
+
+from autopar.errors import SpecError
+from autopar.export.job import File, Job, commented, header, yaml_text
+
+PORT = 29500
+# What a node offers, by how the names of its chips begin: the resource of the vendor's plugin.
+RESOURCES = {
+    **dict.fromkeys(
+        ("a100", "a800", "b200", "b300", "gb200", "gh200", "h100", "h20", "h200", "h800", "l40s",
+         "rtx4090", "t4", "v100"),
+        "nvidia.com/gpu",
+    ),
+    "ascend_910": "huawei.com/Ascend910",
+    "cambricon": "cambricon.com/mlu",
+    "gaudi": "habana.ai/gaudi",
+    "iluvatar": "iluvatar.com/gpu",
+    "kunlun": "kunlunxin.com/xpu",
+    "metax": "metax-tech.com/gpu",
+    "mi": "amd.com/gpu",
+    "mthreads": "mthreads.com/gpu",
+    "tpu": "google.com/tpu",
+}  # fmt: skip
+
+LIMITS: tuple[dict[str, Any], ...] = ({},)
+
+
+def supports(job: Job) -> list[str]:
+    """Returns what the jobs cannot say of a plan's place; what runs in them is the script's."""
+    reasons = []
+    for kind, devices in _devices(job):
+        chip = job.problem.cluster.groups[kind].chip
+        if devices > chip.devices_per_node and devices % chip.devices_per_node:
+            reasons.append(f"{devices} {chip.name} on nodes of {chip.devices_per_node}")
+        if _resource(chip.name) is None:
+            reasons.append(f"the chip {chip.name}, of no device plugin that is known")
+    if len(job.kinds) > 1 and _is_mindspore(job):
+        reasons.append("several kinds of chip in one MSJob")
+    return reasons
+
+
+def files(job: Job) -> list[File]:
+    """Returns the manifest.
+
+    Raises:
+        SpecError: No container image is given.
+    """
+    if job.image is None:
+        hint = "Name the container image that holds the launcher."
+        raise SpecError("--image", "missing", hint)
+    name = _name(job)
+    lines = [
+        *header(job),
+        f"The script of the pods: kubectl create configmap {name}-run --from-file=run.sh=FILE",
+        *(f"Label the nodes: kubectl label node NODE chip={chip}" for chip in _chips(job)),
+    ]
+    manifests = [_ms_job(job)] if _is_mindspore(job) else _torch_jobs(job)
+    return [File("kubernetes.yaml", commented(lines) + "---\n".join(map(yaml_text, manifests)))]
+
+
+def _torch_jobs(job: Job) -> list[dict[str, Any]]:
+    name, jobs, offset = _name(job), [], 0
+    first = f"{name}-{_label(_chips(job)[0])}-master-0"
+    for (kind, devices), chip in zip(_devices(job), _chips(job), strict=True):
+        node = min(job.problem.cluster.groups[kind].chip.devices_per_node, devices)
+        nodes = devices // node
+        command = (
+            f"export NODE_RANK=$(({offset} + RANK)) MASTER_ADDR={first} MASTER_PORT={PORT};"
+            " exec bash /autopar/run.sh"
+        )
+        pod = _pod(job, chip, node, "pytorch", command)
+        roles = {"Master": 1, "Worker": nodes - 1}
+        jobs.append(
+            {
+                "apiVersion": "kubeflow.org/v1",
+                "kind": "PyTorchJob",
+                "metadata": {"name": f"{name}-{_label(chip)}"},
+                "spec": {
+                    "nprocPerNode": str(node),
+                    "runPolicy": {"cleanPodPolicy": "None"},
+                    "pytorchReplicaSpecs": {
+                        role: {"replicas": count, "restartPolicy": "Never", "template": pod}
+                        for role, count in roles.items()
+                        if count
+                    },
+                },
+            }
+        )
+        offset += nodes
+    return jobs
+
+
+def _ms_job(job: Job) -> dict[str, Any]:
+    [(kind, devices)], [chip] = _devices(job), _chips(job)
+    node = min(job.problem.cluster.groups[kind].chip.devices_per_node, devices)
+    command = "exec bash /autopar/run.sh"
+    roles = {
+        # Plans train without parameter servers.
+        "Scheduler": (1, _pod(job, chip, 0, "mindspore", command)),
+        "PS": (0, _pod(job, chip, 0, "mindspore", command)),
+        "Worker": (devices // node, _pod(job, chip, node, "mindspore", command)),
+    }
+    return {
+        "apiVersion": "mindspore.gitee.com/v1",
+        "kind": "MSJob",
+        "metadata": {"name": _name(job)},
+        "spec": {
+            "runPolicy": {"cleanPodPolicy": "None"},
+            "successPolicy": "AllWorkers",
+            "msReplicaSpecs": {
+                role: {"replicas": count, "restartPolicy": "Never", "template": pod}
+                for role, (count, pod) in roles.items()
+                if count
+            },
+        },
+    }
+
+
+def _pod(job: Job, chip: str, devices: int, container: str, command: str) -> dict[str, Any]:
+    """Returns the template of a pod that takes a node's devices, or none of them."""
+    spec: dict[str, Any] = {}
+    resources: dict[str, Any] = {}
+    if devices:
+        spec["nodeSelector"] = {"chip": chip}
+        resources = {"resources": {"limits": {_resource(chip): str(devices)}}}
+    spec["containers"] = [
+        {
+            "name": container,
+            "image": job.image,
+            "command": ["bash", "-c", command],
+            **resources,
+            "volumeMounts": [
+                {"name": "run", "mountPath": "/autopar"},
+                {"name": "shared-memory", "mountPath": "/dev/shm"},
+            ],
+        }
+    ]
+    spec["volumes"] = [
+        {"name": "run", "configMap": {"name": f"{_name(job)}-run"}},
+        {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+    ]
+    return {"spec": spec}
+
+
+def _devices(job: Job) -> list[tuple[int, int]]:
+    """Returns each kind of chip with the devices that it gives, in the order of the stages."""
+    plan = job.plan
+    of_stage = plan.dp * plan.tp * plan.cp
+    return [
+        (kind, of_stage * sum(stage.chip == kind for stage in plan.stages)) for kind in job.kinds
+    ]
+
+
+def _chips(job: Job) -> list[str]:
+    return [job.problem.cluster.groups[kind].chip.name for kind in job.kinds]
+
+
+def _is_mindspore(job: Job) -> bool:
+    return job.problem.framework.name.startswith(("mindformers", "mindspore"))
+
+
+def _resource(chip: str) -> str | None:
+    return next((name for prefix, name in RESOURCES.items() if chip.startswith(prefix)), None)
+
+
+def _name(job: Job) -> str:
+    return f"train-{_label(job.problem.model.name)}"[:40].strip("-")
+
+
+def _label(text: str) -> str:
+    """Returns a text as a part of a name in Kubernetes: small letters, digits and hyphens."""
+    return re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")
