@@ -1,0 +1,71 @@
+"""MindFormers 1.3.2 on MindSpore 2.7.0: the run configuration, and the arguments of its classes."""
+
+from pathlib import Path
+from typing import Any
+
+import mindspore
+from cases import Case, expect, layers_of, run
+from mindformers import LlamaConfig
+from mindformers.core.parallel_config import build_parallel_config
+from mindformers.models.utils import LayerSetting
+from mindformers.modules.transformer import TransformerOpParallelConfig
+from mindformers.tools.register.config import MindFormerConfig
+
+
+def check(folder: Path, case: Case) -> None:
+    plan = case["plan"]
+    config = MindFormerConfig(str(folder / "mindformers.yaml"))
+    check_context(dict(config.parallel), config, plan)
+    build_parallel_config(config)
+    parallel = config.parallel_config
+    check_parallel(parallel, plan)
+    module: dict[str, Any] = {}
+    exec((folder / "parallel_config.py").read_text(), module)
+    built: TransformerOpParallelConfig = module["parallel_config"]
+    check_parallel(built, plan)
+    expect(built.optimizer_shard, plan["zero"] > 0, "optimizer shard")
+    expect(built.recompute.recompute, parallel.recompute.recompute, "recompute")
+    model = dict(config.model.model_config)
+    llama = LlamaConfig(**{key: value for key, value in model.items() if key != "type"})
+    check_layers(LayerSetting(llama.num_layers, llama.offset, parallel, llama.pp_interleave_num),
+                 case)  # fmt: skip
+
+
+def check_context(keywords: dict[str, Any], config: Any, plan: dict[str, Any]) -> None:
+    mindspore.reset_auto_parallel_context()
+    mindspore.set_auto_parallel_context(**_plain(keywords))
+    get = mindspore.get_auto_parallel_context
+    expect(get("enable_parallel_optimizer"), plan["zero"] > 0, "parallel optimizer")
+    expect(get("pipeline_interleave"), plan["vpp"] > 1, "interleave")
+
+
+def check_parallel(parallel: Any, plan: dict[str, Any]) -> None:
+    expect(parallel.data_parallel, plan["dp"], "dp")
+    expect(parallel.model_parallel, plan["tp"], "tp")
+    expect(parallel.expert_parallel, plan["ep"], "ep")
+    expect(parallel.context_parallel, plan["cp"], "cp")
+    expect(parallel.pipeline_stage, plan["pp"], "pp")
+    expect(parallel.use_seq_parallel, plan["sp"], "sp")
+
+
+def check_layers(setting: LayerSetting, case: Case) -> None:
+    """Compares the layers that MindFormers gives each chunk of each stage, and recomputes there."""
+    plan = case["plan"]
+    expect(setting.layer_list.sum(axis=0).tolist(), layers_of(case), "layers of the stages")
+    wanted = []
+    for stage in plan["stages"]:
+        chunk, recompute = stage["layers"] // plan["vpp"], stage["recompute"]
+        count = {"none": 0, "block": min(recompute.get("layers") or 0, chunk)}
+        wanted.append(count.get(recompute["granularity"], chunk))
+    expect(setting.layer_recompute, [wanted] * plan["vpp"], "recomputed layers")
+
+
+def _plain(value: Any) -> Any:
+    """Returns MindFormers' own tables as plain ones."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+if __name__ == "__main__":
+    run(check)
