@@ -31,7 +31,7 @@ RUST_ORDER = """
 
 PYTHON_ORDER = """
     errors spec report wire schema files catalog runs shelf
-    frontends frontends.apss
+    frontends frontends.apss frontends.hf
     planner setups validate
     compat compat.keys compat.context compat.settings compat.effects compat.mindspore
     compat.mindformers compat.plans compat.cells

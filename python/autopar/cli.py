@@ -322,7 +322,7 @@ def models(name: str | None, example: bool) -> int:
     if example:
         return _print_example("model")
     if name is not None:
-        entry = catalog.model(name)
+        entry = planner.model_of(name)
         return _print_entry(wire.write(entry.model), wire.write(entry), "model")
     entries = [catalog.model(name) for name in catalog.names("models")]
     rows = [(entry, planner.model_facts(entry.model)) for entry in entries]

@@ -71,7 +71,9 @@ def _problem(command: F, *, required: bool) -> F:
     for option in reversed(
         (
             click.option(
-                "--model", required=required, help="Model: a name or a path to a TOML file."
+                "--model",
+                required=required,
+                help="Model: a name, a TOML file, or a Hugging Face config.json or its folder.",
             ),
             click.option(
                 "--cluster",

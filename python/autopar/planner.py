@@ -14,6 +14,7 @@ from typing import Any, TypedDict, Unpack
 
 from autopar import _core, catalog, wire
 from autopar.errors import SpecError
+from autopar.frontends import hf
 from autopar.report import (
     Estimate,
     ModelFacts,
@@ -88,7 +89,8 @@ def search(
     """Returns the fastest plans that fit in memory, proved to be the best of the whole space.
 
     Args:
-        model: Name or alias in the catalog, path to a TOML file, or a `Model`.
+        model: Name or alias in the catalog, path to a TOML file or to a Hugging Face
+            `config.json` or its folder, or a `Model`.
         cluster: Chips with their limits (`a800:128,h800:160`), a cluster's name or path, or a
             `Cluster`.
         global_batch_size: Sequences in one step over the whole cluster.
@@ -159,7 +161,7 @@ def problem(
     """
     digests: list[str] = []
     if not isinstance(model, Model):
-        model_entry = catalog.model(fspath(model))
+        model_entry = model_of(fspath(model))
         model = model_entry.model
         digests.append(model_entry.digest)
     if not isinstance(framework, Framework):
@@ -190,6 +192,15 @@ def problem(
     )
     # Arguments come from callers without a type checker too.
     return wire.read(Problem, wire.write(question))
+
+
+def model_of(name: str) -> catalog.ModelEntry:
+    """Returns the model of a name in the catalog, of a TOML file, or of a Hugging Face config.
+
+    Raises:
+        SpecError: There is no such model, or its file is wrong.
+    """
+    return hf.model(name) if hf.is_config(name) else catalog.model(name)
 
 
 def cluster_of(entry: catalog.ClusterEntry, devices: int | None = None) -> Cluster:
@@ -353,7 +364,7 @@ def model_facts(model: Name | Model) -> ModelFacts:
         >>> model_facts("llama2-7b").parameters
         6738415616
     """
-    spec = model if isinstance(model, Model) else catalog.model(fspath(model)).model
+    spec = model if isinstance(model, Model) else model_of(fspath(model)).model
     return wire.loads(ModelFacts, _core.model_facts(wire.dumps(spec)))
 
 

@@ -1,0 +1,135 @@
+"""Hugging Face configurations as models.
+
+`data/hf_configs.json` holds configurations as the Hub publishes them, cut to the keys that shape a
+model, and small ones for rarer keys; the parameters of each are those that transformers 5.23 counts
+in its own class on the meta device (`clients/checks/check_transformers.py --print`).
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autopar
+from autopar import SpecError, catalog, planner
+from autopar.frontends import hf
+from autopar.spec import Window
+from conftest import Command
+
+GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "data/hf_configs.json").read_text())
+IN_CATALOG = sorted(GOLDEN.keys() & set(catalog.names("models")))
+
+
+def written(folder: Path, config: Any) -> str:
+    path = folder / "config.json"
+    path.write_text(config if isinstance(config, str) else json.dumps(config))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_parameters_are_those_that_transformers_counts(name: str, tmp_path: Path) -> None:
+    facts = autopar.model_facts(written(tmp_path, GOLDEN[name]["config"]))
+    assert facts.parameters == GOLDEN[name]["parameters"]
+
+
+def test_every_family_has_a_configuration_with_counts() -> None:
+    families = {entry["config"]["model_type"] for entry in GOLDEN.values()}
+    assert families == hf.FAMILIES.keys() - {"chatglm"}
+
+
+@pytest.mark.parametrize("name", IN_CATALOG)
+def test_a_configuration_is_the_model_of_the_catalog(name: str, tmp_path: Path) -> None:
+    found = planner.model_of(written(tmp_path, GOLDEN[name]["config"])).model
+    entry = catalog.model(name).model
+    # The golden configurations give a round number of positions, which shape nothing here.
+    same = replace(entry, name=found.name, max_positions=found.max_positions)
+    if name == "phi-3-mini":
+        # The catalog leaves out its window of 2,047, half of its longest sequence.
+        found = replace(found, window=None)
+    assert found == same
+
+
+def test_chatglm_is_the_model_of_the_catalog(tmp_path: Path) -> None:
+    # The dimensions of THUDM/chatglm3-6b, whose class is not part of transformers.
+    config = {
+        "model_type": "chatglm", "num_layers": 28, "hidden_size": 4096, "ffn_hidden_size": 13696,
+        "num_attention_heads": 32, "multi_query_attention": True, "multi_query_group_num": 2,
+        "kv_channels": 128, "padded_vocab_size": 65024, "seq_length": 8192, "rmsnorm": True,
+        "post_layer_norm": True, "add_qkv_bias": True, "add_bias_linear": False,
+    }  # fmt: skip
+    assert autopar.model_facts(written(tmp_path, config)).parameters == 6_243_584_000
+
+
+def test_a_folder_stands_for_its_configuration_and_gives_the_name(tmp_path: Path) -> None:
+    folder = tmp_path / "Llama-2-7b-hf"
+    folder.mkdir()
+    file = written(folder, GOLDEN["llama2-7b"]["config"])
+    assert planner.model_of(str(folder)) == planner.model_of(file)
+    assert planner.model_of(str(folder)).model.name == "Llama-2-7b-hf"
+
+
+def layered(kinds: list[str]) -> dict[str, Any]:
+    return {**GOLDEN["gemma2-9b"]["config"], "layer_types": kinds}
+
+
+def test_windows_come_from_the_kinds_of_the_layers(tmp_path: Path) -> None:
+    whole, part = "full_attention", "sliding_attention"
+    for kinds, window in [
+        ([part, part, whole] * 14, Window(size=4096, global_every=3)),
+        ([part] * 42, Window(size=4096)),
+        ([whole] * 42, None),
+    ]:
+        assert planner.model_of(written(tmp_path, layered(kinds))).model.window == window
+    irregular = written(tmp_path, layered([whole, part, part] * 14))
+    with pytest.raises(SpecError, match="layer_types: must be whole attention in every n-th layer"):
+        planner.model_of(irregular)
+
+
+LLAMA = GOLDEN["llama2-7b"]["config"]
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({**LLAMA, "model_type": "mamba"}, 'model_type: no family "mamba". Known: bloom, '),
+        ({"hidden_size": 1}, "model_type: missing key"),
+        ({k: v for k, v in LLAMA.items() if k != "hidden_size"}, "hidden_size: missing key"),
+        ({**LLAMA, "hidden_size": "4096"}, 'hidden_size: must be a whole number, found "4096"'),
+        ({**LLAMA, "hidden_size": True}, "hidden_size: must be a whole number, found true"),
+        ({**LLAMA, "num_attention_heads": 0}, "heads"),
+        ({**LLAMA, "attention_bias": 1}, "attention_bias: must be true or false, found 1"),
+        ({**LLAMA, "hidden_act": "relu"}, "hidden_act: must be silu or gelu beside a gate"),
+        ({**LLAMA, "hidden_size": 10**30}, "hidden"),
+        ({**GOLDEN["opt-1.3b"]["config"], "word_embed_proj_dim": 512}, "word_embed_proj_dim: must"),
+        ({**GOLDEN["phi-2"]["config"], "qk_layernorm": True}, "qk_layernorm: must be false"),
+        (
+            {**GOLDEN["qwen2-57b-a14b"]["config"], "mlp_only_layers": [3]},
+            "mlp_only_layers: must be",
+        ),
+        ([], "must be a table, found a list of 0"),
+        ("{", "not JSON"),
+        ('{"model_type": "llama", "model_type": "opt"}', 'key "model_type" is given twice'),
+    ],
+)
+def test_a_wrong_configuration_is_one_line(config: Any, says: str, command: Command) -> None:
+    Path("config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    run = command(
+        "search", "--model", "config.json", "--cluster", "a800:8", "--global-batch-size", "8",
+        "--sequence-length", "4096",
+    )  # fmt: skip
+    assert (run.code, run.out) == (2, "")
+    assert run.err.count("\n") == 1
+    assert says in run.err
+
+
+def test_a_configuration_serves_wherever_a_model_has_a_name(command: Command) -> None:
+    Path("config.json").write_text(json.dumps(LLAMA))
+    flags = ["--cluster", "a800:8", "--global-batch-size", "8", "--sequence-length", "4096"]
+    table = command("search", "--model", "config.json", *flags)
+    assert table.code == 0
+    same = command("search", "--model", "llama2-7b", *flags)
+    rows = [run.out.split("\n\n")[0] for run in (table, same)]
+    assert rows[0] == rows[1]
+    assert "family: llama" in command("models", "./config.json").out
