@@ -131,9 +131,13 @@ def _plan(random: Random, problem: Problem, feature: str | None) -> Plan | None:
     dp = devices // (tp * cp * pp)
     vpp = random.choice((2, 3, 4)) if feature == "vpp" else random.choice((1, 1, 2))
     vpp = vpp if pp > 1 else 1
-    shares = _shares(random, layers // vpp, pp, feature == "uneven")
-    if shares is None or layers % vpp:
+    # What vpp does not divide, an end of the model makes up for.
+    short = -layers % vpp
+    shares = _shares(random, (layers + short) // vpp, pp, feature == "uneven")
+    if shares is None:
         return None
+    held = [share * vpp for share in shares]
+    held[random.choice((0, -1))] -= short
     zero = random.choice((0, 1, 1, 2, 3))
     groups = [n for n in range(1, dp * cp + 1) if dp * cp % n == 0]
     moe = problem.model.moe is not None
@@ -160,7 +164,7 @@ def _plan(random: Random, problem: Problem, feature: str | None) -> Plan | None:
         shard_group=random.choice((dp * cp, dp * cp, random.choice(groups))) if zero else 1,
         schedule=random.choice(schedules),
         optimizer_offload=random.random() < 0.1,
-        stages=_stages(random, problem, [share * vpp for share in shares], recompute),
+        stages=_stages(random, problem, held, recompute),
     )
 
 

@@ -147,6 +147,17 @@ def test_a_general_split_becomes_a_layout_with_chunks_in_rounds() -> None:
     assert arguments["pipeline-model-parallel-layout"] == "Et*3|t*5|t*4|t*4|t*3|t*5|t*4|t*4L"
 
 
+def test_an_end_of_the_model_takes_the_place_of_a_layer() -> None:
+    # 2 x 4 chunks have room for 4 layers each; of 31 layers the first chunk has one less.
+    asked = problem("llama3-8b", "h100:64", "megatron-core")
+    asked = replace(asked, model=replace(asked.model, layers=31))
+    plan = autopar.plan(asked, pp=4, vpp=2, layers=[7, 8, 8, 8])
+    arguments = script_arguments(
+        texts("megatron", Job(asked, plan, autopar.estimate(asked, plan)))["megatron.sh"]
+    )
+    assert arguments["pipeline-model-parallel-layout"] == "Et*3|t*4|t*4|t*4|t*4|t*4|t*4|t*4L"
+
+
 def test_dense_and_sparse_layers_are_listed_for_megatron() -> None:
     said = job(problem("deepseek-v3", "h800:256", "megatron-core"), tp=2, ep=8)
     arguments = script_arguments(texts("megatron", said)["megatron.sh"])
@@ -242,7 +253,7 @@ def test_the_classes_of_mindformers_get_the_file_s_settings() -> None:
 # --- DeepSpeed
 
 
-@pytest.mark.parametrize("feature", [None, "recompute"])
+@pytest.mark.parametrize("feature", [None, "cp", "recompute"])
 def test_deepspeed_is_given_the_plan(feature: str | None) -> None:
     for said in drawn("deepspeed", 12, feature=feature):
         plan = said.plan
@@ -251,9 +262,10 @@ def test_deepspeed_is_given_the_plan(feature: str | None) -> None:
         assert table["train_batch_size"] == said.problem.workload.global_batch_size
         assert table["train_micro_batch_size_per_gpu"] == plan.mbs
         assert table["train_batch_size"] == plan.mbs * steps * plan.dp
+        assert table.get("sequence_parallel_size", 1) == plan.cp
         zero = table["zero_optimization"]
         assert zero["stage"] == plan.zero
-        assert plan.zero == 0 or zero.get("mics_shard_size", plan.dp) == plan.shard_group
+        assert plan.zero == 0 or plan.dp * plan.cp == plan.shard_group
         assert ("offload_optimizer" in zero) == plan.optimizer_offload
         assert table.get("tensor_parallel", {}).get("autotp_size", 1) == plan.tp
         assert table.get("pipeline", {}).get("stages", 1) == plan.pp
@@ -277,7 +289,9 @@ def test_torchtitan_is_given_the_plan(feature: str | None) -> None:
         assert replicas * shards == plan.dp
         assert plan.zero == 0 or shards * plan.cp == plan.shard_group
         assert plan.zero > 0 or shards == 1
-        assert degrees["fsdp_reshard_after_forward"] == ("never" if plan.zero == 2 else "always")
+        # What is kept after the forward pass: with a pipeline torchtitan's default keeps it too.
+        kept = {"never"} if plan.zero == 2 else {"default"} if plan.zero else {"default", "never"}
+        assert degrees["fsdp_reshard_after_forward"] in kept
         assert degrees["tensor_parallel_degree"] == plan.tp
         assert degrees["context_parallel_degree"] == plan.cp
         assert degrees["pipeline_parallel_degree"] == plan.pp
@@ -342,7 +356,7 @@ def test_mindspore_is_given_the_plan(feature: str | None) -> None:
                 count = {"none": 0, "block": stage.recompute.layers}.get(
                     stage.recompute.granularity, len(flags)
                 )
-                assert flags == [i < (count or 0) for i in range(stage.layers // plan.vpp)]
+                assert flags == [i < (count or 0) for i in range(len(flags))]
 
 
 # --- Accelerate
@@ -468,6 +482,7 @@ def test_kubernetes_needs_an_image() -> None:
         ("mindformers", ("gpt3-6.7b", *ASCEND[1:]), {}, "its norms"),
         ("deepspeed", LLAMA, {"tp": 2}, "sequence parallel"),
         ("deepspeed", LLAMA, {"cp": 2}, "context parallel 2"),
+        ("torchtitan", (*LLAMA[:2], "deepspeed"), {"cp": 2, "zero": 3}, "that exchanges heads"),
         ("deepspeed", LLAMA, {"pp": 2, "zero": 2}, "ZeRO stage 2 with pipeline stages"),
         ("deepspeed", LLAMA, {"zero": 1, "shard_group": 8}, "shard groups of 8"),
         ("deepspeed", LLAMA, {"pp": 2, "layers": [15, 17]}, "uneven layers"),

@@ -19,6 +19,8 @@ from autopar.export.job import (
 )
 from autopar.report import Plan, Recompute
 
+ROTATE = {"ring": "alltoall", "gather": "allgather"}
+
 Backend = Literal["FSDP", "MULTI_GPU", "MEGATRON_LM"]
 
 _COMMON: dict[str, Any] = {
@@ -100,6 +102,10 @@ def _unsaid_by_fsdp(job: Job) -> list[str]:
     without = plan.stages[0].recompute.granularity == "none"
     return when(
         (plan.pp > 1, f"ZeRO stage {plan.zero} with pipeline stages"),
+        (
+            plan.cp > 1 and job.problem.framework.context_exchange not in ROTATE,
+            "context parallel that exchanges heads",
+        ),
         (plan.ep > 1, f"expert parallel {plan.ep} with FSDP"),
         (plan.sp, "sequence parallel with FSDP"),
         (plan.optimizer_offload, "optimizer offload with FSDP"),
@@ -128,7 +134,7 @@ def _unsaid_by_megatron(job: Job) -> list[str]:
 
 def _fsdp(job: Job) -> dict[str, Any]:
     plan = job.plan
-    rotate = "alltoall" if job.problem.framework.overlap.context else "allgather"
+    rotate = ROTATE.get(job.problem.framework.context_exchange, "allgather")
     return {
         "fsdp_config": {
             "fsdp_version": 2,

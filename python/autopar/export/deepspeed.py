@@ -14,38 +14,38 @@ from autopar.report import Plan
 _COMMON: dict[str, Any] = {
     "schedules": ("1f1b",),
     "vpp": (1,),
-    "cp": (1,),
     "ep": (1,),
     "sp": (False,),
     "recompute": ("none", "uniform"),
+    "partial_shard_groups": False,
     "activation_offload": False,
     "uneven_layers": False,
 }
-_WHOLE: dict[str, Any] = {"partial_shard_groups": False}
+_WHOLE_SEQUENCES: dict[str, Any] = {**_COMMON, "cp": (1,)}
 LIMITS: tuple[dict[str, Any], ...] = (
-    {**_COMMON, **_WHOLE, "tp": (1,), "zero": (0, 1)},
-    {**_COMMON, **_WHOLE, "pp": (1,), "zero": (0, 1, 2)},
-    {**_COMMON, "tp": (1,), "pp": (1,), "zero": (3,)},
+    {**_WHOLE_SEQUENCES, "tp": (1,), "zero": (0, 1)},
+    {**_WHOLE_SEQUENCES, "pp": (1,), "zero": (0, 1, 2)},
+    {**_COMMON, "tp": (1,), "pp": (1,)},
 )
 
 
 def supports(job: Job) -> list[str]:
     """Returns what DeepSpeed's file cannot say of a plan; empty if it says it exactly."""
     plan = job.plan
-    partial = plan.zero > 0 and plan.shard_group != plan.dp
+    partial = plan.zero > 0 and plan.shard_group != plan.dp * plan.cp
     return [
         *unsaid_everywhere(job),
         *unsaid_host(plan),
         *when(
             (plan.schedule != "1f1b", f"schedule {plan.schedule}"),
-            (plan.cp > 1, f"context parallel {plan.cp}"),
+            (plan.cp > 1 and not _by_heads(job), f"context parallel {plan.cp}"),
             (plan.ep > 1, f"expert parallel {plan.ep}, an argument of the model's layers"),
             (plan.sp, "sequence parallel"),
             (plan.tp > 1 and plan.pp > 1, "tensor parallel with pipeline stages"),
             (plan.tp > 1 and plan.zero > 2, "tensor parallel with ZeRO stage 3"),
             (plan.pp > 1 and plan.zero > 1, f"ZeRO stage {plan.zero} with pipeline stages"),
             (len({stage.layers for stage in plan.stages}) > 1, "uneven layers"),
-            (partial and plan.zero < 3, f"shard groups of {plan.shard_group}"),
+            (partial, f"shard groups of {plan.shard_group}"),
             (plan.optimizer_offload and plan.zero == 0, "optimizer offload without ZeRO"),
             (_interval(job) is None, "recompute of only some layers or operators"),
             (job.problem.workload.precision in ("fp8", "tf32"),
@@ -66,6 +66,8 @@ def files(job: Job) -> list[File]:
     }
     if problem.workload.precision in ("bf16", "fp16"):
         table[problem.workload.precision] = {"enabled": True}
+    if plan.cp > 1:
+        table["sequence_parallel_size"] = plan.cp
     if plan.tp > 1:
         table["tensor_parallel"] = {"autotp_size": plan.tp}
     interval = _interval(job)
@@ -90,11 +92,16 @@ def _zero(job: Job) -> dict[str, Any]:
     zero: dict[str, Any] = {"stage": plan.zero}
     if plan.zero > 0:
         zero["overlap_comm"] = overlap.gradient_reduce
-    if plan.zero == 3 and plan.shard_group != plan.dp:
-        zero["mics_shard_size"] = plan.shard_group
     if plan.optimizer_offload:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     return zero
+
+
+def _by_heads(job: Job) -> bool:
+    """Returns whether context parallel is DeepSpeed-Ulysses, alone but for ZeRO."""
+    plan = job.plan
+    heads = job.problem.framework.context_exchange == "heads"
+    return heads and plan.tp == plan.pp == 1
 
 
 def _interval(job: Job) -> int | None:

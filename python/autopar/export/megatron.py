@@ -10,6 +10,7 @@ from typing import Any
 from autopar.export.job import (
     File,
     Job,
+    chunk_layers,
     commented,
     header,
     unsaid_everywhere,
@@ -18,12 +19,18 @@ from autopar.export.job import (
     yaml_text,
 )
 from autopar.report import Plan, Recompute
-from autopar.spec import Model, Problem
+from autopar.spec import ExpertDispatch, Model, Problem
 
 # An argument with its value; None for a flag without one.
 Arguments = dict[str, Any]
 
 SCHEDULES = ("1f1b", "interleaved")
+CONTEXT = {"ring": "p2p", "gather": "all_gather", "heads": "a2a"}
+DISPATCH: dict[ExpertDispatch, Arguments] = {
+    "copies": {"moe-token-dispatcher-type": "alltoall"},
+    "once_a_node": {"moe-token-dispatcher-type": "flex", "moe-enable-deepep": None},
+    "gather": {"moe-token-dispatcher-type": "allgather"},
+}
 
 _COMMON: dict[str, Any] = {"schedules": SCHEDULES, "activation_offload": False}
 LIMITS: tuple[dict[str, Any], ...] = (
@@ -160,7 +167,7 @@ def plan_arguments(job: Job) -> Arguments:
         "context-parallel-size": plan.cp,
     }
     if plan.cp > 1:
-        arguments["cp-comm-type"] = "p2p"
+        arguments["cp-comm-type"] = CONTEXT[problem.framework.context_exchange]
     if problem.model.moe is not None:
         arguments["expert-model-parallel-size"] = plan.ep
         arguments["expert-tensor-parallel-size"] = plan.etp
@@ -181,6 +188,7 @@ def plan_arguments(job: Job) -> Arguments:
         "grad-reduce-in-bf16": precision == "bf16" and number.gradient == number.gradient_sent == 2,
         "tp-comm-overlap": plan.sp and overlap.tensor == "pipelined",
         "no-overlap-p2p-communication": plan.vpp > 1 and not overlap.pipeline,
+        "no-gradient-accumulation-fusion": not problem.framework.fused.gradient_accumulation,
         "cross-entropy-loss-fusion": problem.framework.fused.cross_entropy,
         "optimizer-cpu-offload": plan.optimizer_offload,
         "use-precision-aware-optimizer": plan.optimizer_offload,
@@ -226,8 +234,9 @@ def stage_layout(plan: Plan) -> str:
         >>> stage_layout(Plan(pp=3, stages=(Stage(layers=3), Stage(layers=5), Stage(layers=4))))
         'Et*3|t*5|t*4L'
     """
-    chunks = [stage.layers // plan.vpp for stage in plan.stages] * plan.vpp
-    return f"E{'|'.join(f't*{layers}' for layers in chunks)}L"
+    stages = [chunk_layers(plan, index) for index in range(plan.pp)]
+    rounds = [layers for chunk in zip(*stages, strict=True) for layers in chunk]
+    return f"E{'|'.join(f't*{layers}' if layers else '' for layers in rounds)}L"
 
 
 def _stage_arguments(plan: Plan) -> Arguments:
@@ -236,6 +245,8 @@ def _stage_arguments(plan: Plan) -> Arguments:
     chunks: Arguments = {"num-virtual-stages-per-pipeline-rank": plan.vpp} if plan.vpp > 1 else {}
     first = {"decoder-first-pipeline-num-layers": layers[0]}
     last = {"decoder-last-pipeline-num-layers": layers[-1]}
+    if any(count % plan.vpp for count in layers):
+        return {"pipeline-model-parallel-layout": stage_layout(plan)}
     if len(set(layers)) == 1:
         return chunks
     if len(set(layers[1:])) == 1:
@@ -270,7 +281,7 @@ def _expert_arguments(problem: Problem) -> Arguments:
         "num-experts": moe.experts,
         "moe-router-topk": moe.topk,
         "moe-ffn-hidden-size": moe.expert_ffn,
-        "moe-token-dispatcher-type": "alltoall",
+        **DISPATCH[problem.framework.expert_dispatch],
     }
     if moe.shared_ffn:
         arguments["moe-shared-expert-intermediate-size"] = moe.shared_ffn

@@ -9,6 +9,7 @@ from typing import Any
 from autopar.export.job import (
     File,
     Job,
+    chunk_layers,
     commented,
     header,
     unsaid_everywhere,
@@ -17,7 +18,7 @@ from autopar.export.job import (
     yaml_text,
 )
 from autopar.render.text import GIB
-from autopar.report import Plan, Stage
+from autopar.report import Plan
 from autopar.spec import Problem
 
 SCHEDULES = ("1f1b", "interleaved")
@@ -47,6 +48,8 @@ def supports(job: Job) -> list[str]:
             (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
             (plan.pp > 1 and job.micro_batches < plan.pp,
              f"{job.micro_batches} micro-batches for {plan.pp} stages"),
+            (plan.cp > 1 and problem.framework.context_exchange == "gather",
+             "context parallel that gathers keys and values"),
             (plan.optimizer_offload, "optimizer offload"),
             (moe and plan.etp != plan.tp, "experts that tensor parallel does not cut"),
             (moe and plan.dp % plan.ep != 0, f"expert parallel {plan.ep} beyond data parallel"),
@@ -91,16 +94,16 @@ def parallel_context(plan: Plan) -> dict[str, Any]:
     return context
 
 
-def recomputed_layers(plan: Plan, stage: Stage) -> int:
+def recomputed_layers(plan: Plan, index: int) -> list[int]:
     """Returns the layers of each chunk of a stage that are recomputed from their own input."""
-    chunk = stage.layers // plan.vpp
-    match stage.recompute.granularity:
+    recompute, chunks = plan.stages[index].recompute, chunk_layers(plan, index)
+    match recompute.granularity:
         case "none":
-            return 0
+            return [0 for _ in chunks]
         case "block":
-            return min(stage.recompute.layers or 0, chunk)
+            return [min(recompute.layers or 0, chunk) for chunk in chunks]
         case _:
-            return chunk
+            return chunks
 
 
 def _run(job: Job) -> dict[str, Any]:
@@ -139,20 +142,22 @@ def _parallel_arguments(job: Job) -> dict[str, Any]:
     }
     if plan.cp > 1:
         arguments["context_parallel"] = plan.cp
+        if job.problem.framework.context_exchange == "heads":
+            arguments["context_parallel_algo"] = "ulysses_cp"
     if plan.sp:
         arguments["use_seq_parallel"] = True
     return arguments
 
 
 def _recompute_arguments(plan: Plan) -> dict[str, Any]:
-    layers = [recomputed_layers(plan, stage) for stage in plan.stages]
+    layers = [recomputed_layers(plan, index) for index in range(plan.pp)]
     recompute: bool | list[Any]
-    if layers == [stage.layers // plan.vpp for stage in plan.stages]:
+    if layers == [chunk_layers(plan, index) for index in range(plan.pp)]:
         recompute = True
-    elif not any(layers):
+    elif not any(map(any, layers)):
         recompute = False
     else:
-        recompute = [list(layers) for _ in range(plan.vpp)] if plan.vpp > 1 else layers
+        recompute = _by_chunk(layers)
     return {
         "recompute": recompute,
         "select_recompute": False,
@@ -190,7 +195,7 @@ def _model(job: Job) -> dict[str, Any]:
         "offset": _offsets(model.layers, plan),
         "pp_interleave_num": plan.vpp,
     }
-    if plan.cp > 1:
+    if plan.cp > 1 and problem.framework.context_exchange == "ring":
         config["use_ring_attention"] = True
     return config
 
@@ -198,10 +203,14 @@ def _model(job: Job) -> dict[str, Any]:
 def _offsets(layers: int, plan: Plan) -> int | list[Any]:
     """Returns by how much each stage, or chunk of each stage, differs from an equal share."""
     share = layers // (plan.pp * plan.vpp)
-    offsets = [stage.layers // plan.vpp - share for stage in plan.stages]
-    if not any(offsets):
-        return 0
-    return [list(offsets) for _ in range(plan.vpp)] if plan.vpp > 1 else offsets
+    offsets = [[layers - share for layers in chunk_layers(plan, index)] for index in range(plan.pp)]
+    return _by_chunk(offsets) if any(map(any, offsets)) else 0
+
+
+def _by_chunk(stages: list[list[int]]) -> list[Any]:
+    """Returns a list for each chunk of what each stage has for it; the list alone for one chunk."""
+    rounds = [list(chunk) for chunk in zip(*stages, strict=True)]
+    return rounds if len(rounds) > 1 else rounds[0]
 
 
 def _classes(job: Job) -> str:

@@ -7,7 +7,16 @@ tensor, context and expert parallel is in their strategies, which a plan of whol
 from pprint import pformat
 from typing import Any
 
-from autopar.export.job import File, Job, commented, header, unsaid_everywhere, unsaid_host, when
+from autopar.export.job import (
+    File,
+    Job,
+    chunk_layers,
+    commented,
+    header,
+    unsaid_everywhere,
+    unsaid_host,
+    when,
+)
 from autopar.export.mindformers import parallel_context, recomputed_layers
 
 # As many ranks as `global_rank` can name.
@@ -80,8 +89,8 @@ def _layers(job: Job) -> list[tuple[int, int, bool]]:
     """Returns stage, chunk and recompute of each layer, in the order of the model."""
     plan = job.plan
     return [
-        (stage, chunk, layer < recomputed_layers(plan, plan.stages[stage]))
+        (stage, chunk, layer < recomputed_layers(plan, stage)[chunk])
         for chunk in range(plan.vpp)
         for stage in range(plan.pp)
-        for layer in range(plan.stages[stage].layers // plan.vpp)
+        for layer in range(chunk_layers(plan, stage)[chunk])
     ]

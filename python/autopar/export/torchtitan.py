@@ -10,6 +10,7 @@ from typing import Any
 from autopar.export.job import (
     File,
     Job,
+    chunk_layers,
     commented,
     header,
     unsaid_everywhere,
@@ -25,6 +26,9 @@ SCHEDULES = {
     "gpipe": "GPipe",
     "zb-v": "ZBVZeroBubble",
 }
+# How keys and values go round, and whether parameters are let go after the forward pass.
+ROTATE = {"ring": "alltoall", "gather": "allgather"}
+RESHARD = {"micro_batch": "always", "step_in_pipeline": "default", "step": "never"}
 # Models that it defines itself, by their names in the catalog.
 FLAVORS = {
     "llama3-8b": ("llama3", "8B"),
@@ -70,6 +74,8 @@ def supports(job: Job) -> list[str]:
             (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
             (plan.zero == 1, "ZeRO stage 1"),
             (plan.zero == 0 and plan.cp > 1, "context parallel without FSDP"),
+            (plan.cp > 1 and job.problem.framework.context_exchange not in ROTATE,
+             "context parallel that exchanges heads"),
             (plan.zero > 0 and plan.shard_group % plan.cp != 0,
              f"shard groups of {plan.shard_group} with context parallel {plan.cp}"),
             (plan.optimizer_offload, "optimizer offload"),
@@ -103,12 +109,14 @@ def files(job: Job) -> list[File]:
     parallelism: dict[str, Any] = {
         "data_parallel_replicate_degree": replicas,
         "data_parallel_shard_degree": shards,
-        "fsdp_reshard_after_forward": "never" if plan.zero == 2 else "always",
+        "fsdp_reshard_after_forward": "never"
+        if plan.zero == 2
+        else RESHARD[problem.framework.gathers],
         "tensor_parallel_degree": plan.tp,
         "context_parallel_degree": plan.cp,
-        "context_parallel_rotate_method": "alltoall"
-        if problem.framework.overlap.context
-        else "allgather",
+        "context_parallel_rotate_method": ROTATE.get(
+            problem.framework.context_exchange, "allgather"
+        ),
         "expert_parallel_degree": plan.ep,
         "expert_tensor_parallel_degree": plan.etp if plan.ep > 1 else 1,
         "pipeline_parallel_degree": plan.pp,
@@ -144,8 +152,11 @@ def chunk_modules(model: Model, plan: Plan) -> list[list[str]]:
 
     Chunks lie in rounds over the stages, or with zb-v in a V: down and back.
     """
-    layers = [stage.layers // plan.vpp for stage in plan.stages]
-    counts = layers + layers[::-1] if plan.schedule == "zb-v" else layers * plan.vpp
+    stages = [chunk_layers(plan, index) for index in range(plan.pp)]
+    rounds = [list(chunk) for chunk in zip(*stages, strict=True)]
+    if plan.schedule == "zb-v":
+        rounds[1].reverse()
+    counts = [count for chunk in rounds for count in chunk]
     chunks, first = [], 0
     for count in counts:
         chunks.append([f"layers.{layer}" for layer in range(first, first + count)])

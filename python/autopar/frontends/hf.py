@@ -265,6 +265,8 @@ def _latent(config: _Config, *, router_bias: bool) -> Fields:
         first_dense=config.count("first_k_dense_replace", default=0),
         router_bias=router_bias,
     )
+    if config.count("n_group", default=1) > 1:
+        moe["node_limit"] = config.count("topk_group", default=0)
     if config.count("moe_layer_freq", default=1) != 1:
         raise config.refuse("moe_layer_freq", "must be 1")
     return {

@@ -31,9 +31,7 @@ def check(folder: Path, case: Case) -> None:
     expect(config.train_micro_batch_size_per_gpu, plan["mbs"], "micro-batch")
     expect(config.zero_optimization_stage, plan["zero"], "ZeRO stage")
     expect(config.zero_config.offload_optimizer is not None, plan["optimizer_offload"], "offload")
-    if plan["zero"] == 3:
-        group = config.mics_shard_size if config.mics_shard_size > 0 else plan["dp"]
-        expect(group, plan["shard_group"], "shard group")
+    expect(json.loads(path.read_text()).get("sequence_parallel_size", 1), plan["cp"], "cp")
     parallel = get_tensor_parallel_config(json.loads(path.read_text()))
     expect(parallel.autotp_size or 1, plan["tp"], "tp")
     if plan["pp"] > 1:

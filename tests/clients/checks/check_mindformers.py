@@ -53,11 +53,13 @@ def check_layers(setting: LayerSetting, case: Case) -> None:
     plan = case["plan"]
     expect(setting.layer_list.sum(axis=0).tolist(), layers_of(case), "layers of the stages")
     wanted = []
-    for stage in plan["stages"]:
-        chunk, recompute = stage["layers"] // plan["vpp"], stage["recompute"]
-        count = {"none": 0, "block": min(recompute.get("layers") or 0, chunk)}
-        wanted.append(count.get(recompute["granularity"], chunk))
-    expect(setting.layer_recompute, [wanted] * plan["vpp"], "recomputed layers")
+    for row in setting.layer_list.tolist():
+        wanted.append([])
+        for chunk, stage in zip(row, plan["stages"], strict=True):
+            recompute = stage["recompute"]
+            count = {"none": 0, "block": min(recompute.get("layers") or 0, chunk)}
+            wanted[-1].append(count.get(recompute["granularity"], chunk))
+    expect(setting.layer_recompute, wanted, "recomputed layers")
 
 
 def _plain(value: Any) -> Any:
