@@ -31,7 +31,9 @@ RUST_ORDER = """
 
 PYTHON_ORDER = """
     errors spec report wire schema files catalog runs shelf
-    frontends frontends.apss frontends.hf
+    frontends frontends.apss frontends.hf frontends.shell frontends.launch
+    frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
+    frontends.launches
     planner setups validate
     compat compat.keys compat.context compat.settings compat.effects compat.mindspore
     compat.mindformers compat.plans compat.cells

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 Format = Literal["table", "json", "apss"]
 By = Literal["source", "chip", "model"]
 
+# The flags that describe what is trained, on what.
+QUESTION = ("model", "cluster", "devices", "global_batch_size", "sequence_length", "precision",
+            "attention", "dropout", "framework", "memory_margin")  # fmt: skip
+MARGIN = ("memory_margin",)
+
 DONE, NO_PLAN, WRONG_INPUT, DEFECT, STOPPED = 0, 1, 2, 70, 130
 
 
@@ -98,7 +103,7 @@ def autopar() -> None:
 
 
 @autopar.command()
-@flags.problem
+@flags.optional_problem
 @click.option("--top", type=int, default=5, show_default=True, help="Plans to return.")
 @flags.limits
 @click.option("--format", "form", type=click.Choice(["table", "json", "apss"]), default="table")
@@ -109,6 +114,7 @@ def autopar() -> None:
     help="Search only what a launcher can say and write its files, -o being a folder.",
 )
 @click.option("--image", help="Container image, for --export kubernetes.")
+@click.option("--like", help="What runs today, a launcher's file: how much faster is the best?")
 @flags.output
 @click.option("--time-limit", type=float, help="Seconds after which the search stops, unproved.")
 @click.option("--threads", type=int, default=0, help="Threads of the search; all cores by default.")
@@ -117,6 +123,7 @@ def search(
     form: Format,
     launcher: str | None,
     image: str | None,
+    like: str | None,
     output: Path | None,
     force: bool,
     time_limit: float | None,
@@ -133,6 +140,9 @@ def search(
     given = {key: value for key, value in arguments.items() if value is not None}
     if sp is not None:
         given["sp"] = [word == "on" for word in sp]
+    if like is not None:
+        return _search_like(like, given, threads, time_limit, output, force)
+    flags.check_question()
     problem = planner.problem(**given)
     if launcher is not None:
         return _search_for(launcher, image, problem, threads, time_limit, output, force)
@@ -179,13 +189,22 @@ def export(
 
 
 @autopar.command()
-@flags.problem
+@click.argument("file", required=False)
+@click.option(
+    "--from",
+    "launcher",
+    type=click.Choice(flags.READ_LAUNCHERS),
+    help="Estimate what a launcher's FILE starts.",
+)
+@flags.optional_problem
 @click.option("--plan", "document", help="Plan as a JSON file; - reads standard input.")
 @flags.plan
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
 @flags.output
 @flags.verbose
 def estimate(
+    file: str | None,
+    launcher: str | None,
     document: str | None,
     form: Format,
     output: Path | None,
@@ -197,12 +216,18 @@ def estimate(
     from autopar.report import Estimate
 
     flags.check_output(output, force)
-    asked = ("model", "cluster", "devices", "global_batch_size", "sequence_length", "precision",
-             "attention", "dropout", "framework", "memory_margin")  # fmt: skip
     given = {key: value for key, value in arguments.items() if value is not None}
-    spelled = {key: value for key, value in given.items() if key not in asked}
-    question: dict[str, Any] = {key: arguments[key] for key in asked}
-    if document is None:
+    spelled = {key: value for key, value in given.items() if key not in QUESTION}
+    question: dict[str, Any] = {key: arguments[key] for key in QUESTION}
+    if (file is None) != (launcher is None):
+        raise SpecError("--from", "needs a launcher and its FILE", "Write --from megatron run.sh.")
+    if launcher is None:
+        flags.check_question()
+    if launcher is not None and file is not None:
+        if document is not None:
+            raise SpecError("--plan", "given beside --from", "Give one of them.")
+        problem, plan = _launched(launcher, file, spelled)
+    elif document is None:
         problem = planner.problem(**_with_devices(question, spelled))
         plan = _spelled_plan(problem, spelled)
     elif spelled:
@@ -373,6 +398,46 @@ def _solve(problem: Problem, threads: int, time_limit: float | None) -> str:
         return planner.solve_json(
             problem, threads=threads, time_limit_s=time_limit, progress=progress
         )
+
+
+def _search_like(
+    file: str,
+    given: dict[str, Any],
+    threads: int,
+    time_limit: float | None,
+    output: Path | None,
+    force: bool,
+) -> int:
+    """Searches the question of a launcher's file and sets its own plan against the best."""
+    from autopar.render import text as render
+    from autopar.report import Estimate
+    from autopar.spec import Options
+
+    problem, plan = _launched(None, file, {})
+    options = {key: value for key, value in given.items() if key not in QUESTION or key in MARGIN}
+    mine = wire.loads(Estimate, planner.estimate_json(problem, plan))
+    problem = replace(problem, options=wire.read(Options, options, "options"))
+    report = wire.loads(Report, _solve(problem, threads, time_limit))
+    if report.ranked:
+        notes = "\n".join(render.report_notes(report)[1:])
+        _emit(f"{render.comparison_text(plan, mine, report)}\n\n{notes}", output, force)
+    return _verdict(report)
+
+
+def _launched(launcher: str | None, file: str, spelled: dict[str, Any]) -> tuple[Problem, Plan]:
+    """Returns the problem and plan of a launcher's file and the flags that were given beside it."""
+    from autopar.frontends import launches
+
+    job = launches.read(launcher, file)
+    context = click.get_current_context()
+    question = {key: context.params[key] for key in QUESTION if _is_given(key)}
+    if (text := spelled.pop("recompute", None)) is not None:
+        kinds = [_recompute(setting) for setting in text.split(",")]
+        spelled["recompute"] = kinds[0] if len(kinds) == 1 else kinds
+    found = planner.launched(job, question, spelled)
+    for note in job.notes:
+        print(f"note: {job.file}: {note}", file=sys.stderr)
+    return found
 
 
 def _search_for(

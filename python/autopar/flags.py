@@ -23,6 +23,8 @@ LAUNCHERS = (
     "kubernetes",
 )
 
+READ_LAUNCHERS = ("megatron", "mindformers", "deepspeed", "torchtitan")
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -231,6 +233,20 @@ def verbose(command: F) -> F:
         callback=configure,
         help="Log what is done to standard error.",
     )(command)
+
+
+def check_question() -> None:
+    """Refuses a command line that does not say what is trained, on what.
+
+    Raises:
+        click.MissingParameter: A flag of the question is missing.
+    """
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name
+        needed = ("model", "cluster", "global_batch_size", "sequence_length")
+        if name in needed and context.params[name] is None:
+            raise click.MissingParameter(ctx=context, param=parameter)
 
 
 def check_output(output: Path | None, force: bool) -> None:

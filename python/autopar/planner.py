@@ -7,7 +7,8 @@ answer (`Report.infeasible`).
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from typing import Any, TypedDict, Unpack
@@ -15,6 +16,7 @@ from typing import Any, TypedDict, Unpack
 from autopar import _core, catalog, wire
 from autopar.errors import SpecError
 from autopar.frontends import hf
+from autopar.frontends.launch import Launch
 from autopar.report import (
     Estimate,
     ModelFacts,
@@ -225,6 +227,43 @@ def cluster_of(entry: catalog.ClusterEntry, devices: int | None = None) -> Clust
         fabric=entry.fabric,
         between_kinds=entry.between_kinds,
     )
+
+
+def launched(
+    job: Launch, question: Mapping[str, Any], degrees: Mapping[str, Any]
+) -> tuple[Problem, Plan]:
+    """Returns the problem and the plan of a launcher's file, what it leaves open filled in.
+
+    Args:
+        job: The file as it was read.
+        question: Arguments of `problem`; the cluster is needed, the model where the file has none.
+        degrees: Arguments of `plan` that the file leaves open.
+
+    Raises:
+        SpecError: Something is given twice or by nobody, or the plan is not one.
+    """
+    for given, said in ((question, job.question), (degrees, job.plan)):
+        if twice := sorted(given.keys() & said.keys()):
+            name = twice[0].replace("_", "-")
+            what = f"given beside {job.file}, which says {said[twice[0]]}"
+            raise SpecError(f"--{name}", what, "Leave the flag out.")
+    if "recompute" in degrees and job.recompute is not None:
+        what = f"given beside {job.file}, which says it"
+        raise SpecError("--recompute", what, "Leave the flag out.")
+    asked: dict[str, Any] = {"framework": job.framework, "model": job.model}
+    asked |= {**job.question, **question}
+    for name in ("model", "cluster", "global_batch_size", "sequence_length"):
+        if asked.get(name) is None:
+            flag = name.replace("_", "-")
+            raise SpecError(f"--{flag}", f"missing: {job.file} does not say it", "Give the flag.")
+    spelled = {**job.plan, **degrees}
+    if "dp" in spelled:
+        product = math.prod(spelled.get(name, 1) for name in ("dp", "tp", "cp", "pp"))
+        asked.setdefault("devices", product)
+    given_problem = problem(**asked)
+    framework = job.tuned(given_problem.framework)
+    given_problem = wire.read(Problem, wire.write(replace(given_problem, framework=framework)))
+    return given_problem, job.staged(plan(given_problem, **spelled))
 
 
 def solve(

@@ -106,6 +106,7 @@ def _unsaid_by_fsdp(job: Job) -> list[str]:
             plan.cp > 1 and job.problem.framework.context_exchange not in ROTATE,
             "context parallel that exchanges heads",
         ),
+        (plan.zero > 0 and plan.shard_group == 1, "FSDP over one rank"),
         (plan.ep > 1, f"expert parallel {plan.ep} with FSDP"),
         (plan.sp, "sequence parallel with FSDP"),
         (plan.optimizer_offload, "optimizer offload with FSDP"),

@@ -50,6 +50,7 @@ def supports(job: Job) -> list[str]:
              f"{job.micro_batches} micro-batches for {plan.pp} stages"),
             (plan.cp > 1 and problem.framework.context_exchange == "gather",
              "context parallel that gathers keys and values"),
+            (is_ignored(plan), "optimizer shards of one rank"),
             (plan.optimizer_offload, "optimizer offload"),
             (moe and plan.etp != plan.tp, "experts that tensor parallel does not cut"),
             (moe and plan.dp % plan.ep != 0, f"expert parallel {plan.ep} beyond data parallel"),
@@ -92,6 +93,11 @@ def parallel_context(plan: Plan) -> dict[str, Any]:
             "pipeline_scheduler": "1f1b",
         }
     return context
+
+
+def is_ignored(plan: Plan) -> bool:
+    """Returns whether MindSpore would shard over all replicas: it passes over groups of one."""
+    return plan.zero > 0 and plan.shard_group == 1 and _is_partial(plan)
 
 
 def recomputed_layers(plan: Plan, index: int) -> list[int]:

@@ -17,7 +17,7 @@ from autopar.export.job import (
     unsaid_host,
     when,
 )
-from autopar.export.mindformers import parallel_context, recomputed_layers
+from autopar.export.mindformers import is_ignored, parallel_context, recomputed_layers
 
 # As many ranks as `global_rank` can name.
 LARGEST = 4096
@@ -50,6 +50,7 @@ def supports(job: Job) -> list[str]:
             (plan.cp > 1, "context parallel without the operators' strategies"),
             (plan.ep > 1, "expert parallel without the operators' strategies"),
             (plan.schedule not in SCHEDULES[:2], f"schedule {plan.schedule}"),
+            (is_ignored(plan), "optimizer shards of one rank"),
             (plan.optimizer_offload, "optimizer offload"),
             (any(r.granularity == "selective" for r in recompute), "selective recompute"),
             (any(r.granularity == "uniform" and r.layers != 1 for r in recompute),

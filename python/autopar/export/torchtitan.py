@@ -17,6 +17,7 @@ from autopar.export.job import (
     unsaid_host,
     when,
 )
+from autopar.frontends.torchtitan import FLAVORS
 from autopar.report import Plan
 from autopar.spec import Model
 
@@ -29,26 +30,6 @@ SCHEDULES = {
 # How keys and values go round, and whether parameters are let go after the forward pass.
 ROTATE = {"ring": "alltoall", "gather": "allgather"}
 RESHARD = {"micro_batch": "always", "step_in_pipeline": "default", "step": "never"}
-# Models that it defines itself, by their names in the catalog.
-FLAVORS = {
-    "llama3-8b": ("llama3", "8B"),
-    "llama3.1-8b": ("llama3", "8B"),
-    "llama3-70b": ("llama3", "70B"),
-    "llama3.1-70b": ("llama3", "70B"),
-    "llama3.3-70b": ("llama3", "70B"),
-    "llama3.1-405b": ("llama3", "405B"),
-    "deepseek-v2-lite": ("deepseek_v3", "16B"),
-    "deepseek-v2": ("deepseek_v3", "236B"),
-    "deepseek-v3": ("deepseek_v3", "671B"),
-    "qwen3-0.6b": ("qwen3", "0.6B"),
-    "qwen3-1.7b": ("qwen3", "1.7B"),
-    "qwen3-4b": ("qwen3", "4B"),
-    "qwen3-8b": ("qwen3", "8B"),
-    "qwen3-14b": ("qwen3", "14B"),
-    "qwen3-32b": ("qwen3", "32B"),
-    "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
-    "qwen3-235b-a22b": ("qwen3", "235B-A22B"),
-}
 
 _COMMON: dict[str, Any] = {
     "schedules": tuple(SCHEDULES),
@@ -78,6 +59,7 @@ def supports(job: Job) -> list[str]:
              "context parallel that exchanges heads"),
             (plan.zero > 0 and plan.shard_group % plan.cp != 0,
              f"shard groups of {plan.shard_group} with context parallel {plan.cp}"),
+            (plan.zero > 0 and plan.shard_group == 1, "FSDP over one rank"),
             (plan.optimizer_offload, "optimizer offload"),
             (plan.tp > 1 and not plan.sp, "tensor parallel without sequence parallel"),
             (plan.ep > 1 and plan.zero == 0, "expert parallel without FSDP"),

@@ -25,7 +25,8 @@ def is_config(name: str) -> bool:
         >>> is_config("llama2-7b"), is_config("config.json"), is_config("my.toml")
         (False, True, False)
     """
-    return name.endswith(".json") or (files.is_path(name) and Path(name).is_dir())
+    folder = files.is_path(name) and not name.endswith(".toml") and Path(name).is_dir()
+    return folder or name.endswith(".json")
 
 
 def model(name: str) -> ModelEntry:

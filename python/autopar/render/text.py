@@ -158,6 +158,32 @@ def estimate_text(problem: Problem, plan: Plan, estimate: Estimate) -> str:
     return "\n".join(parts)
 
 
+def comparison_text(plan: Plan, estimate: Estimate, report: Report) -> str:
+    """Returns how a plan compares with the best of a report: its time, and what differs."""
+    problem = report.problem
+    best = report.ranked[0]
+    gain = estimate.step_ps / best.estimate.step_ps
+    verdict = f"The best is {gain:.2f} times as fast."
+    if estimate.violations:
+        verdict = "Yours does not fit in memory."
+    elif plan == best.plan:
+        verdict = "Yours is the best."
+    elif gain <= 1:
+        verdict = "No plan of the search is faster than yours."
+    differ = [
+        (name, mine, its)
+        for (name, mine), (_, its) in zip(
+            _settings(problem, plan), _settings(problem, best.plan), strict=True
+        )
+        if mine != its
+    ]
+    times = ("step s", f"{estimate.step_s:.4g}", f"{best.estimate.step_s:.4g}")
+    rows = (times, *differ)
+    table = Table(("", "yours", "best"), rows, frozenset({0, 1, 2}))
+    notes = [f"Not possible: {violation}" for violation in estimate.violations]
+    return "\n".join([f"{_title(problem)}.", "", plain(table), "", verdict, *notes])
+
+
 def models_table(rows: list[tuple[ModelEntry, ModelFacts]]) -> Table:
     """Returns the catalog of models with size and provenance."""
     return Table(
@@ -235,6 +261,19 @@ def _reason(problem: Problem, infeasible: Infeasible) -> str:
                 f"no degrees suit {problem.cluster.devices:,} devices and a global batch of"
                 f" {workload.global_batch_size:,}{cure}"
             )
+
+
+def _settings(problem: Problem, plan: Plan) -> list[tuple[str, str]]:
+    """Returns the name and the value of everything that a plan chooses."""
+    names = ("dp", "tp", "cp", "ep", "etp", "pp", "vpp", "mbs")
+    return [
+        *((name, str(getattr(plan, name))) for name in names),
+        ("sp", "yes" if plan.sp else "no"),
+        ("shards", _shards(plan)),
+        ("schedule", plan.schedule),
+        ("layers", _layers(problem, plan)),
+        ("recompute", _recompute(problem, plan)),
+    ]
 
 
 def _title(problem: Problem) -> str:

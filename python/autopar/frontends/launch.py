@@ -1,0 +1,212 @@
+"""What someone runs today: a launcher's file read as a question and a plan.
+
+A file rarely says everything. What it leaves open stays open here and is filled in by flags; what
+it says twice, or against itself, is an error with the line.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from autopar import files, wire
+from autopar.errors import SpecError, shown
+from autopar.report import Plan, Recompute
+from autopar.spec import Framework, Model
+
+# A key where a file gives it: of JSON, YAML or TOML, or the name of a TOML table.
+KEY = r"""(?:^|[\s\[{{,"'.])-*{}["']?\s*[\].:=]"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A job as a launcher's file describes it.
+
+    Attributes:
+        file: The file, as errors name it.
+        framework: Name of the framework in the catalog that the launcher starts.
+        model: The model, or its name in the catalog; None where the file does not say.
+        question: Arguments of `planner.problem` that the file says, beside model and framework.
+        plan: Arguments of `planner.plan` that the file says.
+        copies: Copies of the sharded optimizer state.
+        recompute: What each stage recomputes, or one setting for all; None where it does not say.
+        changes: Tables of the framework, with the fields that the file sets otherwise.
+        notes: What the file says and no plan can.
+    """
+
+    file: str
+    framework: str
+    model: Model | str | None = None
+    question: dict[str, Any] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
+    copies: int = 1
+    recompute: tuple[Recompute, ...] | None = None
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def tuned(self, framework: Framework) -> Framework:
+        """Returns the framework as the file sets it."""
+        tables = {
+            name: replace(getattr(framework, name), **fields)
+            for name, fields in self.changes.items()
+        }
+        return replace(framework, **tables)
+
+    def staged(self, plan: Plan) -> Plan:
+        """Returns a plan whose shards and whose stages' recompute are what the file says.
+
+        Raises:
+            SpecError: The file lists another number of stages, or copies that do not divide.
+        """
+        if self.copies > 1:
+            if plan.dp * plan.cp % self.copies:
+                what = f"{self.copies} copies of the optimizer on {plan.dp * plan.cp} replicas"
+                raise SpecError(self.file, what, "Give a divisor.")
+            plan = replace(plan, shard_group=plan.dp * plan.cp // self.copies)
+        if self.recompute is None:
+            return plan
+        settings = self.recompute * (plan.pp if len(self.recompute) == 1 else 1)
+        if len(settings) != plan.pp:
+            what = f"recompute of {len(settings)} stages, the plan has {plan.pp}"
+            raise SpecError(self.file, what, "List each stage.")
+        stages = zip(plan.stages, settings, strict=True)
+        return replace(plan, stages=tuple(replace(s, recompute=r) for s, r in stages))
+
+
+class Settings:
+    """A file's tables, read key by key; what was read is remembered.
+
+    Keys are paths with dots, as `parallelism.tensor_parallel_degree`.
+    """
+
+    def __init__(self, table: Any, text: str, file: str) -> None:
+        if not isinstance(table, dict):
+            raise SpecError(file, f"must be a table, found {shown(table)}", "Give keys and values.")
+        self.file = file
+        self._table, self._text = table, text
+        self._read: set[str] = set()
+
+    def has(self, path: str) -> bool:
+        """Returns whether the file gives a value that is not null."""
+        return self._find(path) is not None
+
+    def count(self, path: str, default: int | None = None, least: int = 1) -> int:
+        """Returns a whole number from `least`.
+
+        Raises:
+            SpecError: It is missing without a default, or is no such number.
+        """
+        value = self._find(path)
+        if value is None:
+            if default is None:
+                raise SpecError(f"{self.file}: {path}", "missing key", "Add it.")
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            hint = "Give a number." if value == "auto" else ""
+            what = f"must be a whole number from {least}, found {shown(value)}"
+            raise self.error(path, what, hint)
+        return value
+
+    def flag(self, path: str, default: bool = False) -> bool:
+        value = self._find(path)
+        if value is not None and not isinstance(value, bool):
+            raise self.error(path, f"must be true or false, found {shown(value)}")
+        return default if value is None else value
+
+    def word(self, path: str, known: Iterable[str], default: str) -> str:
+        """Returns one of the known words."""
+        value = self._find(path)
+        if value is None:
+            return default
+        if value not in known:
+            raise self.error(path, f"must be one of {', '.join(known)}, found {shown(value)}")
+        return str(value)
+
+    def value(self, path: str) -> Any:
+        """Returns whatever stands there; None without it."""
+        return self._find(path)
+
+    def error(self, path: str, what: str, hint: str = "") -> SpecError:
+        """Returns an error at a key, with its line."""
+        return SpecError(f"{self.file}:{line_of(self._text, path)}: {path}", what, hint)
+
+    def unread(self, tables: Iterable[str]) -> list[str]:
+        """Returns the keys of some tables that nothing has asked for."""
+        found = []
+        for path in tables:
+            table = self._find(path) if path else self._table
+            for key, value in table.items() if isinstance(table, dict) else ():
+                name = f"{path}.{key}" if path else str(key)
+                if name not in self._read and not isinstance(value, dict):
+                    found.append(name)
+        return found
+
+    def _find(self, path: str) -> Any:
+        self._read.add(path)
+        value: Any = self._table
+        walked: list[str] = []
+        for key in path.split("."):
+            if not isinstance(value, dict):
+                what = f"must be a table, found {shown(value)}"
+                raise self.error(".".join(walked), what, "Give keys and values.")
+            if value.get(key) is None:
+                return None
+            value = value[key]
+            walked.append(key)
+        return value
+
+
+def line_of(text: str, path: str) -> int:
+    """Returns the line on which a key stands, looking for each part below the one before.
+
+    Example:
+        >>> line_of("[a]\\nsize = 1\\n[b]\\nsize = 2\\n", "b.size")
+        4
+    """
+    lines = text.splitlines()
+    line = 0
+    for key in path.split("."):
+        form = re.compile(KEY.format(re.escape(key)))
+        line = next((i for i in range(line, len(lines)) if form.search(lines[i])), line)
+    return line + 1
+
+
+def read_text(file: str) -> str:
+    """Returns a file's text.
+
+    Raises:
+        SpecError: It cannot be read or is not UTF-8.
+    """
+    try:
+        return files.read_bytes(file).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        place = files.printable(file)
+        raise SpecError(place, f"not UTF-8 (byte {error.start})", "Save it as UTF-8.") from None
+
+
+def json_settings(file: str) -> Settings:
+    """Returns the settings of a JSON file."""
+    text, place = read_text(file), files.printable(file)
+    return Settings(wire.parse_json(text, f"{place}: "), text, place)
+
+
+def toml_settings(file: str) -> Settings:
+    """Returns the settings of a TOML file."""
+    text, place = read_text(file), files.printable(file)
+    return Settings(files.parse_toml(text.encode(), place), text, place)
+
+
+def yaml_settings(file: str) -> Settings:
+    """Returns the settings of a YAML file."""
+    text, place = read_text(file), files.printable(file)
+    return Settings(files.parse_yaml(text, place), text, place)
+
+
+def same(settings: Settings, path: str, said: int, implied: int, why: str) -> None:
+    """Refuses a number that contradicts others of the file.
+
+    Raises:
+        SpecError: They differ.
+    """
+    if said != implied:
+        raise settings.error(path, f"is {said}, but {why} is {implied}", "Make them agree.")

@@ -1,0 +1,198 @@
+"""MindFormers' run configuration, as a question and a plan.
+
+The rules of the batch are those of `mindformers/trainer/base_trainer.py`, the rules of offsets and
+of recomputed layers those of `LayerSetting`.
+"""
+
+from typing import Any
+
+from autopar import wire
+from autopar.errors import shown
+from autopar.frontends import launch
+from autopar.frontends.launch import Launch, Settings
+from autopar.report import Recompute
+from autopar.spec import Model
+
+P, M, R = "parallel_config", "model.model_config", "recompute_config"
+LEVELS = {"level1": 1, "level2": 2, "level3": 3}
+
+
+def read(file: str) -> Launch:
+    """Returns the job that a run configuration of MindFormers describes.
+
+    Raises:
+        SpecError: The file is wrong or contradicts itself.
+    """
+    settings = launch.yaml_settings(file)
+    pp, vpp = settings.count(f"{P}.pipeline_stage", 1), settings.count(f"{M}.pp_interleave_num", 1)
+    if vpp > 1 and not settings.flag("parallel.pipeline_config.pipeline_interleave"):
+        # MindFormers gives each stage one chunk unless the pipeline interleaves.
+        vpp = 1
+    dp, tp = settings.count(f"{P}.data_parallel", 1), settings.count(f"{P}.model_parallel", 1)
+    cp = settings.count(f"{P}.context_parallel", 1)
+    mbs = settings.count("runner_config.batch_size", settings.count(f"{M}.batch_size", 1))
+    steps = (
+        settings.count(f"{P}.micro_batch_num", 1)
+        if pp > 1
+        else settings.count("runner_config.gradient_accumulation_steps", 1)
+    )
+    copies = settings.count("micro_batch_interleave_num", 1)
+    layers = settings.count(f"{M}.num_layers")
+    plan: dict[str, Any] = {
+        "dp": dp,
+        "tp": tp,
+        "sp": settings.flag(f"{P}.use_seq_parallel") and tp > 1,
+        "cp": cp,
+        "pp": pp,
+        "vpp": vpp,
+        "mbs": mbs,
+        "layers": _layers(settings, layers, pp, vpp),
+        **_sharding(settings),
+    }
+    if settings.has("moe_config.expert_num") and settings.count("moe_config.expert_num") > 1:
+        plan |= {"ep": settings.count(f"{P}.expert_parallel", 1), "etp": tp}
+    return Launch(
+        file=settings.file,
+        framework="mindformers",
+        model=_model(settings, layers),
+        question={
+            "global_batch_size": dp * mbs * steps * copies,
+            "sequence_length": settings.count(f"{M}.seq_length"),
+            "devices": dp * tp * cp * pp,
+            "precision": _precision(settings),
+            "attention": "flash" if settings.flag(f"{M}.use_flash_attention") else "unfused",
+        },
+        plan=plan,
+        recompute=_recompute(settings, plan),
+        notes=_notes(settings, copies),
+    )
+
+
+def _precision(settings: Settings) -> str:
+    kinds = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    return kinds[settings.word(f"{M}.compute_dtype", tuple(kinds), "float16")]
+
+
+def _sharding(settings: Settings) -> dict[str, Any]:
+    """Returns the ZeRO stage and its ranks; the section of the parallel classes overrules."""
+    path = f"{P}.optimizer_shard"
+    whole = settings.flag("parallel.enable_parallel_optimizer")
+    if not settings.flag(path, whole):
+        return {"zero": 0}
+    config = "parallel.parallel_optimizer_config"
+    level = LEVELS[settings.word(f"{config}.optimizer_level", tuple(LEVELS), "level1")]
+    if level == 1 and settings.flag(f"{config}.gradient_accumulation_shard"):
+        level = 2
+    sharding: dict[str, Any] = {"zero": level}
+    size = settings.value(f"{config}.optimizer_weight_shard_size")
+    if size not in (None, -1):
+        sharding["shard_group"] = settings.count(f"{config}.optimizer_weight_shard_size")
+    return sharding
+
+
+def _layers(settings: Settings, layers: int, pp: int, vpp: int) -> list[int]:
+    """Returns the layers of each stage: an equal share of each chunk plus its offset."""
+    path = f"{M}.offset"
+    share, rest = divmod(layers, pp * vpp)
+    offset = settings.value(path)
+    if offset in (None, 0):
+        if rest:
+            what = f"{layers} layers do not divide into {pp} x {vpp} chunks"
+            raise settings.error(f"{M}.num_layers", what, "Give an offset for each stage.")
+        return [share * vpp] * pp
+    rows = offset if isinstance(offset, list) else [offset]
+    if rows and not isinstance(rows[0], list):
+        rows = [rows] * vpp
+    if [_whole(row) for row in rows] != [pp] * vpp:
+        what = f"must list {pp} stages" + (f" for each of {vpp} chunks" if vpp > 1 else "")
+        raise settings.error(path, f"{what}, found {shown(offset)}")
+    if (total := sum(map(sum, rows))) != rest:
+        what = f"adds up to {total}, the rest of {layers} layers is {rest}"
+        raise settings.error(path, what, "Make them agree.")
+    return [sum(share + row[stage] for row in rows) for stage in range(pp)]
+
+
+def _whole(row: Any) -> int:
+    """Returns the length of a list of whole numbers; 0 for anything else."""
+    good = isinstance(row, list) and all(type(item) is int for item in row)
+    return len(row) if good else 0
+
+
+def _recompute(settings: Settings, plan: dict[str, Any]) -> tuple[Recompute, ...]:
+    path = f"{R}.recompute"
+    said = settings.value(path)
+    if said in (None, False):
+        return (Recompute(),)
+    if said is True:
+        return (Recompute("uniform", 1),)
+    pp, vpp = plan["pp"], plan["vpp"]
+    rows = said if isinstance(said, list) else [said]
+    if rows and isinstance(rows[0], list):
+        if any(row != rows[0] for row in rows) or len(rows) != vpp:
+            raise settings.error(path, "must be the same for each chunk", "List them alike.")
+        counts = rows[0]
+    else:
+        # A flat list is spread over the chunks.
+        counts = rows
+        if any(type(count) is int and count % vpp for count in counts):
+            raise settings.error(path, f"must spread evenly over {vpp} chunks", "Give multiples.")
+        counts = [count // vpp if type(count) is int else count for count in counts]
+    if _whole(counts) != pp or any(count < 0 for count in counts):
+        raise settings.error(path, f"must list {pp} stages, found {shown(said)}")
+    return tuple(Recompute("block", count) if count else Recompute() for count in counts)
+
+
+def _notes(settings: Settings, copies: int) -> tuple[str, ...]:
+    notes = []
+    if settings.value(f"{R}.select_recompute") not in (None, False):
+        notes.append("select_recompute is not read: what it recomputes counts as kept")
+    if copies > 1:
+        notes.append(f"micro_batch_interleave_num {copies} counts as so many more micro-batches")
+    unread = settings.unread([P])
+    known = {f"{P}.{name}" for name in ("vocab_emb_dp", "gradient_aggregation_group", "mem_coeff")}
+    if rest := [key for key in unread if key not in known]:
+        notes.append(f"not read: {', '.join(rest)}")
+    return tuple(notes)
+
+
+def _model(settings: Settings, layers: int) -> Model | None:
+    """Returns the model of a configuration that spells a LLaMA out; None for one without."""
+    if settings.value(f"{M}.type") != "LlamaConfig":
+        return None
+    hidden, heads = settings.count(f"{M}.hidden_size"), settings.count(f"{M}.num_heads")
+    fields: dict[str, Any] = {
+        "name": settings.file,
+        "layers": layers,
+        "hidden": hidden,
+        "ffn_hidden": _width(settings, hidden),
+        "heads": heads,
+        "kv_heads": settings.count(f"{M}.n_kv_heads", heads),
+        "head_dim": hidden // heads,
+        "vocab": settings.count(f"{M}.vocab_size"),
+        "max_positions": settings.count(f"{M}.seq_length"),
+        "qkv_bias": settings.flag(f"{M}.qkv_has_bias"),
+        "tied_embeddings": settings.flag(f"{M}.tie_word_embeddings"),
+    }
+    if settings.count("moe_config.expert_num", 1) > 1:
+        fields["moe"] = {
+            "experts": settings.count("moe_config.expert_num"),
+            "topk": settings.count("moe_config.num_experts_chosen", 1),
+            "expert_ffn": fields["ffn_hidden"],
+        }
+    return wire.read(Model, fields, f"{settings.file}: model")
+
+
+def _width(settings: Settings, hidden: int) -> int:
+    """Returns the width of the MLP: given, or LLaMA's two thirds of four times the model's."""
+    if settings.has(f"{M}.intermediate_size"):
+        return settings.count(f"{M}.intermediate_size")
+    width = 4 * hidden
+    factor = settings.value(f"{M}.ffn_dim_multiplier")
+    if factor is not None:
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or factor <= 0:
+            path = f"{M}.ffn_dim_multiplier"
+            raise settings.error(path, f"must be a positive number, found {shown(factor)}")
+        # Its layer adds the hundredth.
+        width = int((factor + 0.01) * width)
+    step = settings.count(f"{M}.multiple_of", 256)
+    return -(-int(2 * width / 3) // step) * step

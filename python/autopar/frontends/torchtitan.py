@@ -1,0 +1,162 @@
+"""torchtitan's TOML, as a question and a plan.
+
+The degrees are those of `torchtitan/distributed/parallel_dims.py`; a shard degree of -1 takes the
+ranks that the others leave, which needs the devices from flags.
+"""
+
+from typing import Any
+
+from autopar.errors import SpecError
+from autopar.frontends import launch
+from autopar.frontends.launch import Launch, Settings
+from autopar.report import Recompute
+
+# Models that it defines itself: by their names in the catalog, its name and flavor.
+FLAVORS = {
+    "llama3-8b": ("llama3", "8B"),
+    "llama3.1-8b": ("llama3", "8B"),
+    "llama3-70b": ("llama3", "70B"),
+    "llama3.1-70b": ("llama3", "70B"),
+    "llama3.3-70b": ("llama3", "70B"),
+    "llama3.1-405b": ("llama3", "405B"),
+    "deepseek-v2-lite": ("deepseek_v3", "16B"),
+    "deepseek-v2": ("deepseek_v3", "236B"),
+    "deepseek-v3": ("deepseek_v3", "671B"),
+    "qwen3-0.6b": ("qwen3", "0.6B"),
+    "qwen3-1.7b": ("qwen3", "1.7B"),
+    "qwen3-4b": ("qwen3", "4B"),
+    "qwen3-8b": ("qwen3", "8B"),
+    "qwen3-14b": ("qwen3", "14B"),
+    "qwen3-32b": ("qwen3", "32B"),
+    "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
+    "qwen3-235b-a22b": ("qwen3", "235B-A22B"),
+}
+SCHEDULES = {
+    "1F1B": "1f1b",
+    "Interleaved1F1B": "interleaved",
+    "GPipe": "gpipe",
+    "ZBVZeroBubble": "zb-v",
+}
+P = "parallelism"
+REPLICAS = f"{P}.data_parallel_replicate_degree"
+
+
+def read(file: str) -> Launch:
+    """Returns the job that a torchtitan configuration describes.
+
+    Raises:
+        SpecError: The file is wrong or contradicts itself.
+    """
+    settings = launch.toml_settings(file)
+    question: dict[str, Any] = {
+        "sequence_length": settings.count("training.seq_len", 2048),
+        "precision": _precision(settings),
+    }
+    plan, notes = _degrees(settings), []
+    pp = plan["pp"]
+    local = settings.count("training.local_batch_size", 8)
+    batch = settings.value("training.global_batch_size")
+    if pp > 1:
+        plan |= _pipeline(settings, pp)
+        plan["mbs"] = settings.count(f"{P}.pipeline_parallel_microbatch_size", 1)
+    else:
+        plan["mbs"] = local
+    if batch not in (None, -1):
+        question["global_batch_size"] = settings.count("training.global_batch_size")
+    elif "dp" in plan:
+        question["global_batch_size"] = local * plan["dp"]
+    if settings.flag("training.enable_cpu_offload"):
+        path = "training.enable_cpu_offload"
+        raise settings.error(path, "parameters on the host have no estimate", "Set it to false.")
+    mode = settings.word("activation_checkpoint.mode", MODES, "selective")
+    if mode in ("selective", "memory_budget"):
+        notes.append(f'activation checkpoint mode "{mode}" is not read: nothing is recomputed')
+    unread = [key for key in settings.unread([P]) if key not in WITHOUT_EFFECT]
+    if unread:
+        notes.append(f"not read: {', '.join(unread)}")
+    return Launch(
+        file=settings.file,
+        framework="torchtitan",
+        model=_model(settings),
+        question=question,
+        plan=plan,
+        copies=1 if "dp" in plan else settings.count(REPLICAS, 1),
+        recompute=(Recompute("uniform", 1) if mode == "full" else Recompute(),),
+        notes=tuple(notes),
+    )
+
+
+MODES = ("none", "full", "selective", "memory_budget")
+WITHOUT_EFFECT = frozenset(
+    f"{P}.{name}"
+    for name in (
+        "disable_loss_parallel",
+        "context_parallel_load_balancer",
+        "pipeline_parallel_schedule_csv",
+    )
+)
+
+
+def _model(settings: Settings) -> str | None:
+    said = (settings.value("model.name"), settings.value("model.flavor"))
+    return next((name for name, flavor in FLAVORS.items() if flavor == said), None)
+
+
+def _precision(settings: Settings) -> str:
+    kinds = ("bfloat16", "float32")
+    mixed = settings.word("training.mixed_precision_param", kinds, "bfloat16")
+    whole = settings.word("training.dtype", kinds, "float32")
+    converters = settings.value("model.converters") or []
+    if any("float8" in str(name) for name in converters):
+        return "fp8"
+    return "bf16" if "bfloat16" in (mixed, whole) else "fp32"
+
+
+def _degrees(settings: Settings) -> dict[str, Any]:
+    tp = settings.count(f"{P}.tensor_parallel_degree", 1)
+    cp = settings.count(f"{P}.context_parallel_degree", 1)
+    ep = settings.count(f"{P}.expert_parallel_degree", 1)
+    replicas = settings.count(REPLICAS, 1)
+    kept = settings.word(
+        f"{P}.fsdp_reshard_after_forward", ("default", "always", "never"), "default"
+    )
+    settings.word(f"{P}.context_parallel_rotate_method", ("allgather", "alltoall"), "allgather")
+    plan: dict[str, Any] = {
+        "tp": tp,
+        "sp": tp > 1,
+        "cp": cp,
+        "pp": settings.count(f"{P}.pipeline_parallel_degree", 1),
+        "ep": ep,
+        "etp": settings.count(f"{P}.expert_tensor_parallel_degree", 1) if ep > 1 else tp,
+        "zero": 2 if kept == "never" else 3,
+    }
+    path = f"{P}.data_parallel_shard_degree"
+    if settings.value(path) in (None, -1):
+        return plan
+    shards = settings.count(path)
+    plan["dp"] = replicas * shards
+    if shards * cp == 1:
+        plan["zero"] = 0
+    else:
+        plan["shard_group"] = shards * cp
+    return plan
+
+
+def _pipeline(settings: Settings, pp: int) -> dict[str, Any]:
+    path = f"{P}.pipeline_parallel_schedule"
+    schedule = SCHEDULES[settings.word(path, tuple(SCHEDULES), "1F1B")]
+    chunks = settings.value(f"{P}.module_fqns_per_model_part")
+    if chunks is None:
+        what = "missing key: the split of the layers depends on torchtitan's own weights"
+        raise SpecError(f"{settings.file}: {P}.module_fqns_per_model_part", what, "Add it.")
+    if not isinstance(chunks, list) or not all(isinstance(chunk, list) for chunk in chunks):
+        raise settings.error(f"{P}.module_fqns_per_model_part", "must be a list of lists")
+    counts = [sum(str(name).startswith("layers.") for name in chunk) for chunk in chunks]
+    if len(counts) % pp or not counts:
+        what = f"{len(counts)} parts on {pp} stages"
+        raise settings.error(f"{P}.module_fqns_per_model_part", what, "Give whole rounds.")
+    rounds = [counts[i : i + pp] for i in range(0, len(counts), pp)]
+    if schedule == "zb-v":
+        rounds[1:] = [layers[::-1] for layers in rounds[1:]]
+    held = [sum(stage) for stage in zip(*rounds, strict=True)]
+    return {"schedule": schedule, "vpp": len(rounds), "layers": held}

@@ -1,0 +1,379 @@
+"""What someone runs today, read from launchers' files: as questions, as plans, as errors."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autopar import Plan, Problem, Recompute, SpecError, planner
+from autopar.export import launchers
+from autopar.frontends import launches, shell
+from autopar.frontends.launch import line_of
+from conftest import Command
+from drawn_plans import drawn
+
+# How the pretraining scripts of Megatron-LM's examples are written: arrays, line ends, variables.
+SCRIPT = r"""#!/bin/bash
+# Runs a model of 7 billion parameters.
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NUM_NODES=${NNODES:-4}
+WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
+TP=2
+DISTRIBUTED_ARGS=(
+    --nproc_per_node $GPUS_PER_NODE
+    --nnodes $NUM_NODES
+    --master_addr $MASTER_ADDR
+)
+GPT_MODEL_ARGS=(
+    --num-layers 32   # as published
+    --hidden-size 4096
+    --ffn-hidden-size=11008
+    --num-attention-heads 32
+    --seq-length 4096
+    --max-position-embeddings 4096
+    --vocab-size 32000
+    --swiglu --normalization "RMSNorm" --disable-bias-linear
+    --position-embedding-type rope
+    --untie-embeddings-and-output-weights
+    --attention-dropout 0 --hidden-dropout 0
+)
+TRAINING_ARGS="
+    --micro-batch-size 1
+    --global-batch-size $((WORLD_SIZE * 8))
+    --bf16
+    --lr 6.0e-5
+    --train-iters 500000
+"
+PARALLEL="--tensor-model-parallel-size ${TP} --sequence-parallel"
+PARALLEL+=" --pipeline-model-parallel-size 4 --use-distributed-optimizer"
+torchrun ${DISTRIBUTED_ARGS[@]} pretrain_gpt.py \
+    ${GPT_MODEL_ARGS[@]} \
+    ${TRAINING_ARGS} $PARALLEL \
+    --recompute-granularity full --recompute-method block --recompute-num-layers 2 \
+    --data-path $DATA_PATH "$@" 2>&1 | tee log.txt
+"""
+TITAN = """
+[model]
+name = "llama3"
+flavor = "70B"
+[training]
+local_batch_size = 8
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = 32
+tensor_parallel_degree = 8
+[activation_checkpoint]
+mode = "full"
+"""
+# The degrees of the configuration of 64 devices that MindFormers ships for Llama2-70B.
+MINDFORMERS = """
+use_parallel: True
+runner_config:
+  batch_size: 1
+parallel:
+  parallel_mode: 1
+  enable_parallel_optimizer: True
+parallel_config:
+  data_parallel: 2
+  model_parallel: 4
+  pipeline_stage: 8
+  use_seq_parallel: True
+  micro_batch_num: 256
+  vocab_emb_dp: False
+recompute_config:
+  recompute: [2, 2, 1, 0, 0, 0, 0, 0]
+model:
+  model_config:
+    type: LlamaConfig
+    seq_length: 4096
+    hidden_size: 8192
+    num_layers: 80
+    num_heads: 64
+    n_kv_heads: 8
+    vocab_size: 32000
+    multiple_of: 256
+    ffn_dim_multiplier: 1.3
+    compute_dtype: "bfloat16"
+    offset: [-1, 0, 0, 0, 0, 0, 0, 1]
+    use_flash_attention: True
+"""
+DEEPSPEED = """
+{
+  "train_batch_size": 256,
+  "train_micro_batch_size_per_gpu": 2,
+  "gradient_accumulation_steps": 4,
+  "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+  "bf16": {"enabled": true}
+}
+"""
+
+
+def launched(
+    launcher: str, text: str, suffix: str, folder: Path, question: Any, **degrees: Any
+) -> tuple[Problem, Plan]:
+    path = folder / f"run.{suffix}"
+    path.write_text(text)
+    return planner.launched(launches.read(launcher, str(path)), question, degrees)
+
+
+def test_a_script_of_megatron_is_read_without_being_run(tmp_path: Path) -> None:
+    problem, plan = launched("megatron", SCRIPT, "sh", tmp_path, {"cluster": "a100"})
+    model = problem.model
+    # The dimensions of Llama2-7B, of 6,738,415,616 parameters.
+    assert planner.model_facts(model).parameters == 6_738_415_616
+    assert problem.cluster.devices == 32
+    assert problem.workload.global_batch_size == 32 * 8
+    assert problem.workload.precision == "bf16"
+    assert not problem.workload.dropout
+    # 32 devices / (2 x 4) = 4 replicas.
+    assert (plan.dp, plan.tp, plan.pp, plan.sp, plan.zero) == (4, 2, 4, True, 1)
+    assert [stage.layers for stage in plan.stages] == [8] * 4
+    assert {stage.recompute for stage in plan.stages} == {Recompute("block", 2)}
+    assert not problem.framework.overlap.gradient_reduce
+
+
+def test_a_configuration_of_torchtitan_is_read(tmp_path: Path) -> None:
+    problem, plan = launched("torchtitan", TITAN, "toml", tmp_path, {"cluster": "h100"})
+    assert problem.model.name.startswith("llama3")
+    assert problem.cluster.devices == 256
+    assert problem.workload.global_batch_size == 8 * 32
+    assert problem.workload.sequence_length == 8192
+    assert (plan.dp, plan.tp, plan.sp, plan.zero, plan.shard_group) == (32, 8, True, 3, 32)
+    assert plan.stages[0].recompute == Recompute("uniform", 1)
+
+
+def test_a_run_of_mindformers_is_read(tmp_path: Path) -> None:
+    question = {"cluster": "ascend_910b"}
+    problem, plan = launched("mindformers", MINDFORMERS, "yaml", tmp_path, question)
+    # 1.31 x 4 x 8192 x 2/3 = 28,617, rounded up to a multiple of 256: Llama2-70B's own width.
+    assert problem.model.ffn_hidden == 28_672
+    assert planner.model_facts(problem.model).parameters == 68_976_648_192
+    assert problem.cluster.devices == 64
+    assert problem.workload.global_batch_size == 2 * 256
+    assert (plan.dp, plan.tp, plan.pp, plan.zero) == (2, 4, 8, 1)
+    assert [stage.layers for stage in plan.stages] == [9, 10, 10, 10, 10, 10, 10, 11]
+    layers = [stage.recompute.layers for stage in plan.stages]
+    assert layers == [2, 2, 1, None, None, None, None, None]
+
+
+def test_deepspeed_s_file_and_flags_make_a_plan(tmp_path: Path) -> None:
+    question = {"model": "llama2-7b", "cluster": "a100", "sequence_length": 4096}
+    problem, plan = launched("deepspeed", DEEPSPEED, "json", tmp_path, question)
+    # 256 / (2 x 4) = 32 replicas.
+    assert (plan.dp, plan.mbs, plan.zero, plan.shard_group) == (32, 2, 3, 32)
+    assert plan.optimizer_offload
+    assert problem.cluster.devices == 32
+
+
+@pytest.mark.parametrize("name", launches.READERS)
+@pytest.mark.parametrize("feature", [None, "vpp", "uneven", "ep", "cp", "recompute"])
+def test_what_was_exported_is_read_back_as_the_same_plan(
+    name: str, feature: str | None, tmp_path: Path
+) -> None:
+    if (name, feature) in NEVER:
+        return
+    for said in drawn(name, 8, feature=feature):
+        file = launchers.export(name, said)[0]
+        (tmp_path / file.name).write_text(file.text)
+        work = said.problem.workload
+        job = launches.read(name, str(tmp_path / file.name))
+        question: dict[str, Any] = {"cluster": said.problem.cluster}
+        wanted = {
+            "model": said.problem.model,
+            "global_batch_size": work.global_batch_size,
+            "sequence_length": work.sequence_length,
+        }
+        question |= {k: v for k, v in wanted.items() if k not in job.question}
+        problem, plan = planner.launched(job, question, {})
+        assert problem.workload.global_batch_size == work.global_batch_size
+        assert problem.workload.precision == work.precision
+        assert problem.cluster.devices == said.problem.cluster.devices
+        assert settled(plan, said.problem) == settled(said.plan, said.problem)
+
+
+# torchtitan and DeepSpeed cannot say these.
+NEVER = {
+    ("deepspeed", "vpp"), ("deepspeed", "uneven"), ("deepspeed", "ep"), ("torchtitan", "recompute")
+}  # fmt: skip
+
+
+def settled(plan: Plan, problem: Problem) -> Any:
+    """Returns what a plan does, a full recompute by block and by group being one and the same."""
+    stages = []
+    for index, stage in enumerate(plan.stages):
+        layers = -(-stage.layers // plan.vpp)
+        kind, count = stage.recompute.granularity, stage.recompute.layers or 0
+        done = count if kind == "block" else (kind, count)
+        if (kind == "block" and count >= layers) or (kind, count) == ("uniform", 1):
+            done = layers
+        stages.append((index, stage.layers, 0 if kind == "none" else done))
+    etp = plan.etp if problem.model.moe is not None and (plan.ep > 1 or plan.etp > 1) else 1
+    names = ("dp", "tp", "sp", "cp", "ep", "pp", "vpp", "mbs", "schedule", "optimizer_offload")
+    degrees = [getattr(plan, name) for name in names]
+    return degrees, etp, plan.zero, plan.shard_group, stages
+
+
+def test_megatron_s_model_is_read_back_too(tmp_path: Path) -> None:
+    for said in drawn("megatron", 20):
+        file = launchers.export("megatron", said)[0]
+        (tmp_path / file.name).write_text(file.text)
+        problem, _ = planner.launched(
+            launches.read(None, str(tmp_path / file.name)), {"cluster": said.problem.cluster}, {}
+        )
+        facts = planner.model_facts(said.problem.model)
+        assert planner.model_facts(problem.model) == facts
+
+
+# --- The shell
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("run a  'b c' \"d e\" f\\ g", ["run", "a", "b c", "d e", "f g"]),
+        ("A=1; run $A ${A}2 '$A'", ["run", "1", "12", "$A"]),
+        ("A='x y'; run $A \"$A\"", ["run", "x", "y", "x y"]),
+        ("A=(x 'y z'); run ${A[@]} \"${A[@]}\"", ["run", "x", "y", "z", "x", "y z"]),
+        ("A=(x)\nA+=(y)\nrun ${A[*]}", ["run", "x", "y"]),
+        ("run ${NONE:-7} # no", ["run", "7"]),
+        ("N=8\nM=4\nrun $((N*M)) $(( $N / 2 ))", ["run", "32", "4"]),
+        ("run a \\\n  b > out 2>&1", ["run", "a", "b", "2"]),
+        ("export A=3 B=4\nrun $A $B", ["run", "3", "4"]),
+        ('cat <<EOF\nrun "not this\nEOF\nrun it', ["run", "it"]),
+        ('run "$@" end', ["run", "end"]),
+    ],
+)
+def test_a_script_becomes_the_words_that_a_shell_would_pass(script: str, words: list[str]) -> None:
+    found = [word for words in shell.commands(script, "f") for word in words]
+    texts = [word.text for word in found if word.text != "cat"]
+    assert texts == words
+    assert not any(word.open for word in found)
+
+
+@pytest.mark.parametrize(
+    "script", ["run $NONE", "run $(nproc)", "run `nproc`", "run ${A#x}",
+               "if true; then A=1; fi\nrun $A", "for A in 1 2; do run $A; done"]
+)  # fmt: skip
+def test_what_only_a_running_shell_knows_stays_open(script: str) -> None:
+    found = [word for words in shell.commands(script, "f") for word in words]
+    assert any(word.open for word in found)
+
+
+# --- What is wrong
+
+
+def change(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "text", "says"),
+    [
+        ("megatron", "sh", change(SCRIPT, "TP=2", "TP=$1"), '"$1" cannot be resolved'),
+        ("megatron", "sh", change(SCRIPT, "${TRAINING_ARGS}", "$EXTRA"), '"$EXTRA" cannot be'),
+        ("megatron", "sh", change(SCRIPT, "--num-layers 32", "--num-layers $(n)"), '"$(n)" cannot'),
+        ("megatron", "sh", change(SCRIPT, "--bf16", "--bf16 --fp16"), "--fp16: given beside"),
+        ("megatron", "sh", change(SCRIPT, "layers 32 ", "layers 31 "), "31 layers do not divide"),
+        ("megatron", "sh", change(SCRIPT, "layers 32 ", "layers x "), "--num-layers: must be a"),
+        ("megatron", "sh", change(SCRIPT, "full --rec", "selective --rec"), "--recompute-method:"),
+        ("megatron", "sh", change(SCRIPT, "parallel-size 4", "parallel-size 4 "
+         "--pipeline-model-parallel-layout Et*9|t*9|t*9|t*9L"), "holds 36 layers"),
+        ("megatron", "sh", change(SCRIPT, "parallel-size 4", "parallel-size 4 "
+         "--pipeline-model-parallel-layout nonsense"), "no layout"),
+        ("megatron", "sh", change(SCRIPT, '"RMSNorm"', '"RMSNorm'), "a quote is not closed"),
+        ("megatron", "sh", "echo nothing", "starts 0 Python programs"),
+        ("megatron", "sh", SCRIPT + SCRIPT, "starts 2 Python programs"),
+        ("megatron", "sh", change(SCRIPT, "block", "blocks"), "--recompute-method: must be one of"),
+        ("megatron", "sh", change(SCRIPT, "--micro-batch-size 1", ""), "--micro-batch-size: miss"),
+        ("megatron", "yaml", "MODEL_ARGS: [1]", "must be a table"),
+        ("megatron", "yaml", "a: 1\na: 2\n", "run.yaml:2: not YAML: key a is given twice"),
+        ("megatron", "yaml", "a: {b: 1}\n", "run.yaml:1: a: must be a value"),
+        ("megatron", "yaml", "a: !!python/object/apply:os.system [x]\n", "not YAML"),
+        ("megatron", "yaml", "a: " + "[" * 40 + "]" * 40, "nested over 32 levels"),
+        ("mindformers", "yaml", change(MINDFORMERS, "[-1,", "[1,"), "adds up to 2"),
+        ("mindformers", "yaml", change(MINDFORMERS, "[-1,", "["), "run.yaml:29: model.model"),
+        ("mindformers", "yaml", change(MINDFORMERS, "model_parallel: 4", "model_parallel: 0"),
+         "run.yaml:10: parallel_config.model_parallel: must be a whole number from 1, found 0"),
+        ("mindformers", "yaml", change(MINDFORMERS, "[2, 2,", "[2,"), "must list 8 stages"),
+        ("mindformers", "yaml", change(MINDFORMERS, "parallel_config:", "other:"), "must list 1"),
+        ("mindformers", "yaml", "parallel_config: 3", "must be a table, found 3"),
+        ("deepspeed", "json", change(DEEPSPEED, "256", "250"), "run.json:3: train_batch_"),
+        ("deepspeed", "json", change(DEEPSPEED, "256", '"auto"'), 'found "auto". Give a number.'),
+        ("deepspeed", "json", change(DEEPSPEED, '"stage": 3', '"stage": 4'), "to 3, found 4"),
+        ("deepspeed", "json", change(DEEPSPEED, '"cpu"', '"nvme"'), "NVMe has no estimate"),
+        ("deepspeed", "json", change(DEEPSPEED, "}\n}", '}, "fp16": {"enabled": true}\n}'),
+         "fp16.enabled: true beside bf16"),
+        ("deepspeed", "json", '{"train_batch_size": 8}', "size_per_gpu: missing"),
+        ("deepspeed", "json", "[]", "must be a table"),
+        ("torchtitan", "toml", change(TITAN, "= 8\nseq", "= 8.5\nseq"), "run.toml:6: training."),
+        ("torchtitan", "toml", TITAN + "[parallelism]\n", "not TOML"),
+        ("torchtitan", "toml", change(TITAN, '"full"', '"some"'), "checkpoint.mode: must"),
+        ("torchtitan", "toml", change(TITAN, "tensor_", "pipeline_"), "module_fqns_per_model"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_one_line(
+    name: str, suffix: str, text: str, says: str, command: Command
+) -> None:
+    Path(f"run.{suffix}").write_text(text)
+    run = command("estimate", "--from", name, f"run.{suffix}", "--cluster", "a100",
+                  *(["--model", "llama2-7b"] if name == "deepspeed" else []))  # fmt: skip
+    assert (run.code, run.out) == (2, "")
+    assert run.err.count("\n") == 1
+    assert says in run.err
+
+
+def test_what_a_file_says_is_not_overruled_by_a_flag(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"--sequence-length: given beside .*, which says 4096"):
+        launched("megatron", SCRIPT, "sh", tmp_path, {"cluster": "a100", "sequence_length": 8192})
+    with pytest.raises(SpecError, match=r"--tp: given beside .*, which says 2"):
+        launched("megatron", SCRIPT, "sh", tmp_path, {"cluster": "a100"}, tp=4)
+    with pytest.raises(SpecError, match=r"--model: missing: .* does not say it"):
+        launched("deepspeed", DEEPSPEED, "json", tmp_path, {"cluster": "a100"})
+
+
+def test_the_line_of_a_key_is_that_under_its_table() -> None:
+    text = '{\n "a": {"size": 1},\n "b": {\n  "size": 2}\n}'
+    assert line_of(text, "b.size") == 4
+
+
+# --- Commands
+
+
+def test_an_estimate_from_a_file_is_that_of_its_plan(command: Command) -> None:
+    Path("run.sh").write_text(SCRIPT)
+    run = command(
+        "estimate", "--from", "megatron", "run.sh", "--cluster", "a100", "--format", "json"
+    )
+    assert run.code in (0, 1)
+    problem, plan = planner.launched(launches.read(None, "run.sh"), {"cluster": "a100"}, {})
+    assert json.loads(run.out)["step_ps"] == planner.estimate(problem, plan).step_ps
+
+
+def test_a_search_like_a_file_says_how_much_faster_the_best_is(command: Command) -> None:
+    Path("run.sh").write_text(SCRIPT)
+    run = command("search", "--like", "run.sh", "--cluster", "a100")
+    assert run.code == 0
+    problem, plan = planner.launched(launches.read(None, "run.sh"), {"cluster": "a100"}, {})
+    mine = planner.estimate(problem, plan)
+    best = planner.solve(problem).ranked[0]
+    gain = mine.step_ps / best.estimate.step_ps
+    assert gain > 1
+    assert f"The best is {gain:.2f} times as fast." in run.out
+    rows = {row.split()[0]: row.split()[1:] for row in run.out.splitlines() if row.strip()}
+    assert rows["dp"] == ["4", str(best.plan.dp)]
+    assert rows["recompute"][0] == "block"
+    # What is the same on both sides has no row.
+    assert ("mbs" in rows) == (best.plan.mbs != 1)
+
+
+def test_a_file_of_no_launcher_is_refused(command: Command) -> None:
+    Path("run.txt").write_text("x")
+    run = command("search", "--like", "run.txt", "--cluster", "a100")
+    assert (run.code, run.out) == (2, "")
+    assert "run.txt: of no launcher that is known" in run.err
+    alone = command("estimate", "--from", "megatron", "--cluster", "a100")
+    assert alone.code == 2
+    assert "--from: needs a launcher and its FILE" in alone.err
