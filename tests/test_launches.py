@@ -190,6 +190,9 @@ def test_what_was_exported_is_read_back_as_the_same_plan(
         assert problem.workload.global_batch_size == work.global_batch_size
         assert problem.workload.precision == work.precision
         assert problem.cluster.devices == said.problem.cluster.devices
+        if plan.cp > 1 and name in ("megatron", "torchtitan"):
+            exchange = said.problem.framework.context_exchange
+            assert problem.framework.context_exchange == exchange
         assert settled(plan, said.problem) == settled(said.plan, said.problem)
 
 

@@ -30,7 +30,7 @@ class Launch:
         plan: Arguments of `planner.plan` that the file says.
         copies: Copies of the sharded optimizer state.
         recompute: What each stage recomputes, or one setting for all; None where it does not say.
-        changes: Tables of the framework, with the fields that the file sets otherwise.
+        changes: Fields of the framework, and of its tables, that the file sets.
         notes: What the file says and no plan can.
     """
 
@@ -41,16 +41,16 @@ class Launch:
     plan: dict[str, Any] = field(default_factory=dict)
     copies: int = 1
     recompute: tuple[Recompute, ...] | None = None
-    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changes: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def tuned(self, framework: Framework) -> Framework:
         """Returns the framework as the file sets it."""
-        tables = {
-            name: replace(getattr(framework, name), **fields)
-            for name, fields in self.changes.items()
+        fields = {
+            name: replace(getattr(framework, name), **value) if isinstance(value, dict) else value
+            for name, value in self.changes.items()
         }
-        return replace(framework, **tables)
+        return replace(framework, **fields)
 
     def staged(self, plan: Plan) -> Plan:
         """Returns a plan whose shards and whose stages' recompute are what the file says.

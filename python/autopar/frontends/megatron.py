@@ -366,9 +366,16 @@ def _recompute(given: Arguments) -> Recompute:
     return Recompute()
 
 
-def _changes(given: Arguments) -> dict[str, dict[str, Any]]:
+def _changes(given: Arguments) -> dict[str, Any]:
+    """Returns what the arguments set of the framework."""
+    context = {"p2p": "ring", "all_gather": "gather", "a2a": "heads"}
+    dispatch = {"alltoall": "copies", "allgather": "gather", "flex": "copies"}
+    tokens = given.word("moe-token-dispatcher-type", tuple(dispatch), "allgather")
+    once = tokens == "flex" and "moe-enable-deepep" in given
     sent = 2 if "grad-reduce-in-bf16" in given else 4
     return {
+        "context_exchange": context[given.word("cp-comm-type", tuple(context), "p2p")],
+        "expert_dispatch": "once_a_node" if once else dispatch[tokens],
         "overlap": {
             "gradient_reduce": "overlap-grad-reduce" in given,
             "parameter_gather": "overlap-param-gather" in given,

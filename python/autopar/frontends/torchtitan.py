@@ -38,6 +38,10 @@ SCHEDULES = {
     "ZBVZeroBubble": "zb-v",
 }
 P = "parallelism"
+RESHARD = f"{P}.fsdp_reshard_after_forward"
+ROTATE = f"{P}.context_parallel_rotate_method"
+# When parameters are gathered; kept after the forward pass, they are gathered for both at once.
+GATHERS = {"default": "step_in_pipeline", "always": "micro_batch", "never": "micro_batch"}
 REPLICAS = f"{P}.data_parallel_replicate_degree"
 
 
@@ -82,6 +86,12 @@ def read(file: str) -> Launch:
         plan=plan,
         copies=1 if "dp" in plan else settings.count(REPLICAS, 1),
         recompute=(Recompute("uniform", 1) if mode == "full" else Recompute(),),
+        changes={
+            "gathers": GATHERS[settings.word(RESHARD, tuple(GATHERS), "default")],
+            "context_exchange": "ring"
+            if settings.word(ROTATE, ("allgather", "alltoall"), "allgather") == "alltoall"
+            else "gather",
+        },
         notes=tuple(notes),
     )
 
@@ -117,10 +127,7 @@ def _degrees(settings: Settings) -> dict[str, Any]:
     cp = settings.count(f"{P}.context_parallel_degree", 1)
     ep = settings.count(f"{P}.expert_parallel_degree", 1)
     replicas = settings.count(REPLICAS, 1)
-    kept = settings.word(
-        f"{P}.fsdp_reshard_after_forward", ("default", "always", "never"), "default"
-    )
-    settings.word(f"{P}.context_parallel_rotate_method", ("allgather", "alltoall"), "allgather")
+    kept = settings.word(RESHARD, tuple(GATHERS), "default")
     plan: dict[str, Any] = {
         "tp": tp,
         "sp": tp > 1,
