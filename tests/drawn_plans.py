@@ -1,6 +1,5 @@
 """Random legal plans, drawn from a fixed seed, of which each shows some feature of a launcher."""
 
-from collections.abc import Iterator
 from functools import cache
 from random import Random
 
@@ -10,6 +9,8 @@ from autopar.export.job import Job
 from autopar.export.launchers import LAUNCHERS
 
 IMAGE = "registry.example/train:1"
+# Draws after which a feature counts as one that a launcher cannot say.
+HOPELESS = 1500
 FEATURES = ("vpp", "uneven", "ep", "cp", "recompute")
 
 # (model, cluster, framework) that suit a launcher, of several shapes.
@@ -96,27 +97,28 @@ def drawn(name: str, count: int, seed: int = 1, feature: str | None = None) -> l
     """
     random = Random(f"{name} {feature} {seed}")
     jobs: dict[tuple[str, int, Plan], Job] = {}
-    for job in _drawn(name, random, 400 * count + 2000, feature):
-        work = job.problem.workload.global_batch_size
-        jobs.setdefault((job.problem.model.name, work, job.plan), job)
-        if len(jobs) == count:
+    for tried in range(400 * count + HOPELESS):
+        if len(jobs) == count or (tried > HOPELESS and not jobs):
             break
+        if (job := _drawn(name, random, feature)) is not None:
+            work = job.problem.workload.global_batch_size
+            jobs.setdefault((job.problem.model.name, work, job.plan), job)
     return list(jobs.values())
 
 
-def _drawn(name: str, random: Random, tries: int, feature: str | None) -> Iterator[Job]:
-    for _ in range(tries):
-        subject = random.choice(SUBJECTS[name])
-        asked = problem(*subject, random.choice((8, 16, 32, 64, 128)), random.choice((256, 768)))
-        plan = _plan(random, asked, feature)
-        if plan is None:
-            continue
-        try:
-            job = Job(asked, plan, autopar.estimate(asked, plan), IMAGE)
-        except SpecError:
-            continue
-        if not LAUNCHERS[name].supports(job) and (feature is None or feature in features(job)):
-            yield job
+def _drawn(name: str, random: Random, feature: str | None) -> Job | None:
+    """Returns a plan, if the one that is drawn is legal and can be said."""
+    subject = random.choice(SUBJECTS[name])
+    asked = problem(*subject, random.choice((8, 16, 32, 64, 128)), random.choice((256, 768)))
+    plan = _plan(random, asked, feature)
+    if plan is None:
+        return None
+    try:
+        job = Job(asked, plan, autopar.estimate(asked, plan), IMAGE)
+    except SpecError:
+        return None
+    said = not LAUNCHERS[name].supports(job)
+    return job if said and (feature is None or feature in features(job)) else None
 
 
 def _plan(random: Random, problem: Problem, feature: str | None) -> Plan | None:
