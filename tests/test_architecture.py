@@ -40,7 +40,7 @@ PYTHON_ORDER = """
     render render.text render.terminal render.trace render.errors
     export export.job export.megatron export.mindformers export.mindspore export.deepspeed
     export.torchtitan export.accelerate export.flagscale export.kubernetes export.launchers
-    flags cli
+    flags writing cli
     __init__ __main__
 """.split()
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from autopar import catalog, files, flags, planner, wire
+from autopar import catalog, files, flags, planner, wire, writing
 from autopar.errors import AutoparError, SpecError, shown
-from autopar.report import Plan, Recompute, Report
+from autopar.report import Plan, Report
 from autopar.spec import Problem
 
 if TYPE_CHECKING:
-    from autopar.export.job import File, Job
+    from autopar.export.job import Job
 
 Format = Literal["table", "json", "apss"]
 By = Literal["source", "chip", "model"]
@@ -149,9 +149,9 @@ def search(
     text = _solve(problem, threads, time_limit)
     report = wire.loads(Report, text)
     if form == "json":
-        _emit_document(text, output, force)
+        writing.document(text, output, force)
     elif form == "apss":
-        _emit("\n".join(map(repr, _strategies(report))), output, force)
+        writing.text("\n".join(map(repr, _strategies(report))), output, force)
     else:
         _print_report(report, output, force)
     return _verdict(report)
@@ -184,7 +184,7 @@ def export(
     from autopar.export import launchers
 
     job = replace(_job(document, rank, asked), image=image)
-    _emit_files(launchers.export(launcher, job), output, force)
+    writing.folder(launchers.export(launcher, job), output, force)
     return DONE
 
 
@@ -239,9 +239,9 @@ def estimate(
     cost = planner.estimate_json(problem, plan)
     verdict = wire.loads(Estimate, cost)
     if form == "json":
-        _emit_document(cost, output, force)
+        writing.document(cost, output, force)
     else:
-        _emit(render.estimate_text(problem, plan, verdict), output, force)
+        writing.text(render.estimate_text(problem, plan, verdict), output, force)
     return NO_PLAN if verdict.violations else DONE
 
 
@@ -261,7 +261,7 @@ def rerun(report: str, threads: int, output: Path | None, force: bool) -> int:
             file=sys.stderr,
         )
     text = _solve(old.problem, threads, None)
-    _emit_document(text, output, force)
+    writing.document(text, output, force)
     return _verdict(wire.loads(Report, text))
 
 
@@ -304,8 +304,8 @@ def validate(runs: tuple[str, ...], document: Path | None, by: By, worst: int, f
     summary = validation.summarise(rows, by)
     if document is not None:
         text = json.dumps(validation.document(rows, summary), ensure_ascii=False, indent=1)
-        _save(f"{text}\n".encode(), document, force)
-    _emit(render.validation_text(summary, validation.worst(rows, worst), by), None, False)
+        writing.save(f"{text}\n".encode(), document, force)
+    writing.text(render.validation_text(summary, validation.worst(rows, worst), by), None, False)
     return DONE
 
 
@@ -333,7 +333,7 @@ def apss(mode: str, **arguments: Any) -> int:
     if mode == "analytic":
         _write_traces(report, Path("cache"))
     if strategies:
-        _emit("\n".join(map(repr, strategies)), None, False)
+        writing.text("\n".join(map(repr, strategies)), None, False)
     return _verdict(report)
 
 
@@ -351,7 +351,7 @@ def models(name: str | None, example: bool) -> int:
         return _print_entry(wire.write(entry.model), wire.write(entry), "model")
     entries = [catalog.model(name) for name in catalog.names("models")]
     rows = [(entry, planner.model_facts(entry.model)) for entry in entries]
-    _emit(render.plain(render.models_table(rows)), None, False)
+    writing.text(render.plain(render.models_table(rows)), None, False)
     return DONE
 
 
@@ -372,7 +372,7 @@ def chips(name: str | None, example: str | None) -> int:
         entry = catalog.chip(name)
         return _print_entry(wire.write(entry.chip), wire.write(entry), "chip")
     entries = [catalog.chip(name) for name in catalog.names("chips")]
-    _emit(render.plain(render.chips_table(entries)), None, False)
+    writing.text(render.plain(render.chips_table(entries)), None, False)
     return DONE
 
 
@@ -382,7 +382,7 @@ def schema(document: str) -> int:
     """Print the JSON Schema of a DOCUMENT."""
     from autopar import schema as schemas
 
-    _emit_document(schemas.text(schemas.DOCUMENTS[document]).rstrip(), None, False)
+    writing.document(schemas.text(schemas.DOCUMENTS[document]).rstrip(), None, False)
     return DONE
 
 
@@ -420,7 +420,7 @@ def _search_like(
     report = wire.loads(Report, _solve(problem, threads, time_limit))
     if report.ranked:
         notes = "\n".join(render.report_notes(report)[1:])
-        _emit(f"{render.comparison_text(plan, mine, report)}\n\n{notes}", output, force)
+        writing.text(f"{render.comparison_text(plan, mine, report)}\n\n{notes}", output, force)
     return _verdict(report)
 
 
@@ -432,7 +432,7 @@ def _launched(launcher: str | None, file: str, spelled: dict[str, Any]) -> tuple
     context = click.get_current_context()
     question = {key: context.params[key] for key in QUESTION if _is_given(key)}
     if (text := spelled.pop("recompute", None)) is not None:
-        kinds = [_recompute(setting) for setting in text.split(",")]
+        kinds = [flags.recompute(setting) for setting in text.split(",")]
         spelled["recompute"] = kinds[0] if len(kinds) == 1 else kinds
     found = planner.launched(job, question, spelled)
     for note in job.notes:
@@ -460,7 +460,7 @@ def _search_for(
         print("note: not proved, the search was stopped", file=sys.stderr)
     if job is None:
         return _verdict(reports[0])
-    _emit_files(launchers.export(name, job), output, force)
+    writing.folder(launchers.export(name, job), output, force)
     return DONE
 
 
@@ -502,20 +502,6 @@ def _is_given(name: str) -> bool:
     return source is click.core.ParameterSource.COMMANDLINE
 
 
-def _emit_files(written: "list[File]", folder: Path | None, force: bool) -> None:
-    """Writes files into a folder, all or none, or to standard output under their names."""
-    if folder is None:
-        several = len(written) > 1
-        for file in written:
-            _emit_document((f"==> {file.name} <==\n" if several else "") + file.text, None, False)
-        return
-    for file in written:
-        flags.check_output(folder / file.name, force)
-    folder.mkdir(exist_ok=True)
-    for file in written:
-        _save(file.text.encode(), folder / file.name, force)
-
-
 def _strategies(report: Report) -> list[dict[str, Any]]:
     from autopar.frontends import apss as frontend
 
@@ -529,14 +515,14 @@ def _print_report(report: Report, output: Path | None, force: bool) -> None:
     table = render.report_table(report)
     notes = "\n".join(render.report_notes(report))
     if not report.ranked:
-        _emit(notes, output, force)
+        writing.text(notes, output, force)
     elif output is None and sys.stdout is not None and sys.stdout.isatty():
         from autopar.render.terminal import draw
 
         draw(table)
-        _emit(notes, None, False)
+        writing.text(notes, None, False)
     else:
-        _emit(f"{render.plain(table)}\n\n{notes}", output, force)
+        writing.text(f"{render.plain(table)}\n\n{notes}", output, force)
 
 
 def _verdict(report: Report) -> int:
@@ -546,32 +532,6 @@ def _verdict(report: Report) -> int:
     from autopar.render.text import infeasible_text
 
     return _fail(infeasible_text(report), NO_PLAN)
-
-
-def _emit(text: str, output: Path | None, force: bool) -> None:
-    """Writes text and a line's end to standard output or a new file."""
-    if output is None:
-        print(text)
-    else:
-        _save(f"{text}\n".encode(), output, force)
-
-
-def _emit_document(text: str, output: Path | None, force: bool) -> None:
-    """Writes JSON and a line's end byte for byte, whatever encoding the terminal has."""
-    data = f"{text}\n".encode()
-    if output is not None:
-        _save(data, output, force)
-    elif sys.stdout is not None:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-
-
-def _save(data: bytes, output: Path, force: bool) -> None:
-    try:
-        with output.open("wb" if force else "xb") as file:
-            file.write(data)
-    except FileExistsError:
-        flags.check_output(output, force)
 
 
 def _write_traces(report: Report, folder: Path) -> None:
@@ -613,7 +573,7 @@ def _spelled_plan(problem: Problem, spelled: dict[str, Any]) -> Plan:
     elif len(groups) > 1:
         raise SpecError("--chips", "missing", "Name the chip of each stage, as a800,h800,h800.")
     if (settings := spelled.pop("recompute", None)) is not None:
-        kinds = [_recompute(setting) for setting in settings.split(",")]
+        kinds = [flags.recompute(setting) for setting in settings.split(",")]
         if len(kinds) not in (1, len(groups)):
             what = f"must have one setting for each of {len(groups)} kinds, found {len(kinds)}"
             raise SpecError("--recompute", what, "List them in the order of --cluster.")
@@ -621,21 +581,9 @@ def _spelled_plan(problem: Problem, spelled: dict[str, Any]) -> Plan:
     return planner.plan(problem, **spelled)
 
 
-def _recompute(text: str) -> Recompute:
-    """Returns a setting as `none`, `selective`, `block/3` or `full/block/3` spell it."""
-    match text.strip().removeprefix("full/").split("/"):
-        case ["none" | "selective" as granularity]:
-            return Recompute(granularity)
-        case ["block" | "uniform" as granularity, layers] if layers.isdecimal() and int(layers):
-            return Recompute(granularity, int(layers))
-        case _:
-            hint = "Write none, selective, block/N or uniform/N."
-            raise SpecError("--recompute", f"no setting {shown(text)}", hint)
-
-
 def _print_example(kind: str) -> int:
     text = (catalog.ROOT / "examples" / f"{kind}.toml").read_text(encoding="utf-8")
-    _emit(text.rstrip(), None, False)
+    writing.text(text.rstrip(), None, False)
     return DONE
 
 
@@ -643,5 +591,5 @@ def _print_entry(spec: dict[str, Any], entry: dict[str, Any], kind: str) -> int:
     """Writes an entry of a catalog, a key a line."""
     provenance = {key: value for key, value in entry.items() if key != kind}
     for key, value in (spec | provenance).items():
-        _emit(f"{key}: {value}", None, False)
+        writing.text(f"{key}: {value}", None, False)
     return DONE

@@ -9,6 +9,7 @@ import click
 
 from autopar.errors import SpecError, shown
 from autopar.files import printable
+from autopar.report import Recompute
 from autopar.spec import Attention, Granularity, Options, Precision, Schedule
 
 # Known here so that the help of a command needs no exporter.
@@ -259,3 +260,15 @@ def check_output(output: Path | None, force: bool) -> None:
         raise SpecError(
             "--output", f'file "{printable(output)}" exists', "Give --force to overwrite it."
         )
+
+
+def recompute(text: str) -> Recompute:
+    """Returns a setting as `none`, `selective`, `block/3` or `full/block/3` spell it."""
+    match text.strip().removeprefix("full/").split("/"):
+        case ["none" | "selective" as granularity]:
+            return Recompute(granularity)
+        case ["block" | "uniform" as granularity, layers] if layers.isdecimal() and int(layers):
+            return Recompute(granularity, int(layers))
+        case _:
+            hint = "Write none, selective, block/N or uniform/N."
+            raise SpecError("--recompute", f"no setting {shown(text)}", hint)

@@ -1,0 +1,56 @@
+"""What a command writes: text, documents byte for byte, files of a folder; nothing over another."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autopar import flags
+
+if TYPE_CHECKING:
+    from autopar.export.job import File
+
+
+def text(content: str, output: Path | None, force: bool) -> None:
+    """Writes text and a line's end to standard output or a new file."""
+    if output is None:
+        print(content)
+    else:
+        save(f"{content}\n".encode(), output, force)
+
+
+def document(content: str, output: Path | None, force: bool) -> None:
+    """Writes JSON and a line's end byte for byte, whatever encoding the terminal has."""
+    data = f"{content}\n".encode()
+    if output is not None:
+        save(data, output, force)
+    elif sys.stdout is not None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+
+
+def folder(written: "Sequence[File]", path: Path | None, force: bool) -> None:
+    """Writes files into a folder, all or none, or to standard output under their names."""
+    if path is None:
+        several = len(written) > 1
+        for file in written:
+            document((f"==> {file.name} <==\n" if several else "") + file.text, None, False)
+        return
+    for file in written:
+        flags.check_output(path / file.name, force)
+    path.mkdir(exist_ok=True)
+    for file in written:
+        save(file.text.encode(), path / file.name, force)
+
+
+def save(data: bytes, output: Path, force: bool) -> None:
+    """Writes a new file, or over one.
+
+    Raises:
+        SpecError: The file exists and is not to be overwritten.
+    """
+    try:
+        with output.open("wb" if force else "xb") as file:
+            file.write(data)
+    except FileExistsError:
+        flags.check_output(output, force)
