@@ -68,6 +68,10 @@ def unsaid_arguments(job: Job) -> list[str]:
             ),
             (overlap.expert and plan.ep > 1, "overlap of the experts' exchange"),
             (
+                plan.ep > 1 and problem.framework.expert_dispatch not in DISPATCH,
+                f"expert dispatch {problem.framework.expert_dispatch}",
+            ),
+            (
                 bool(problem.model.moe) and plan.zero > 0 and expert_ranks % _instances(plan) != 0,
                 f"shard groups of {plan.shard_group} over {expert_ranks} replicas of the experts",
             ),
@@ -281,7 +285,7 @@ def _expert_arguments(problem: Problem) -> Arguments:
         "num-experts": moe.experts,
         "moe-router-topk": moe.topk,
         "moe-ffn-hidden-size": moe.expert_ffn,
-        **DISPATCH[problem.framework.expert_dispatch],
+        **DISPATCH.get(problem.framework.expert_dispatch, {}),
     }
     if moe.shared_ffn:
         arguments["moe-shared-expert-intermediate-size"] = moe.shared_ffn
