@@ -26,11 +26,12 @@ RUST_ORDER = """
     search::watch search::report search::space search::bound search::holds search::stages
     search::enumerate
     search::nearest search
+    graph::form graph::ir graph::problem graph
     wire lib
 """.split()
 
 PYTHON_ORDER = """
-    errors spec report wire schema files catalog runs shelf
+    errors spec report graph sharding wire schema files catalog runs shelf
     frontends frontends.apss
     planner setups validate
     render render.text render.terminal render.trace render.errors
@@ -40,7 +41,18 @@ PYTHON_ORDER = """
 
 # Crates and packages that some places own; nothing else names them.
 RUST_OWNERS: dict[str, set[str]] = {
-    "serde": {"units", "spec::*", "plan", "estimate::*", "estimate", "search::report", "wire"},
+    "serde": {
+        "units",
+        "spec::*",
+        "plan",
+        "estimate::*",
+        "estimate",
+        "search::report",
+        "wire",
+        "graph::form",
+        "graph::ir",
+        "graph::problem",
+    },
     "serde_json": {"wire"},
     "rayon": {"search::*", "wire"},
     "std::time": {"search::watch"},

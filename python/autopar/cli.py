@@ -21,6 +21,7 @@ from autopar.spec import Problem
 
 Format = Literal["table", "json", "apss"]
 By = Literal["source", "chip", "model"]
+DOCUMENTS = ("problem", "plan", "report", "estimate", "graph", "sharding-problem", "sharding")
 
 DONE, NO_PLAN, WRONG_INPUT, DEFECT, STOPPED = 0, 1, 2, 70, 130
 
@@ -305,7 +306,7 @@ def chips(name: str | None, example: str | None) -> int:
 
 
 @autopar.command()
-@click.argument("document", type=click.Choice(["problem", "plan", "report", "estimate"]))
+@click.argument("document", type=click.Choice(DOCUMENTS))
 def schema(document: str) -> int:
     """Print the JSON Schema of a DOCUMENT."""
     from autopar import schema as schemas

@@ -14,6 +14,7 @@ from typing import Any, TypedDict, Unpack
 
 from autopar import _core, catalog, wire
 from autopar.errors import SpecError
+from autopar.graph import Graph
 from autopar.report import (
     Estimate,
     ModelFacts,
@@ -354,6 +355,23 @@ def model_facts(model: Name | Model) -> ModelFacts:
     """
     spec = model if isinstance(model, Model) else catalog.model(fspath(model)).model
     return wire.loads(ModelFacts, _core.model_facts(wire.dumps(spec)))
+
+
+def check_graph(graph: Graph) -> list[str]:
+    """Returns the names of a graph's operators in an order in which they can run.
+
+    Raises:
+        SpecError: A tensor is missing, shapes do not match, or operators wait for each other.
+
+    Example:
+        >>> from autopar.graph import Elementwise, Operator, Tensor
+        >>> relu = Operator(name="relu", form=Elementwise(), inputs=("x",), outputs=("y",))
+        >>> tensors = (Tensor("x", (4, 8), role="input"), Tensor("y", (4, 8)))
+        >>> check_graph(Graph(name="net", tensors=tensors, operators=(relu,)))
+        ['relu']
+    """
+    names: list[str] = json.loads(_core.check_graph(wire.dumps(graph)))
+    return names
 
 
 def operator_seconds(

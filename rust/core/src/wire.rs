@@ -1,6 +1,7 @@
 //! The verbs as text: JSON documents in, JSON documents out.
 //!
-//! The documents are problem, plan, rate, estimate, report and timeline, and the parts of a problem on their own.
+//! The documents are problem, plan, rate, estimate, report and timeline, and the parts of a problem on their own; at the
+//! operator level graph, sharding-problem and sharding.
 //! Unknown and missing keys are refused with the place where they stand.
 
 use crate::error::Error;
@@ -9,6 +10,8 @@ use crate::estimate::compute::{Device, FusedAttention, Gemm};
 use crate::estimate::flops::{self, Rate};
 use crate::estimate::pipeline::Kind;
 use crate::estimate::{self, Estimate};
+use crate::graph::ir::Graph;
+use crate::graph::problem::{Sharding, ShardingProblem};
 use crate::plan::Plan;
 use crate::search::report::Report;
 use crate::search::watch::Watch;
@@ -108,10 +111,13 @@ pub fn canonical(kind: &str, document: &str) -> Result<String, Error> {
         "cluster" => again::<Cluster>(kind, document),
         "workload" => again::<Workload>(kind, document),
         "options" => again::<Options>(kind, document),
+        "graph" => again::<Graph>(kind, document),
+        "sharding-problem" => again::<ShardingProblem>(kind, document),
+        "sharding" => again::<Sharding>(kind, document),
         _ => Err(Error::new(
             "kind",
             format!("there is no document \"{kind}\""),
-            "Use problem, plan, rate, estimate, report, model, chip, framework, cluster, workload or options.",
+            "Use problem, plan, rate, estimate, report, model, chip, framework, cluster, workload, options, graph, sharding-problem or sharding.",
         )),
     }
 }
@@ -202,6 +208,17 @@ struct OperatorSeconds {
     gemm_s: Vec<f64>,
     attention_s: Vec<(f64, f64)>,
     collective_s: Vec<f64>,
+}
+
+/// Checks a graph: names, shapes, no cycle. The operators' names in an order in which they can run, as JSON.
+///
+/// # Errors
+/// A document that is not a valid graph.
+pub fn check_graph(graph: &str) -> Result<String, Error> {
+    let network = read::<Graph>("graph", graph)?.validate()?;
+    let names: Vec<_> =
+        network.order.iter().map(|&i| network.graph.operators[i].name.as_str()).collect();
+    write(&names)
 }
 
 /// What follows from a model's dimensions alone, as JSON.

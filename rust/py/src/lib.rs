@@ -26,7 +26,10 @@ type Outcome = thread::Result<Result<String, Error>>;
 #[pymodule]
 mod _core {
     #[pymodule_export]
-    use super::{canonical, estimate, measured_seconds, model_facts, operators, search, timeline};
+    use super::{
+        canonical, check_graph, estimate, measured_seconds, model_facts, operators, search,
+        timeline,
+    };
 
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
@@ -80,6 +83,12 @@ fn timeline(py: Python<'_>, problem: &str, plan: &str) -> PyResult<String> {
 #[pyfunction]
 fn canonical(py: Python<'_>, kind: &str, document: &str) -> PyResult<String> {
     brief(py, || wire::canonical(kind, document))
+}
+
+/// Names of a graph's operators in an order in which they can run; a graph that is wrong is refused.
+#[pyfunction]
+fn check_graph(py: Python<'_>, graph: &str) -> PyResult<String> {
+    brief(py, || wire::check_graph(graph))
 }
 
 /// What follows from a model: its parameters, its FLOPs.
