@@ -26,13 +26,15 @@ RUST_ORDER = """
     search::watch search::report search::space search::bound search::holds search::stages
     search::enumerate
     search::nearest search
-    graph::form graph::ir graph::problem graph
+    graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
+    graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp graph
     wire lib
 """.split()
 
 PYTHON_ORDER = """
     errors spec report graph sharding wire schema files catalog runs shelf
     frontends frontends.apss
+    ilp
     planner setups validate
     render render.text render.terminal render.trace render.errors
     flags cli

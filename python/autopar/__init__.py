@@ -18,6 +18,7 @@ from autopar.planner import (
     problem,
     rerun,
     search,
+    shard,
     solve,
     timeline,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "problem",
     "rerun",
     "search",
+    "shard",
     "solve",
     "timeline",
 ]

@@ -25,6 +25,14 @@ from autopar.report import (
     Stage,
     Timeline,
 )
+from autopar.sharding import (
+    FixedStrategy,
+    Method,
+    Others,
+    Sharding,
+    ShardingOptions,
+    ShardingProblem,
+)
 from autopar.spec import (
     Attention,
     Cluster,
@@ -355,6 +363,95 @@ def model_facts(model: Name | Model) -> ModelFacts:
     """
     spec = model if isinstance(model, Model) else catalog.model(fspath(model)).model
     return wire.loads(ModelFacts, _core.model_facts(wire.dumps(spec)))
+
+
+class Sharded(TypedDict, total=False):
+    """What `shard` may choose, as keywords; `ShardingOptions` explains them."""
+
+    method: Method
+    mesh: Sequence[int]
+    strategies: Sequence[FixedStrategy]
+    others: Others
+    use_all_devices: bool
+    refine: bool
+    all_to_all: bool
+    zero: int
+    optimizer_bytes: int
+    gradient_bytes: int
+    memory_gib: float | None
+
+
+def shard(
+    graph: Graph,
+    cluster: Name | Cluster,
+    *,
+    devices: int | None = None,
+    time_limit_s: float | None = None,
+    **options: Unpack[Sharded],
+) -> Sharding:
+    """Returns how the operators of a graph are best cut over devices.
+
+    Args:
+        graph: The operators.
+        cluster: One kind of chip with its limit (`a800:8`), a cluster's name or path, or a
+            `Cluster`.
+        devices: Devices to use; all listed unless given.
+        time_limit_s: Seconds after which integer programming returns the best so far.
+        **options: The fields of `ShardingOptions`, as `method="dp", zero=1`.
+
+    Raises:
+        SpecError: An input is wrong; the error says where, what and how to cure it.
+        SolverError: The solver found no choice in time.
+
+    Example:
+        >>> from autopar.graph import MatMul, Operator, Tensor
+        >>> x = Tensor("x", (64, 256), role="input")
+        >>> w = Tensor("w", (256, 512), role="parameter")
+        >>> mm = Operator(name="mm", form=MatMul(), inputs=("x", "w"), outputs=("y",))
+        >>> net = Graph(name="net", tensors=(x, w, Tensor("y", (64, 512))), operators=(mm,))
+        >>> shard(net, "a800", devices=8, use_all_devices=True).proof.exact
+        True
+    """
+    digests: tuple[str, ...] = ()
+    if not isinstance(cluster, Cluster):
+        entry = catalog.cluster(fspath(cluster))
+        cluster, digests = cluster_of(entry, devices), entry.digests
+    elif devices is not None:
+        cluster = replace(cluster, devices=devices)
+    problem = ShardingProblem(
+        version=__version__,
+        catalog=catalog.version(list(digests)),
+        graph=graph,
+        cluster=cluster,
+        options=replace(ShardingOptions(), **{k: _frozen(v) for k, v in options.items()}),
+    )
+    return solve_sharding(problem, time_limit_s=time_limit_s)
+
+
+def solve_sharding(problem: ShardingProblem, *, time_limit_s: float | None = None) -> Sharding:
+    """Returns the answer to a sharding problem; `shard` gathers one from names.
+
+    Raises:
+        SpecError: The problem is wrong.
+        SolverError: The solver found no choice in time.
+    """
+    text = wire.dumps(problem)
+    if problem.options.method != "ilp" or (arrays := _core.sharding_program(text)) is None:
+        return wire.loads(Sharding, _core.shard(text))
+    from autopar import ilp
+
+    program = ilp.program(arrays)
+    choice = ilp.solve(program, time_limit_s=time_limit_s)
+    found = wire.loads(Sharding, _core.sharding_chosen(text, choice.columns, choice.bound))
+    if not found.fits:
+        # The limit was missed by the solver's tolerance; the bound of the first run still holds.
+        again = ilp.solve(program, time_limit_s=time_limit_s, tighten=10 * ilp.FEASIBILITY)
+        found = wire.loads(Sharding, _core.sharding_chosen(text, again.columns, choice.bound))
+    return found
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def check_graph(graph: Graph) -> list[str]:

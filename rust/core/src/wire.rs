@@ -10,6 +10,7 @@ use crate::estimate::compute::{Device, FusedAttention, Gemm};
 use crate::estimate::flops::{self, Rate};
 use crate::estimate::pipeline::Kind;
 use crate::estimate::{self, Estimate};
+use crate::graph::ilp::Program;
 use crate::graph::ir::Graph;
 use crate::graph::problem::{Sharding, ShardingProblem};
 use crate::plan::Plan;
@@ -219,6 +220,35 @@ pub fn check_graph(graph: &str) -> Result<String, Error> {
     let names: Vec<_> =
         network.order.iter().map(|&i| network.graph.operators[i].name.as_str()).collect();
     write(&names)
+}
+
+/// Chooses how the operators of a graph are cut, by the problem's method; the sharding as JSON. Integer programs are
+/// solved outside: with that method, this answers only where nothing fits in memory.
+///
+/// # Errors
+/// A document that is not a valid problem.
+pub fn shard(problem: &str) -> Result<String, Error> {
+    write(&crate::graph::shard(read("sharding-problem", problem)?)?)
+}
+
+/// A sharding problem as an integer program; nothing if no plan fits in memory.
+///
+/// # Errors
+/// A document that is not a valid problem, or too large for a solver.
+pub fn sharding_program(problem: &str) -> Result<Option<Program>, Error> {
+    crate::graph::program(read("sharding-problem", problem)?)
+}
+
+/// The sharding for a solver's choice among the program's whole columns, with its lower bound if it has one, as JSON.
+///
+/// # Errors
+/// A document that is not a valid problem, or columns that are no choice.
+pub fn sharding_chosen(
+    problem: &str,
+    columns: &[usize],
+    bound: Option<f64>,
+) -> Result<String, Error> {
+    write(&crate::graph::chosen(read("sharding-problem", problem)?, columns, bound)?)
 }
 
 /// What follows from a model's dimensions alone, as JSON.
