@@ -72,7 +72,9 @@ def test_integer_programming_agrees_with_dynamic_programming(seed: int) -> None:
     for limit in limits:
         dp = autopar.shard(graph, CHIP, method="dp", memory_gib=limit, **options)  # type: ignore[arg-type]
         ilp = autopar.shard(graph, CHIP, method="ilp", memory_gib=limit, **options)  # type: ignore[arg-type]
-        assert dp.fits and ilp.fits and ilp.proof.exact
+        assert dp.fits
+        assert ilp.fits
+        assert ilp.proof.exact
         assert ilp.cost.total_ps >= (dp.proof.bound_ps or 0)
         if dp.proof.exact:
             assert dp.cost.total_ps <= ilp.cost.total_ps <= dp.cost.total_ps * (1 + 1e-9)
@@ -176,8 +178,10 @@ def test_the_user_s_strategies_are_kept_and_the_rest_is_data_parallel() -> None:
         two_products(), CHIP, devices=8, strategies=[fixed], others="data_parallel"
     )
     up, down = found.operators
-    assert up.inputs == ((8, 1), (1, 1)) and up.outputs == ((8, 1),)
-    assert down.inputs == fixed.inputs and down.summands == "all_reduce"
+    assert up.inputs == ((8, 1), (1, 1))
+    assert up.outputs == ((8, 1),)
+    assert down.inputs == fixed.inputs
+    assert down.summands == "all_reduce"
     # Eight rows' parts become 2 x 4: the two innermost primes go from the rows to the columns.
     assert [(s.operation, s.axes) for s in found.reshards[0].forward] == [("all_to_all", (1, 2))]
     check_parts(found)

@@ -173,12 +173,15 @@ impl CostGraph {
 /// What tells two operators' prices apart.
 type Signature = (String, Vec<usize>);
 
+/// Kinds of writer and reader, and the places of each tensor between them.
+type Link = (usize, usize, Vec<(usize, usize)>);
+
 struct Build<'a, 'b> {
     pricer: &'b Pricer<'a>,
     choices: Choices,
     graph: CostGraph,
     kinds: HashMap<Signature, usize>,
-    matrices: HashMap<(usize, usize, Vec<(usize, usize)>), usize>,
+    matrices: HashMap<Link, usize>,
 }
 
 impl Build<'_, '_> {
