@@ -27,7 +27,8 @@ RUST_ORDER = """
     search::enumerate
     search::nearest search
     graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
-    graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp graph
+    graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp
+    graph::transformer graph
     wire lib
 """.split()
 
@@ -54,6 +55,7 @@ RUST_OWNERS: dict[str, set[str]] = {
         "graph::form",
         "graph::ir",
         "graph::problem",
+        "graph::transformer",
     },
     "serde_json": {"wire"},
     "rayon": {"search::*", "wire"},

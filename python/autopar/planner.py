@@ -365,6 +365,50 @@ def model_facts(model: Name | Model) -> ModelFacts:
     return wire.loads(ModelFacts, _core.model_facts(wire.dumps(spec)))
 
 
+def model_graph(
+    model: Name | Model,
+    *,
+    batch: int,
+    sequence_length: int,
+    precision: Precision = "bf16",
+    layers: int | None = None,
+    training: bool = True,
+    framework: Name | Framework = "megatron-core",
+) -> Graph:
+    """Returns the operators of a dense model.
+
+    Args:
+        model: Name or alias in the catalog, path to a TOML file, or a `Model`.
+        batch: Sequences that all devices work on together.
+        sequence_length: Tokens in one sequence.
+        precision: Number format of weights and activations.
+        layers: The first so many layers; all unless given.
+        training: With the loss, and gradients priced beside the operators.
+        framework: To whose multiple the vocabulary is padded.
+
+    Raises:
+        SpecError: There is no such model, or it has no graph (mixture of experts, for one).
+
+    Example:
+        >>> graph = model_graph("llama2-7b", batch=1, sequence_length=4096, layers=1)
+        >>> len(graph.operators), graph.operators[-1].name
+        (29, 'loss')
+    """
+    spec = model if isinstance(model, Model) else catalog.model(fspath(model)).model
+    if not isinstance(framework, Framework):
+        framework = catalog.framework(fspath(framework)).framework
+    asked = {
+        "model": wire.write(spec),
+        "batch": batch,
+        "sequence_length": sequence_length,
+        "precision": precision,
+        "layers": layers,
+        "training": training,
+        "vocab_multiple": framework.vocab_multiple,
+    }
+    return wire.loads(Graph, _core.model_graph(json.dumps(asked)))
+
+
 class Sharded(TypedDict, total=False):
     """What `shard` may choose, as keywords; `ShardingOptions` explains them."""
 

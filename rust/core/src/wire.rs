@@ -13,6 +13,7 @@ use crate::estimate::{self, Estimate};
 use crate::graph::ilp::Program;
 use crate::graph::ir::Graph;
 use crate::graph::problem::{Sharding, ShardingProblem};
+use crate::graph::transformer::{self, ModelGraph};
 use crate::plan::Plan;
 use crate::search::report::Report;
 use crate::search::watch::Watch;
@@ -220,6 +221,14 @@ pub fn check_graph(graph: &str) -> Result<String, Error> {
     let names: Vec<_> =
         network.order.iter().map(|&i| network.graph.operators[i].name.as_str()).collect();
     write(&names)
+}
+
+/// The graph of a model's operators, as JSON.
+///
+/// # Errors
+/// A document that is not valid, or a model that has no graph.
+pub fn model_graph(document: &str) -> Result<String, Error> {
+    write(&transformer::graph(&read::<ModelGraph>("model-graph", document)?)?)
 }
 
 /// Chooses how the operators of a graph are cut, by the problem's method; the sharding as JSON. Integer programs are

@@ -28,8 +28,8 @@ type Outcome<T> = thread::Result<Result<T, Error>>;
 mod _core {
     #[pymodule_export]
     use super::{
-        canonical, check_graph, estimate, measured_seconds, model_facts, operators, search, shard,
-        sharding_chosen, sharding_program, timeline,
+        canonical, check_graph, estimate, measured_seconds, model_facts, model_graph, operators,
+        search, shard, sharding_chosen, sharding_program, timeline,
     };
 
     #[pymodule_export]
@@ -90,6 +90,12 @@ fn canonical(py: Python<'_>, kind: &str, document: &str) -> PyResult<String> {
 #[pyfunction]
 fn check_graph(py: Python<'_>, graph: &str) -> PyResult<String> {
     brief(py, || wire::check_graph(graph))
+}
+
+/// Graph of a model's operators.
+#[pyfunction]
+fn model_graph(py: Python<'_>, document: &str) -> PyResult<String> {
+    brief(py, || wire::model_graph(document))
 }
 
 /// Strategies for a graph's operators, chosen by the core alone.

@@ -17,6 +17,7 @@ pub mod price;
 pub mod problem;
 pub mod reshard;
 pub mod strategy;
+pub mod transformer;
 
 use crate::error::Error;
 use crate::spec::workload::Precision;
