@@ -37,7 +37,7 @@ PYTHON_ORDER = """
     frontends frontends.apss
     ilp
     planner setups validate
-    render render.text render.terminal render.trace render.errors
+    render render.text render.terminal render.trace render.errors render.sharding
     flags cli
     __init__ __main__
 """.split()

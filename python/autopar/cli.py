@@ -16,12 +16,23 @@ import click
 
 from autopar import catalog, files, flags, planner, wire
 from autopar.errors import AutoparError, SpecError, shown
+from autopar.graph import Graph
 from autopar.report import Plan, Recompute, Report
+from autopar.sharding import FixedStrategy, Strategies
 from autopar.spec import Problem
 
 Format = Literal["table", "json", "apss"]
 By = Literal["source", "chip", "model"]
-DOCUMENTS = ("problem", "plan", "report", "estimate", "graph", "sharding-problem", "sharding")
+DOCUMENTS = (
+    "problem",
+    "plan",
+    "report",
+    "estimate",
+    "graph",
+    "sharding-problem",
+    "sharding",
+    "strategies",
+)
 
 DONE, NO_PLAN, WRONG_INPUT, DEFECT, STOPPED = 0, 1, 2, 70, 130
 
@@ -267,6 +278,48 @@ def apss(mode: str, **arguments: Any) -> int:
 
 
 @autopar.command()
+@click.argument("subject", metavar="MODEL|FILE")
+@flags.sharding
+@click.option("--save", type=click.Path(path_type=Path), help="Write the strategies to this file.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+@flags.output
+@click.option("--time-limit", type=float, help="Seconds after which ilp returns the best so far.")
+@flags.verbose
+def shard(
+    subject: str,
+    form: Literal["table", "json"],
+    save: Path | None,
+    output: Path | None,
+    force: bool,
+    time_limit: float | None,
+    **asked: Any,
+) -> int:
+    """Cut the tensors of each operator of MODEL, or of a graph document FILE.json, over devices.
+
+    The strategies chosen cost the least of all; the answer says how far that is proved.
+    """
+    from autopar.render import sharding as render
+
+    for path in (save, output):
+        flags.check_output(path, force)
+    found = planner.shard(
+        _graph(subject, asked),
+        asked.pop("chip"),
+        time_limit_s=time_limit,
+        **_sharding_options(asked),
+    )
+    if save is not None and found.fits:
+        _save(f"{wire.dumps(found.chosen())}\n".encode(), save, force)
+    if form == "json":
+        _emit_document(wire.dumps(found), output, force)
+    else:
+        _emit(render.text(found), output, force)
+    if found.fits:
+        return DONE
+    return _fail(render.shortage(found), NO_PLAN)
+
+
+@autopar.command()
 @click.argument("name", required=False)
 @click.option("--example", is_flag=True, help="Print an annotated TOML file to start from.")
 def models(name: str | None, example: bool) -> int:
@@ -313,6 +366,31 @@ def schema(document: str) -> int:
 
     _emit_document(schemas.text(schemas.DOCUMENTS[document]).rstrip(), None, False)
     return DONE
+
+
+def _graph(subject: str, asked: dict[str, Any]) -> Graph:
+    """Returns the graph of a document, or of a model in the sizes asked for, here taken out."""
+    names = ("batch", "sequence_length", "layers", "precision", "inference")
+    sizes = {name: asked.pop(name) for name in names}
+    if subject.endswith(".json"):
+        return wire.loads(Graph, files.read_bytes(subject), f"{files.printable(subject)}: ")
+    model = catalog.model(subject).model
+    if sizes["sequence_length"] is None:
+        sizes["sequence_length"] = model.max_positions
+    training = not sizes.pop("inference")
+    return planner.model_graph(model, training=training, **sizes)
+
+
+def _sharding_options(asked: dict[str, Any]) -> Any:
+    """Returns the fields of `ShardingOptions` that flags give."""
+    name = asked.pop("strategies")
+    fixed: tuple[FixedStrategy, ...] = ()
+    if name is not None:
+        text = files.read_bytes(name)
+        fixed = wire.loads(Strategies, text, f"{files.printable(name)}: ").strategies
+    others = asked.pop("others").replace("-", "_")
+    given = {key: value for key, value in asked.items() if value is not None}
+    return given | {"strategies": fixed, "others": others}
 
 
 def _solve(problem: Problem, threads: int, time_limit: float | None) -> str:
@@ -380,11 +458,18 @@ def _emit_document(text: str, output: Path | None, force: bool) -> None:
 
 
 def _save(data: bytes, output: Path, force: bool) -> None:
+    """Writes a file whole or not at all, under another name first; a device or a pipe directly."""
+    flags.check_output(output, force)
+    if output.exists() and not output.is_file():
+        output.write_bytes(data)
+        return
+    draft = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        with output.open("wb" if force else "xb") as file:
+        with draft.open("xb") as file:
             file.write(data)
-    except FileExistsError:
-        flags.check_output(output, force)
+        draft.replace(output)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _write_traces(report: Report, folder: Path) -> None:

@@ -9,6 +9,7 @@ import click
 
 from autopar.errors import SpecError, shown
 from autopar.files import printable
+from autopar.sharding import Method, Others, ShardingOptions
 from autopar.spec import Attention, Granularity, Options, Precision, Schedule
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -170,6 +171,70 @@ def plan(command: F) -> F:
         ),
     ]
     for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def mesh(text: str) -> tuple[int, ...]:
+    """Returns the sizes of a mesh.
+
+    Example:
+        >>> mesh("4x16")
+        (4, 16)
+    """
+    try:
+        return tuple(int(size) for size in text.split("x"))
+    except ValueError:
+        raise click.BadParameter(f"{shown(text)} is no mesh as 8 or 4x16.") from None
+
+
+def sharding(command: F) -> F:
+    """Adds the flags that say how a graph is cut; most are fields of `ShardingOptions`."""
+    default = ShardingOptions()
+    for option in reversed(
+        (
+            click.option("--chip", required=True, help="Chip: a name or a path to a TOML file."),
+            click.option("--devices", type=int, required=True, help="Devices to cut over."),
+            click.option("--mesh", type=mesh, metavar="NxN", help="Axes of the devices, as 4x16."),
+            click.option(
+                "--method",
+                type=click.Choice(get_args(Method)),
+                default=default.method,
+                show_default=True,
+                help="ilp is integer programming, dp dynamic programming.",
+            ),
+            click.option("--batch", type=int, default=8, show_default=True, help="Sequences."),
+            click.option("--sequence-length", type=int, help="Tokens; the model's longest."),
+            click.option("--layers", type=int, help="The model's first so many; all by default."),
+            click.option("--precision", type=click.Choice(get_args(Precision)), default="bf16"),
+            click.option("--inference", is_flag=True, help="Forward only, without the loss."),
+            click.option(
+                "--strategies",
+                metavar="FILE",
+                help="Strategies that are set, in the form of --save.",
+            ),
+            click.option(
+                "--others",
+                type=click.Choice([name.replace("_", "-") for name in get_args(Others)]),
+                default="search",
+                show_default=True,
+                help="What happens to operators that are not set.",
+            ),
+            click.option("--zero", type=int, default=0, show_default=True, help="ZeRO stage."),
+            click.option("--memory-gib", type=float, help="Memory of a device; the chip's."),
+            click.option("--use-all-devices", is_flag=True, help="No operator is repeated."),
+            click.option(
+                "--refine/--no-refine",
+                default=default.refine,
+                help="An axis of the mesh may cut several axes of an operator.",
+            ),
+            click.option(
+                "--all-to-all/--no-all-to-all",
+                default=default.all_to_all,
+                help="Reshards may use all-to-all.",
+            ),
+        )
+    ):
         command = option(command)
     return command
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from autopar.graph import Graph
 from autopar.report import Estimate, Plan, Report
-from autopar.sharding import Sharding, ShardingProblem
+from autopar.sharding import Sharding, ShardingProblem, Strategies
 from autopar.spec import Problem
 from autopar.wire import is_required, key_of, write
 
@@ -20,6 +20,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     "graph": Graph,
     "sharding-problem": ShardingProblem,
     "sharding": Sharding,
+    "strategies": Strategies,
 }
 
 

@@ -41,6 +41,19 @@ class FixedStrategy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Strategies:
+    """Strategies of some operators, as `autopar shard --save` writes them and `--strategies` reads.
+
+    Attributes:
+        schema: Kind and version of the document.
+        strategies: One entry an operator.
+    """
+
+    schema: Literal["autopar.strategies/1"] = "autopar.strategies/1"
+    strategies: tuple[FixedStrategy, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingOptions:
     """What may be chosen, and by which method.
 
@@ -247,3 +260,12 @@ class Sharding:
     cost: ShardingCost
     strategies: int
     notes: tuple[str, ...]
+
+    def chosen(self) -> Strategies:
+        """Returns the strategies alone, in the form in which they can be set."""
+        return Strategies(
+            strategies=tuple(
+                FixedStrategy(operator=each.name, inputs=each.inputs, outputs=each.outputs)
+                for each in self.operators
+            )
+        )
