@@ -28,6 +28,7 @@ RUST_ORDER = """
     search::nearest search
     graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
     graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp
+    graph::recursive graph::propagate
     graph::transformer graph
     wire lib
 """.split()

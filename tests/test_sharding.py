@@ -3,11 +3,13 @@
 import dataclasses
 import itertools
 import random
+from pathlib import Path
 
 import pytest
 
 import autopar
-from autopar import SpecError, planner
+from autopar import SpecError, planner, wire
+from autopar.cli import main
 from autopar.graph import Elementwise, Graph, MatMul, Operator, Softmax, Tensor
 from autopar.sharding import FixedStrategy, Sharding
 
@@ -59,7 +61,7 @@ def least_memory_gib(graph: Graph, **options: object) -> float:
     return found.cost.memory_bytes / 2**30
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_integer_programming_agrees_with_dynamic_programming(seed: int) -> None:
     rng = random.Random(1000 + seed)
     graph = random_graph(seed, rng.randrange(2, 8))
@@ -266,6 +268,75 @@ def test_wrong_options_are_refused(options: dict[str, object], error: str) -> No
     assert error in str(raised.value)
 
 
+def test_propagation_follows_the_set_operator_without_reshards() -> None:
+    # Columns of the first product meet rows of the second.
+    fixed = FixedStrategy(operator="up", inputs=((2, 1), (1, 4)))
+    found = autopar.shard(two_products(), CHIP, devices=8, method="propagate", strategies=[fixed])
+    assert found.operators[1].inputs == ((2, 4), (4, 1))
+    assert found.proof.exact is False
+    assert found.proof.bound_ps is None
+
+
+@pytest.mark.parametrize("devices", [6, 12, 96])
+def test_recursion_takes_any_device_count(devices: int) -> None:
+    graph = autopar.model_graph("gpt3-6.7b", batch=devices, sequence_length=2048, layers=1)
+    found = autopar.shard(graph, CHIP, devices=devices, method="recursive")
+    product = next(each for each in found.operators if each.name == "layers.0.mlp.up")
+    (rows, places, inner), (_, columns) = product.inputs
+    assert devices % (rows * places * inner * columns) == 0
+    assert rows * places * inner * columns > 1
+
+
 def test_an_answer_can_be_asked_again_from_its_own_document() -> None:
     found = autopar.shard(two_products(), CHIP, devices=8, method="dp")
     assert planner.solve_sharding(found.problem) == found
+
+
+def test_the_command_saves_strategies_that_it_reads_again(tmp_path: Path) -> None:
+    saved, again = tmp_path / "s.json", tmp_path / "again.json"
+    model = ["shard", "gpt3-6.7b", "--chip", CHIP, "--devices", "4", "--layers", "1"]
+    assert main([*model, "--method", "dp", "--save", str(saved)]) == 0
+    set_again = ["--strategies", str(saved), "--save", str(again)]
+    assert main([*model, "--method", "propagate", *set_again]) == 0
+    assert again.read_bytes() == saved.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.json", "s.json"]
+
+
+def test_the_command_takes_a_graph_document_and_gives_a_sharding(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    net = tmp_path / "net.json"
+    net.write_text(wire.dumps(two_products()), "utf-8")
+    flags = ["--chip", CHIP, "--devices", "4", "--format", "json"]
+    assert main(["shard", str(net), *flags]) == 0
+    found = wire.loads(Sharding, capfd.readouterr().out)
+    assert found == autopar.shard(two_products(), CHIP, devices=4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["llama2-7b", "--memory-gib", "0.001"], 1, "no strategies fit in memory: the least is"),
+        (["mixtral-8x7b"], 2, '"mixtral-8x7b" has a mixture of experts'),
+        (["llama2-7b", "--mesh", "2x3"], 2, "must be one to three sizes whose product is 4"),
+        (["llama2-7b", "--mesh", "two"], 2, "is no mesh as 8 or 4x16"),
+        (["llama2-7b", "--layers", "33"], 2, "must be at most the model's 32, found 33"),
+        (["gone.json"], 2, "gone.json: no such file"),
+    ],
+)
+def test_the_command_refuses_in_one_line_and_writes_nothing(
+    arguments: list[str],
+    code: int,
+    error: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    saved = tmp_path / "s.json"
+    flags = ["--chip", CHIP, "--devices", "4", "--save", str(saved)]
+    if "--layers" not in arguments:
+        flags += ["--layers", "1"]
+    assert main(["shard", *arguments, *flags]) == code
+    said = capfd.readouterr().err
+    assert error in said
+    assert said.count("\n") == 1
+    assert not saved.exists()

@@ -2,7 +2,7 @@
 //! labels of time and memory.
 //!
 //! With a limit the least of time plus multiplier times memory, less the multiplier times the limit, is a lower bound
-//! for every multiplier (Lagrange). The multiplier is bisected; plans on both sides of it are joined and improved, and
+//! for every multiplier (Lagrange). The best multiplier is found; the plans on both sides of it are joined and improved, and
 //! the bound says how much could be left. Small graphs are then settled by elimination with Pareto fronts.
 
 use super::answer::Found;
@@ -13,12 +13,12 @@ use crate::units::{Bytes, Time};
 
 /// Binary digits of the multiplier below one picosecond a byte.
 const FRACTION: u32 = 24;
-/// A microsecond a byte: more than memory is worth anywhere.
-const HIGHEST: u64 = 1 << (FRACTION + 20);
-/// Halvings of the multiplier's interval; beyond these its last digits no longer matter.
-const HALVINGS: usize = 40;
-/// Rounds of single changes.
+/// Multipliers tried; each is where two plans' lines cross, and a dozen suffices.
+const MULTIPLIERS: usize = 40;
+/// Rounds of improvement of a plan.
 const ROUNDS: usize = 20;
+/// Nodes of a graph that is settled by fronts; in larger ones the labels are too many.
+const SETTLED: usize = 64;
 /// Longer than any plan, and short enough that a few of them can be added: 13 days.
 const NEVER: Time = Time(1 << 60);
 /// The most that memory is charged a node; sums over thousands of nodes stay in 64 bits.
@@ -33,19 +33,23 @@ pub fn solve(graph: &CostGraph, limit: Bytes) -> Found {
     if least_memory(graph) > limit {
         return smallest(graph);
     }
-    let mut dual = Dual { graph, limit, over: free.choice, within: None, bound: free.bound };
-    dual.bisect();
+    let small = smallest(graph).choice;
+    let mut dual = Dual { graph, limit, over: free.choice, within: small, bound: free.bound };
+    dual.maximise();
     let Dual { over, within, mut bound, .. } = dual;
-    let mut best = within.unwrap_or_else(|| smallest(graph).choice);
-    let candidates = [joined(graph, limit, &over, &best), joined(graph, limit, &best, &over)];
-    for candidate in candidates.into_iter().flatten() {
-        if graph.total(&candidate).0 < graph.total(&best).0 {
-            best = candidate;
+    let mut best = within.clone();
+    for _ in 0..ROUNDS {
+        let before = graph.total(&best).0;
+        for other in [&over, &within] {
+            splice(graph, limit, &mut best, other);
+        }
+        improve(graph, limit, &mut best);
+        if graph.total(&best).0 == before {
+            break;
         }
     }
-    improve(graph, limit, &mut best);
     let time = graph.total(&best).0;
-    if bound < time {
+    if bound < time && graph.nodes.len() <= SETTLED {
         if let Some(settled) = front::settle(graph, limit, time) {
             best = settled.unwrap_or(best);
             bound = graph.total(&best).0;
@@ -100,118 +104,112 @@ pub fn smallest(graph: &CostGraph) -> Found {
 struct Dual<'a> {
     graph: &'a CostGraph,
     limit: Bytes,
-    /// A fast plan over the limit.
+    /// The fastest plan found that is over the limit, for the highest multiplier.
     over: Vec<usize>,
-    /// The fastest plan found within it.
-    within: Option<Vec<usize>>,
+    /// A plan within it, for the lowest multiplier.
+    within: Vec<usize>,
     bound: u64,
 }
 
 impl Dual<'_> {
-    fn bisect(&mut self) {
-        let (mut low, mut high) = (0u64, 1u64 << FRACTION);
-        while !self.try_multiplier(high) && high < HIGHEST {
-            (low, high) = (high, high << 2);
-        }
-        for _ in 0..HALVINGS {
-            let middle = low + (high - low) / 2;
-            if middle == low {
+    /// A plan's time plus its charged memory is a line over the multiplier, and the bound follows the lowest line. Where the
+    /// lines of the two plans cross is the best multiplier, or there a lower line takes the place of one of them.
+    fn maximise(&mut self) {
+        for _ in 0..MULTIPLIERS {
+            let (slow, little) = self.graph.total(&self.within);
+            let (fast, much) = self.graph.total(&self.over);
+            let rise = u128::from(slow.saturating_sub(fast)) << FRACTION;
+            let multiplier = rise / u128::from((much - little).0.max(1));
+            let charge = |memory: Bytes| (u128::from(memory.0) * multiplier) >> FRACTION;
+            let found = eliminated(self.graph, |time, memory| {
+                time.saturating_add(charge(Bytes(memory)).min(LARGEST_CHARGE) as u64)
+            });
+            // Charges of nodes are rounded down, the limit's is rounded up: the bound stays below.
+            let credit = u64::try_from(charge(self.limit) + 1).unwrap_or(u64::MAX);
+            self.bound = self.bound.max(found.bound.saturating_sub(credit));
+            let (time, memory) = self.graph.total(&found.choice);
+            let height = |time: u64, memory: Bytes| u128::from(time) + charge(memory);
+            // Rounding may leave the lines' heights apart by a picosecond a node.
+            let nodes = self.graph.nodes.len() as u128;
+            let lower = height(time, memory) + nodes < height(fast, much);
+            if memory > self.limit {
+                self.over = found.choice;
+            } else {
+                self.within = found.choice;
+            }
+            if !lower {
                 break;
             }
-            if self.try_multiplier(middle) {
-                high = middle;
-            } else {
-                low = middle;
-            }
         }
-    }
-
-    /// Solves with a multiplier; whether the plan fits.
-    fn try_multiplier(&mut self, multiplier: u64) -> bool {
-        let charge = |memory: u64| (u128::from(memory) * u128::from(multiplier)) >> FRACTION;
-        let found = eliminated(self.graph, |time, memory| {
-            time.saturating_add(charge(memory).min(LARGEST_CHARGE) as u64)
-        });
-        // Charges of nodes are rounded down, the limit's is rounded up: the bound stays below.
-        let credit = u64::try_from(charge(self.limit.0) + 1).unwrap_or(u64::MAX);
-        self.bound = self.bound.max(found.bound.saturating_sub(credit));
-        let (time, memory) = self.graph.total(&found.choice);
-        if memory > self.limit {
-            self.over = found.choice;
-            return false;
-        }
-        let better = |within: &Vec<usize>| time < self.graph.total(within).0;
-        if self.within.as_ref().is_none_or(better) {
-            self.within = Some(found.choice);
-        }
-        true
     }
 }
 
-/// The fastest plan within the limit that follows `first` up to some node and `second` from there on.
-fn joined(
-    graph: &CostGraph,
-    limit: Bytes,
-    first: &[usize],
-    second: &[usize],
-) -> Option<Vec<usize>> {
-    let n = graph.nodes.len();
-    let mut into: Vec<Vec<usize>> = vec![vec![]; n];
+/// The nodes' edges, by place.
+fn edges_of(graph: &CostGraph) -> Vec<Vec<usize>> {
+    let mut of: Vec<Vec<usize>> = vec![vec![]; graph.nodes.len()];
     for (e, edge) in graph.edges.iter().enumerate() {
-        into[edge.from].push(e);
-        into[edge.to].push(e);
+        of[edge.from].push(e);
+        of[edge.to].push(e);
     }
-    let mut now = second.to_vec();
-    let (mut time, mut memory) = graph.total(&now);
-    let mut best: Option<(u64, usize)> = (memory <= limit).then_some((time, 0));
-    for node in 0..n {
-        let around = |choice: &[usize]| {
-            let edges = into[node].iter().map(|&e| {
-                let edge = &graph.edges[e];
-                graph.matrices[edge.matrix].at(choice[edge.from], choice[edge.to])
-            });
-            graph.prices(node)[choice[node]].time().0 + edges.sum::<u64>()
-        };
-        let (time_before, price_before) = (around(&now), graph.prices(node)[now[node]].memory);
-        now[node] = first[node];
-        time = time - time_before + around(&now);
-        memory = Bytes(memory.0 - price_before.0 + graph.prices(node)[now[node]].memory.0);
-        if memory <= limit && best.is_none_or(|(least, _)| time < least) {
-            best = Some((time, node + 1));
+    of
+}
+
+/// Picoseconds of a node with a value and of its edges, its neighbours being chosen.
+fn around(graph: &CostGraph, edges: &[usize], node: usize, value: usize, choice: &[usize]) -> u64 {
+    let at = |end: usize| if end == node { value } else { choice[end] };
+    let edges = edges.iter().map(|&e| {
+        let edge = &graph.edges[e];
+        graph.matrices[edge.matrix].at(at(edge.from), at(edge.to))
+    });
+    graph.prices(node)[value].time().0 + edges.sum::<u64>()
+}
+
+/// Puts the stretch of another plan into this one that makes it fastest within the limit, if any does.
+fn splice(graph: &CostGraph, limit: Bytes, best: &mut Vec<usize>, other: &[usize]) {
+    let of = edges_of(graph);
+    let (start_time, start_memory) = graph.total(best);
+    let mut found: Option<(u64, usize, usize)> = None;
+    for first in 0..best.len() {
+        if best[first] == other[first] {
+            continue;
+        }
+        let mut now = best.clone();
+        let (mut time, mut memory) = (start_time, start_memory);
+        for node in first..best.len() {
+            time -= around(graph, &of[node], node, now[node], &now);
+            memory = memory - graph.prices(node)[now[node]].memory;
+            now[node] = other[node];
+            time += around(graph, &of[node], node, now[node], &now);
+            memory += graph.prices(node)[now[node]].memory;
+            if memory > limit {
+                break;
+            }
+            if time < found.map_or(start_time, |(least, ..)| least) {
+                found = Some((time, first, node));
+            }
         }
     }
-    best.map(|(_, to)| first[..to].iter().chain(&second[to..]).copied().collect())
+    if let Some((_, first, last)) = found {
+        best[first..=last].copy_from_slice(&other[first..=last]);
+    }
 }
 
 /// Changes single nodes while that makes a plan faster within the limit.
 fn improve(graph: &CostGraph, limit: Bytes, choice: &mut [usize]) {
-    let n = graph.nodes.len();
-    let mut around: Vec<Vec<usize>> = vec![vec![]; n];
-    for (e, edge) in graph.edges.iter().enumerate() {
-        around[edge.from].push(e);
-        around[edge.to].push(e);
-    }
-    let mut memory = graph.total(choice).1 .0;
+    let of = edges_of(graph);
+    let mut memory = graph.total(choice).1;
     for _ in 0..ROUNDS {
         let mut changed = false;
-        for node in 0..n {
-            let cost = |value: usize, choice: &[usize]| -> u64 {
-                let edges = around[node].iter().map(|&e| {
-                    let edge = &graph.edges[e];
-                    let at = |end: usize| if end == node { value } else { choice[end] };
-                    graph.matrices[edge.matrix].at(at(edge.from), at(edge.to))
-                });
-                graph.prices(node)[value].time().0 + edges.sum::<u64>()
-            };
+        for node in 0..choice.len() {
             let prices = graph.prices(node);
-            let without = memory - prices[choice[node]].memory.0;
+            let without = memory - prices[choice[node]].memory;
+            let cost = |value: usize| around(graph, &of[node], node, value, choice);
             let best = (0..prices.len())
-                .filter(|&value| without + prices[value].memory.0 <= limit.0)
-                .min_by_key(|&value| (cost(value, choice), prices[value].memory.0, value));
-            if let Some(best) = best.filter(|&best| cost(best, choice) < cost(choice[node], choice))
-            {
+                .filter(|&value| without + prices[value].memory <= limit)
+                .min_by_key(|&value| (cost(value), prices[value].memory, value));
+            if let Some(best) = best.filter(|&best| cost(best) < cost(choice[node])) {
                 choice[node] = best;
-                memory = without + prices[best].memory.0;
+                memory = without + prices[best].memory;
                 changed = true;
             }
         }

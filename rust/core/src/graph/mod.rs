@@ -1,7 +1,8 @@
 //! The operator level: which axis of which tensor of each operator is cut over which devices.
 //!
 //! A [`ir::Graph`] is checked once. [`strategy`] lists the ways to run each operator on the mesh, [`price`] and [`reshard`] say what
-//! they cost, [`cost`] keeps that in tables, and the methods choose: [`dp`], or a solver of integer programs for [`ilp`].
+//! they cost, [`cost`] keeps that in tables, and the methods choose: [`dp`], a solver of integer programs for [`ilp`],
+//! [`recursive`] and [`propagate`].
 //! Whatever is chosen is priced again for the [`answer`].
 
 pub mod answer;
@@ -15,6 +16,8 @@ pub mod ir;
 pub mod layout;
 pub mod price;
 pub mod problem;
+pub mod propagate;
+pub mod recursive;
 pub mod reshard;
 pub mod strategy;
 pub mod transformer;
@@ -22,12 +25,13 @@ pub mod transformer;
 use crate::error::Error;
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
-use cost::CostGraph;
+use cost::{CostGraph, Subject};
 use ilp::Program;
 use ir::{Dtype, Gradients, Network};
 use layout::Mesh;
 use price::{single_precision, Pricer};
 use problem::{Method, Sharding, ShardingProblem};
+use std::collections::HashSet;
 use strategy::Choices;
 
 /// A problem with everything that its answer needs.
@@ -57,7 +61,25 @@ impl Asked {
 
     fn choices(&self) -> Choices {
         let options = &self.problem.options;
-        Choices { use_all_devices: options.use_all_devices, refine: options.refine }
+        match options.method {
+            // Its first steps leave devices idle, and it cuts by one prime at a time.
+            Method::Recursive => Choices { use_all_devices: false, refine: true },
+            Method::Dp | Method::Ilp | Method::Propagate => {
+                Choices { use_all_devices: options.use_all_devices, refine: options.refine }
+            }
+        }
+    }
+
+    /// Which nodes have a strategy of the user's.
+    fn set(&self, graph: &CostGraph) -> Vec<bool> {
+        let names: HashSet<&str> =
+            self.problem.options.strategies.iter().map(|s| s.operator.as_str()).collect();
+        let operators = &self.network.graph.operators;
+        let is_set = |node: &cost::Node| match node.subject {
+            Subject::Operator(o) => names.contains(operators[o].name.as_str()),
+            Subject::Tensor(_) => false,
+        };
+        graph.nodes.iter().map(is_set).collect()
     }
 
     fn notes(&self) -> Vec<String> {
@@ -110,13 +132,15 @@ pub fn shard(problem: ShardingProblem) -> Result<Sharding, Error> {
         Method::Dp => dp::solve(&graph, asked.limit),
         // Where nothing fits there is nothing to solve.
         Method::Ilp if dp::least_memory(&graph) > asked.limit => dp::smallest(&graph),
-        Method::Ilp | Method::Recursive | Method::Propagate => {
+        Method::Ilp => {
             return Err(Error::new(
                 "options.method",
-                "is not one that the core solves alone",
-                "Use dp, or ilp with a solver.",
+                "integer programs are not solved by the core",
+                "Use autopar.shard, which has a solver, or dp.",
             ));
         }
+        Method::Recursive => recursive::solve(&graph, &asked.mesh, asked.limit),
+        Method::Propagate => propagate::solve(&graph, &asked.set(&graph), asked.limit),
     };
     Ok(answer::answer(&asked.problem, &pricer, &graph, &found, asked.limit, asked.notes()))
 }
