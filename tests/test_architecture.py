@@ -26,7 +26,7 @@ RUST_ORDER = """
     search::watch search::report search::space search::bound search::holds search::stages
     search::enumerate
     search::nearest search
-    graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
+    graph::loops graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
     graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp
     graph::recursive graph::propagate
     graph::transformer graph

@@ -6,8 +6,8 @@
 //!
 //! Nodes and edges that are alike share one table, so the layers of a deep network cost as much to price as one.
 
-use super::form::{Axis, Cut, Loops};
 use super::layout::{Layout, Mesh};
+use super::loops::{Axis, Cut, Loops};
 use super::price::{steps_time, Price, Pricer};
 use super::problem::{FixedStrategy, Others};
 use super::strategy::{strategies, Choices, Strategy};

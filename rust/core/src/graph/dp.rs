@@ -165,7 +165,7 @@ fn around(graph: &CostGraph, edges: &[usize], node: usize, value: usize, choice:
 }
 
 /// Puts the stretch of another plan into this one that makes it fastest within the limit, if any does.
-fn splice(graph: &CostGraph, limit: Bytes, best: &mut Vec<usize>, other: &[usize]) {
+fn splice(graph: &CostGraph, limit: Bytes, best: &mut [usize], other: &[usize]) {
     let of = edges_of(graph);
     let (start_time, start_memory) = graph.total(best);
     let mut found: Option<(u64, usize, usize)> = None;
@@ -173,7 +173,7 @@ fn splice(graph: &CostGraph, limit: Bytes, best: &mut Vec<usize>, other: &[usize
         if best[first] == other[first] {
             continue;
         }
-        let mut now = best.clone();
+        let mut now = best.to_owned();
         let (mut time, mut memory) = (start_time, start_memory);
         for node in first..best.len() {
             time -= around(graph, &of[node], node, now[node], &now);

@@ -38,10 +38,8 @@ struct Factor {
 pub struct Eliminated {
     /// A value for each variable.
     pub choice: Vec<usize>,
-    /// No choice has a smaller sum.
+    /// No choice has a smaller sum; it is that of the choice if every table fitted.
     pub bound: u64,
-    /// The bound is the sum of the choice.
-    pub exact: bool,
 }
 
 impl Tables {
@@ -88,13 +86,12 @@ impl Tables {
         let mut weights: Vec<u64> = (0..count).map(|v| weight(v, &of, &alive)).collect();
         let mut queue: BTreeSet<(u64, usize)> = (0..count).map(|v| (weights[v], v)).collect();
         let mut taken: Vec<(usize, Vec<Factor>)> = Vec::with_capacity(count);
-        let (mut bound, mut exact) = (0u64, true);
+        let mut bound = 0u64;
         while let Some((_, v)) = queue.pop_first() {
             let named: Vec<Factor> = of[v].iter().filter_map(|&f| alive[f].take()).collect();
             let neighbours: BTreeSet<usize> =
                 named.iter().flat_map(|f| f.scope.iter().copied()).filter(|&u| u != v).collect();
             for group in self.groups(v, &named) {
-                exact &= group.len() == named.len();
                 let (scope, table) = self.sum(v, &group);
                 if scope.is_empty() {
                     bound = bound.saturating_add(self.cells[table][0]);
@@ -120,7 +117,7 @@ impl Tables {
             }
             taken.push((v, named));
         }
-        Eliminated { choice: self.replay(&taken), bound, exact }
+        Eliminated { choice: self.replay(&taken), bound }
     }
 
     /// Splits tables into groups whose sums are not too large; one group if they all fit.
@@ -270,7 +267,7 @@ mod tests {
             tables.add_two(a, b, differ);
         }
         let found = tables.eliminate();
-        assert_eq!((found.bound, found.exact), (4, true));
+        assert_eq!(found.bound, 4);
         let mut values = found.choice.clone();
         values.sort_unstable();
         assert_eq!(values, [0, 1, 2]);

@@ -1,6 +1,7 @@
 //! The graph: operators with typed, shaped tensors; and the same checked, with places instead of names.
 
-use super::form::{Form, Loops};
+use super::form::Form;
+use super::loops::Loops;
 use crate::error::{require, Error};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;

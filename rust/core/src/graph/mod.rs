@@ -14,6 +14,7 @@ pub mod front;
 pub mod ilp;
 pub mod ir;
 pub mod layout;
+pub mod loops;
 pub mod price;
 pub mod problem;
 pub mod propagate;

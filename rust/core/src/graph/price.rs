@@ -3,9 +3,10 @@
 //! Computation is priced with the device model of the cluster level on the shapes that are left on a device. An operator
 //! of the graph's forward pass carries its gradient's cost in training. Work that is repeated is paid by everyone.
 
-use super::form::{Cut, Form, Loops};
+use super::form::Form;
 use super::ir::{Dtype, Gradients, Network, Role};
 use super::layout::{AxisIndex, Layout, Mesh};
+use super::loops::{Cut, Loops};
 use super::problem::{ReshardStep, ShardingOptions, Summands};
 use super::reshard::Carrier;
 use super::strategy::Strategy;

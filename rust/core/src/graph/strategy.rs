@@ -1,7 +1,7 @@
 //! Strategies of an operator: every way to cut its loop axes over the mesh.
 
-use super::form::{Axis, Cut, Loops};
 use super::layout::{AxisIndex, Layout, Mesh};
+use super::loops::{Axis, Cut, Loops};
 
 /// One way to run an operator on the mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
