@@ -415,16 +415,16 @@ impl<'a, 'b> View<'a, 'b> {
                 let groups = self.inputs[0][1] / filter[1];
                 let n = out[1] / groups.max(1);
                 let m = out[0] * product(&out[2..]);
-                Gemm { batch: groups.max(1), m, n, k: product(&filter[1..]) }
+                Gemm::batched(groups.max(1), m, n, product(&filter[1..]))
             }
             _ => {
                 let (m, k, n) = (sizes(axes - 3), sizes(axes - 2), sizes(axes - 1));
                 let batch: u64 = (0..axes - 3).map(sizes).product();
                 let shared = self.loops.inputs[1].len() == 2;
                 if shared {
-                    Gemm { batch: 1, m: batch * m, n, k }
+                    Gemm::new(batch * m, n, k)
                 } else {
-                    Gemm { batch, m, n, k }
+                    Gemm::batched(batch, m, n, k)
                 }
             }
         }
@@ -440,8 +440,8 @@ impl<'a, 'b> View<'a, 'b> {
             let backward = if gradient { device.attention_backward(a) } else { 0.0 };
             return (device.attention_forward(a), backward);
         }
-        let score = Gemm { batch: q[0] * q[1], m: q[2], n: k[2], k: q[3] };
-        let value = Gemm { batch: q[0] * q[1], m: q[2], n: v[3], k: k[2] };
+        let score = Gemm::batched(q[0] * q[1], q[2], k[2], q[3]);
+        let value = Gemm::batched(q[0] * q[1], q[2], v[3], k[2]);
         // Scores are written, read and written by the softmax, and read again.
         let softmax = device.stream(4.0 * all * self.dtype(self.written(0)).bytes() as f64);
         let forward = device.plain(score) + device.plain(value) + softmax;
