@@ -34,11 +34,11 @@ RUST_ORDER = """
 """.split()
 
 PYTHON_ORDER = """
-    errors spec report graph sharding wire schema files catalog runs shelf
-    frontends frontends.apss
-    ilp
+    errors spec report graph sharding wire schema files protobuf catalog runs shelf
+    frontends frontends.apss frontends.mindspore_strategy
     planner setups validate
-    render render.text render.terminal render.trace render.errors render.sharding
+    render render.text render.terminal render.trace render.errors
+    export export.mindspore_strategy
     flags cli
     __init__ __main__
 """.split()

@@ -1,0 +1,1 @@
+"""What other systems start a job with, written; an exporter says a plan exactly or refuses it."""
