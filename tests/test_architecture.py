@@ -35,7 +35,7 @@ RUST_ORDER = """
 
 PYTHON_ORDER = """
     errors spec report graph sharding wire schema files protobuf catalog runs shelf
-    frontends frontends.apss frontends.mindspore_strategy
+    frontends frontends.apss frontends.atc frontends.mindspore_strategy
     planner setups validate
     render render.text render.terminal render.trace render.errors
     export export.mindspore_strategy
