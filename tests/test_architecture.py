@@ -36,6 +36,7 @@ RUST_ORDER = """
 PYTHON_ORDER = """
     errors spec report graph sharding wire schema files protobuf catalog runs shelf
     frontends frontends.apss frontends.atc frontends.mindspore_strategy
+    frontends.draft frontends.onnx_forms frontends.onnx
     planner setups validate
     render render.text render.terminal render.trace render.errors
     export export.mindspore_strategy

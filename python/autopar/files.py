@@ -40,26 +40,30 @@ def is_path(text: str) -> bool:
     return text.endswith(".toml") or any(separator in text for separator in separators)
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Returns what a file holds; `-` is standard input.
+def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_BYTES) -> bytes:
+    """Returns what a file holds, `largest` bytes at most; `-` is standard input.
 
     Raises:
-        SpecError: The file is absent, unreadable, empty or over 16 MiB.
+        SpecError: The file is absent, unreadable, empty or larger.
     """
     name = printable(path)
     try:
         if name == "-":
-            data = sys.stdin.buffer.read(LARGEST_BYTES + 1)
+            data = sys.stdin.buffer.read(largest + 1)
         else:
             with Path(path).open("rb") as file:
-                data = file.read(LARGEST_BYTES + 1)
+                data = file.read(largest + 1)
     except FileNotFoundError:
         raise SpecError(name, "no such file", "Check the path.") from None
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise SpecError(name, f"cannot be read: {reason}", "Check the path.") from None
-    if len(data) > LARGEST_BYTES:
-        raise SpecError(name, "larger than 16 MiB", "Give the document itself, without other data.")
+    if len(data) > largest:
+        raise SpecError(
+            name,
+            f"larger than {largest >> 20} MiB",
+            "Give the document itself, without other data.",
+        )
     if not data.strip():
         raise SpecError(name, "empty", "Give a file with the document in it.")
     return data
