@@ -37,6 +37,8 @@ PYTHON_ORDER = """
     errors spec report graph sharding wire schema files protobuf catalog runs shelf
     frontends frontends.apss frontends.atc frontends.mindspore_strategy
     frontends.draft frontends.onnx_forms frontends.onnx
+    frontends.graphdef_tensors frontends.graphdef_forms frontends.graphdef
+    ilp
     planner setups validate
     render render.text render.terminal render.trace render.errors
     export export.mindspore_strategy

@@ -56,15 +56,11 @@ class Message:
 
     def floats(self, number: int, name: str) -> Iterator[float]:
         """Yields the 32-bit floating-point numbers of a field, packed or not."""
-        for kind, value in self.values.get(number, ()):
-            if isinstance(value, int):
-                self._expect(kind, FIXED32, name)
-                yield struct.unpack("<f", value.to_bytes(4, "little"))[0]
-            else:
-                at, end = value
-                if (end - at) % 4:
-                    raise self._wrong(name, f"{end - at} bytes are no list of 32-bit numbers")
-                yield from struct.unpack(f"<{(end - at) // 4}f", self.data[at:end])
+        return self._fixed(number, name, FIXED32, 4, "f")
+
+    def doubles(self, number: int, name: str) -> Iterator[float]:
+        """Yields the 64-bit floating-point numbers of a field, packed or not."""
+        return self._fixed(number, name, FIXED64, 8, "d")
 
     def chunks(self, number: int, name: str) -> Iterator[memoryview]:
         """Yields the byte strings of a field."""
@@ -103,6 +99,19 @@ class Message:
         """Returns the last message of a field, if there is one."""
         found = list(self.messages(number, name))
         return found[-1] if found else None
+
+    def _fixed(self, number: int, name: str, wire: int, size: int, code: str) -> Iterator[float]:
+        """Yields numbers of a fixed size, packed or not."""
+        for kind, value in self.values.get(number, ()):
+            if isinstance(value, int):
+                self._expect(kind, wire, name)
+                yield struct.unpack(f"<{code}", value.to_bytes(size, "little"))[0]
+            else:
+                at, end = value
+                if (end - at) % size:
+                    what = f"{end - at} bytes are no list of numbers of {size} bytes"
+                    raise self._wrong(name, what)
+                yield from struct.unpack(f"<{(end - at) // size}{code}", self.data[at:end])
 
     def __contains__(self, number: int) -> bool:
         return number in self.values

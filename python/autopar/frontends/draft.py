@@ -70,9 +70,9 @@ class Draft:
         Raises:
             SpecError: Nothing is left.
         """
-        needed = set(outputs)
         writers = {out: operator for operator in self.operators for out in operator.outputs}
-        waiting = [name for name in needed if name in writers]
+        waiting = [name for name in outputs if name in writers]
+        needed: set[str] = set()
         kept: set[str] = set()
         while waiting:
             operator = writers[waiting.pop()]

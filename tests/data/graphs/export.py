@@ -55,7 +55,7 @@ def resnet50(path: str) -> None:
 
 
 def encoder(path: str) -> None:
-    """Two layers of an encoder with norms, GELU and attention in single operators, as opset 14 has them."""
+    """Two layers of an encoder; norms, GELU and attention are single operators of opset 14."""
     layer = torch.nn.TransformerEncoderLayer(256, 8, 1024, activation="gelu", batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     model.train()  # in evaluation torch calls one fused operator that no exporter knows
