@@ -38,10 +38,11 @@ PYTHON_ORDER = """
     frontends frontends.apss frontends.atc frontends.mindspore_strategy
     frontends.draft frontends.onnx_forms frontends.onnx
     frontends.graphdef_tensors frontends.graphdef_forms frontends.graphdef
+    frontends.graph_file
     ilp
     planner setups validate
     render render.text render.terminal render.trace render.errors
-    export export.mindspore_strategy
+    export export.mindspore_strategy export.sharding_table
     flags cli
     __init__ __main__
 """.split()

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,24 @@ def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_BYTES) -> by
     if not data.strip():
         raise SpecError(name, "empty", "Give a file with the document in it.")
     return data
+
+
+def write_all(contents: Mapping[Path, bytes]) -> None:
+    """Writes files, each whole or not at all: under names of their own first, then renamed.
+
+    Raises:
+        OSError: One cannot be written; then none is.
+    """
+    drafts = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
+    try:
+        for path, draft in drafts.items():
+            with draft.open("xb") as file:
+                file.write(contents[path])
+        for path, draft in drafts.items():
+            draft.replace(path)
+    finally:
+        for draft in drafts.values():
+            draft.unlink(missing_ok=True)
 
 
 def parse_toml(data: bytes, name: str) -> dict[str, Any]:

@@ -6,9 +6,11 @@ its hash tables; here they stand in the order given.
 """
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
-from autopar import protobuf
+from autopar import graph, protobuf
 from autopar.errors import SpecError
 from autopar.frontends.mindspore_strategy import (
     Cuts,
@@ -17,6 +19,114 @@ from autopar.frontends.mindspore_strategy import (
     ParameterLayout,
     StrategyFile,
 )
+from autopar.sharding import ShardedOperator, Sharding
+
+# What MindSpore calls an operator that other systems call otherwise.
+PRIMITIVES = {"AddV2": "Add", "Gemm": "MatMul"}
+
+
+def strategy_file(found: Sharding) -> StrategyFile:
+    """Returns the strategies of the operators that read a parameter, and the parameters' layouts.
+
+    An operator is named after its first parameter, as MindSpore does it, and a layout has the
+    arrangement of devices of the first operator that reads it. Optimizer state has no layout of its
+    own here; MindSpore gives it that of its parameter.
+
+    Raises:
+        SpecError: Two operators of one type read a parameter in different ways.
+    """
+    net = found.problem.graph
+    tensors = {tensor.name: tensor for tensor in net.tensors}
+    axes = {tensor.name: tensor.axes for tensor in found.tensors}
+    strategies: dict[str, OperatorStrategy] = {}
+    layouts: dict[str, ParameterLayout] = {}
+    for operator, cut in zip(net.operators, found.operators, strict=True):
+        parameters = [name for name in operator.inputs if tensors[name].role == "parameter"]
+        if not parameters:
+            continue
+        rank = max(len(tensors[name].shape) for name in operator.inputs)
+        name = f"{_primitive(operator, rank)}_{parameters[0]}"
+        strategy = OperatorStrategy(name=name, inputs=cut.inputs)
+        if strategies.setdefault(name, strategy) != strategy:
+            what = f"two operators {name} are cut differently, the second is {operator.name}"
+            raise SpecError("--output", what, "MindSpore names operators by type and parameter.")
+        sizes = _arrangement(operator, cut, math.prod(found.mesh))
+        for parameter in parameters:
+            layouts.setdefault(
+                parameter,
+                _layout(parameter, tensors[parameter].shape, axes[parameter], found.mesh, sizes),
+            )
+    return StrategyFile(operators=tuple(strategies.values()), layouts=tuple(layouts.values()))
+
+
+def _primitive(operator: graph.Operator, rank: int) -> str:
+    """Returns the name of the primitive that MindSpore has for an operator."""
+    match operator.form:
+        case graph.MatMul():
+            return "BatchMatMul" if rank > 2 else "MatMul"
+        case graph.Gather():
+            return "Gather"
+        case graph.Norm():
+            return "LayerNorm"
+        case graph.Convolution():
+            return "Conv2D"
+        case graph.BatchNorm():
+            return "BatchNorm"
+        case _:
+            return PRIMITIVES.get(operator.source, operator.source or "Opaque")
+
+
+def _arrangement(operator: graph.Operator, cut: ShardedOperator, devices: int) -> list[int]:
+    """Returns the arrangement of devices of an operator: its cuts, and last those that repeat."""
+    match operator.form:
+        case graph.MatMul(transpose_a=transposed, transpose_b=turned):
+            left, right = cut.inputs[0], cut.inputs[1]
+            m, k = left[-2:][::-1] if transposed else left[-2:]
+            n = right[-2] if turned else right[-1]
+            loops = [*cut.outputs[0][:-2], m, k, n]
+        case graph.Gather(axis=axis):
+            loops = [*cut.outputs[0], cut.inputs[0][axis]]
+        case graph.Elementwise():
+            loops = list(cut.outputs[0])
+        case _:
+            loops = list(cut.inputs[0])
+    sizes = [size for size in loops if size > 1]
+    rest = devices // math.prod(sizes)
+    return [*sizes, rest] if rest > 1 or not sizes else sizes
+
+
+def _layout(
+    name: str, shape: tuple[int, ...], axes: Cuts, mesh: Sequence[int], sizes: Sequence[int]
+) -> ParameterLayout:
+    spans = _spans(name, tuple(cut for cut in axes if cut), mesh, sizes)
+    return ParameterLayout(
+        name=name,
+        dev_matrix=tuple(math.prod(mesh[axis] for axis in span) for span in spans),
+        tensor_map=tuple(len(spans) - 1 - spans.index(cut) if cut else -1 for cut in axes),
+        tensor_shape=shape,
+    )
+
+
+def _spans(name: str, used: Cuts, mesh: Sequence[int], sizes: Sequence[int]) -> Cuts:
+    """Returns the prime axes of the mesh in each axis of an arrangement of these sizes.
+
+    If a dimension is cut over axes that are not one of the arrangement's, each such group is one
+    axis, and so is every other prime axis.
+    """
+    outside = list(accumulate(mesh, int.__mul__, initial=1))
+    spans, before = [], 1
+    for size in sizes:
+        inside = (axis for axis in range(len(mesh)) if before <= outside[axis] < before * size)
+        spans.append(tuple(inside))
+        before *= size
+    if all(cut in spans for cut in used):
+        return tuple(spans)
+    if any(cut != tuple(range(cut[0], cut[0] + len(cut))) for cut in used):
+        what = f"{name} is cut over axes of the mesh that do not lie side by side"
+        raise SpecError("--output", what, "MindSpore's form has one axis of devices a dimension.")
+    taken = {axis for cut in used for axis in cut}
+    alone = ((axis,) for axis in range(len(mesh)) if axis not in taken)
+    return tuple(sorted([*used, *alone]))
 
 
 def strategy_bytes(file: StrategyFile, name: str) -> bytes:
