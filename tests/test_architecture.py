@@ -41,8 +41,9 @@ PYTHON_ORDER = """
     frontends.graph_file
     ilp
     planner setups validate
-    render render.text render.terminal render.trace render.errors
+    render render.text render.terminal render.trace render.errors render.sharding
     export export.mindspore_strategy export.sharding_table
+    partition
     flags cli
     __init__ __main__
 """.split()

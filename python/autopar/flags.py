@@ -9,6 +9,8 @@ import click
 
 from autopar.errors import SpecError, shown
 from autopar.files import printable
+from autopar.frontends.atc import LOGS
+from autopar.frontends.draft import input_shapes
 from autopar.sharding import Method, Others, ShardingOptions
 from autopar.spec import Attention, Granularity, Options, Precision, Schedule
 
@@ -207,11 +209,18 @@ def sharding(command: F) -> F:
             click.option("--sequence-length", type=int, help="Tokens; the model's longest."),
             click.option("--layers", type=int, help="The model's first so many; all by default."),
             click.option("--precision", type=click.Choice(get_args(Precision)), default="bf16"),
+            click.option(
+                "--input-shape",
+                "--input_shape",
+                type=shapes,
+                metavar="NAME:N,N;...",
+                help="Shapes of a file's inputs, as ids:8,512;mask:8,1,512,512.",
+            ),
             click.option("--inference", is_flag=True, help="Forward only, without the loss."),
             click.option(
                 "--strategies",
                 metavar="FILE",
-                help="Strategies that are set, in the form of --save.",
+                help="Strategies that are set, in the form of --save or of MindSpore.",
             ),
             click.option(
                 "--others",
@@ -232,6 +241,66 @@ def sharding(command: F) -> F:
                 "--all-to-all/--no-all-to-all",
                 default=default.all_to_all,
                 help="Reshards may use all-to-all.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of inputs.
+
+    Example:
+        >>> shapes("ids:8,512")
+        {'ids': (8, 512)}
+    """
+    return input_shapes(text)
+
+
+def atc(command: F) -> F:
+    """Adds the flags of Huawei's ATC, under its names."""
+    for option in reversed(
+        (
+            click.option("--model", required=True, metavar="PATH", help="Graph to partition."),
+            click.option(
+                "--framework", type=int, required=True, help="3 TensorFlow (.pb), 5 ONNX (.onnx)."
+            ),
+            click.option(
+                "--output", required=True, metavar="PATH", help="What results are named after."
+            ),
+            click.option("--soc_version", required=True, help="Chip, as Ascend910B3."),
+            click.option(
+                "--distributed_cluster_build",
+                type=int,
+                default=0,
+                show_default=True,
+                help="1 builds for a cluster.",
+            ),
+            click.option(
+                "--enable_graph_parallel",
+                type=int,
+                default=0,
+                show_default=True,
+                help="1 partitions the graph.",
+            ),
+            click.option(
+                "--cluster_config", metavar="PATH", help="JSON file of the cluster's topology."
+            ),
+            click.option(
+                "--graph_parallel_option_path",
+                metavar="PATH",
+                help="JSON file of partitioning options.",
+            ),
+            click.option(
+                "--input_shape", type=shapes, metavar="NAME:N,N;...", help="Shapes of inputs."
+            ),
+            click.option(
+                "--log",
+                type=click.Choice(LOGS),
+                default="null",
+                show_default=True,
+                help="Log level.",
             ),
         )
     ):

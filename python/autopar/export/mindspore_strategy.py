@@ -13,16 +13,13 @@ from itertools import accumulate
 from autopar import graph, protobuf
 from autopar.errors import SpecError
 from autopar.frontends.mindspore_strategy import (
-    Cuts,
     GroupFile,
     OperatorStrategy,
     ParameterLayout,
     StrategyFile,
+    operator_names,
 )
-from autopar.sharding import ShardedOperator, Sharding
-
-# What MindSpore calls an operator that other systems call otherwise.
-PRIMITIVES = {"AddV2": "Add", "Gemm": "MatMul"}
+from autopar.sharding import Cuts, ShardedOperator, Sharding
 
 
 def strategy_file(found: Sharding) -> StrategyFile:
@@ -38,42 +35,25 @@ def strategy_file(found: Sharding) -> StrategyFile:
     net = found.problem.graph
     tensors = {tensor.name: tensor for tensor in net.tensors}
     axes = {tensor.name: tensor.axes for tensor in found.tensors}
+    names = operator_names(net)
     strategies: dict[str, OperatorStrategy] = {}
     layouts: dict[str, ParameterLayout] = {}
     for operator, cut in zip(net.operators, found.operators, strict=True):
-        parameters = [name for name in operator.inputs if tensors[name].role == "parameter"]
-        if not parameters:
+        if (name := names.get(operator.name)) is None:
             continue
-        rank = max(len(tensors[name].shape) for name in operator.inputs)
-        name = f"{_primitive(operator, rank)}_{parameters[0]}"
         strategy = OperatorStrategy(name=name, inputs=cut.inputs)
         if strategies.setdefault(name, strategy) != strategy:
             what = f"two operators {name} are cut differently, the second is {operator.name}"
             raise SpecError("--output", what, "MindSpore names operators by type and parameter.")
         sizes = _arrangement(operator, cut, math.prod(found.mesh))
-        for parameter in parameters:
+        for parameter in operator.inputs:
+            if tensors[parameter].role != "parameter":
+                continue
             layouts.setdefault(
                 parameter,
                 _layout(parameter, tensors[parameter].shape, axes[parameter], found.mesh, sizes),
             )
     return StrategyFile(operators=tuple(strategies.values()), layouts=tuple(layouts.values()))
-
-
-def _primitive(operator: graph.Operator, rank: int) -> str:
-    """Returns the name of the primitive that MindSpore has for an operator."""
-    match operator.form:
-        case graph.MatMul():
-            return "BatchMatMul" if rank > 2 else "MatMul"
-        case graph.Gather():
-            return "Gather"
-        case graph.Norm():
-            return "LayerNorm"
-        case graph.Convolution():
-            return "Conv2D"
-        case graph.BatchNorm():
-            return "BatchNorm"
-        case _:
-            return PRIMITIVES.get(operator.source, operator.source or "Opaque")
 
 
 def _arrangement(operator: graph.Operator, cut: ShardedOperator, devices: int) -> list[int]:

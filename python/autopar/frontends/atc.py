@@ -6,12 +6,15 @@ do not state are those of `GraphParallelOption` in the open header of Ascend/met
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from autopar import catalog, files, wire
 from autopar.errors import SpecError, shown
+from autopar.graph import Gradients
+from autopar.sharding import ShardingOptions
+from autopar.spec import Cluster, DeviceGroup
 from autopar.wire import join
 
 Framework = Literal["tensorflow", "onnx"]
@@ -133,6 +136,46 @@ class Question:
     output: str
     notes: tuple[str, ...] = ()
 
+    @property
+    def gradients(self) -> Gradients:
+        """Whether training is asked about: gradients or optimizer state are to be divided."""
+        return "implied" if any(option.zero for option in self.options) else "none"
+
+    @property
+    def options(self) -> tuple[ShardingOptions, ...]:
+        """What the solver may choose; in automatic mode several, of which the best is taken."""
+        if self.option.auto:
+            return tuple(ShardingOptions(zero=stage) for stage in range(4))
+        sharding = self.option.tensor_sharding or TensorSharding()
+        stages = (
+            sharding.optimizer_state_sharding,
+            sharding.gradient_sharding,
+            sharding.model_weight_sharding,
+        )
+        tensor_parallel = self.option.tensor_parallel_option is not None
+        return (
+            ShardingOptions(
+                method=self.option.method,
+                zero=max((stage for stage, on in enumerate(stages, 1) if on), default=0),
+                others="search" if tensor_parallel else "data_parallel",
+            ),
+        )
+
+    @property
+    def cluster(self) -> Cluster:
+        """The devices, as many in a node as the topology says."""
+        chip, count = self.chip.chip, len(self.topology.devices)
+        inside = count // self.topology.nodes
+        if self.topology.nodes > 1 and inside != chip.devices_per_node:
+            cards = max(1, chip.network.nics_per_node * inside // chip.devices_per_node)
+            chip = replace(
+                chip,
+                devices_per_node=inside,
+                link_domain=inside,
+                network=replace(chip.network, nics_per_node=cards),
+            )
+        return Cluster(groups=(DeviceGroup(chip=chip, limit=count),), devices=count)
+
 
 def question(
     *,
@@ -202,6 +245,10 @@ def question(
         notes.append(f"{soc_version} is {chip.chip.name}")
     if _plain(topology.item_type) != _plain(soc_version):
         notes.append(f"{cluster_config} has {topology.item_type}; --soc_version is used")
+    if option.tensor_sharding and option.tensor_sharding.model_weight_sharding:
+        notes.append(
+            "model_weight_prefetch: every gather of weights is charged in full, ahead or not"
+        )
     return Question(
         model=model,
         framework=FRAMEWORKS[framework],

@@ -11,9 +11,12 @@ from typing import Any
 
 from autopar import files, protobuf, wire
 from autopar.errors import SpecError, shown
+from autopar.graph import BatchNorm, Convolution, Gather, Graph, MatMul, Norm, Operator
+from autopar.sharding import Cuts, FixedStrategy
 from autopar.wire import join
 
-Cuts = tuple[tuple[int, ...], ...]
+# What MindSpore calls an operator that other systems call otherwise.
+PRIMITIVES = {"AddV2": "Add", "Gemm": "MatMul"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +119,65 @@ def read_group(path: str | PathLike[str]) -> GroupFile:
         groups.append((item.text(1, "group_name"), tuple(ranks.integers(1, "dim"))))
     restore = _one(message, 2, "ckpt_restore_rank_list")
     return GroupFile(groups=tuple(groups), restore_ranks=tuple(restore.integers(1, "dim")))
+
+
+def operator_names(graph: Graph) -> dict[str, str]:
+    """Returns what MindSpore calls the operators that read a parameter, by their own names.
+
+    It names them by the type of the primitive and the first parameter: `MatMul_w1`.
+    """
+    tensors = {tensor.name: tensor for tensor in graph.tensors}
+    names = {}
+    for operator in graph.operators:
+        read = [tensors[name] for name in operator.inputs]
+        if parameters := [tensor.name for tensor in read if tensor.role == "parameter"]:
+            rank = max(len(tensor.shape) for tensor in read)
+            names[operator.name] = f"{_primitive(operator, rank)}_{parameters[0]}"
+    return names
+
+
+def fixed_strategies(file: StrategyFile, graph: Graph, path: str) -> tuple[FixedStrategy, ...]:
+    """Returns a file's strategies as those that are set for the operators of a graph.
+
+    Raises:
+        SpecError: The graph has no operator of that name.
+    """
+    operators = {operator.name: operator for operator in graph.operators}
+    named: dict[str, list[Operator]] = {}
+    for own, name in operator_names(graph).items():
+        named.setdefault(name, []).append(operators[own])
+    fixed = []
+    for strategy in file.operators:
+        if strategy.name not in named:
+            what = f"the graph has no operator {shown(strategy.name)}"
+            hint = "Names are of the type and the first parameter, as MatMul_w1."
+            raise SpecError(f"{path}: parallel_strategy_item", what, hint)
+        for operator in named[strategy.name]:
+            inputs = strategy.inputs
+            if len(inputs) > len(operator.inputs):
+                # A number beside the tensors is no input of a graph's operator.
+                inputs = tuple(cuts for cuts in inputs if cuts)
+            fixed.append(
+                FixedStrategy(operator=operator.name, inputs=inputs, outputs=strategy.outputs)
+            )
+    return tuple(fixed)
+
+
+def _primitive(operator: Operator, rank: int) -> str:
+    """Returns the name of the primitive that MindSpore has for an operator."""
+    match operator.form:
+        case MatMul():
+            return "BatchMatMul" if rank > 2 else "MatMul"
+        case Gather():
+            return "Gather"
+        case Norm():
+            return "LayerNorm"
+        case Convolution():
+            return "Conv2D"
+        case BatchNorm():
+            return "BatchNorm"
+        case _:
+            return PRIMITIVES.get(operator.source, operator.source or "Opaque")
 
 
 def read_json(text: str | bytes, path: str = "") -> StrategyFile:
