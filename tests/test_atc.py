@@ -1,6 +1,7 @@
 """ATC's graph-parallel flags and its two option files: what is read, and what is refused."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,10 @@ from typing import Any
 import pytest
 
 from autopar import SpecError
+from autopar.files import write_all
 from autopar.frontends import atc
+from autopar.frontends.mindspore_strategy import read
+from conftest import Command
 
 # The example of ATC's guide up to CANN 8.0, in English and Chinese: a comma is missing.
 GUIDE = """{
@@ -169,10 +173,10 @@ def test_a_soc_version_is_a_chip_of_the_catalog(ask: Ask, name: str, chip: str) 
 
 
 def test_names_that_stand_for_something_else_are_told(ask: Ask) -> None:
-    assert ask().notes == ("Ascend910B3 is ascend_910b",)
-    assert ask(soc_version="Ascend910A").notes == (
-        "./numa_config_2p.json has Ascend910B3; --soc_version is used",
-    )
+    assert ask().notes[0] == "Ascend910B3 is ascend_910b"
+    assert ask().notes[1].startswith("model_weight_prefetch: every gather")
+    notes = ask(soc_version="Ascend910A").notes
+    assert notes[0] == "./numa_config_2p.json has Ascend910B3; --soc_version is used"
 
 
 def test_chinese_paths_are_allowed(ask: Ask) -> None:
@@ -350,3 +354,152 @@ def test_a_wrong_cluster_file_is_refused(text: str, what: str) -> None:
         atc.read_topology(text, "cluster.json: ")
     assert str(error.value).startswith("cluster.json: ")
     assert what in str(error.value)
+
+
+# --- The command
+
+GRAPHS = Path(__file__).parent / "data/graphs"
+
+
+def line(**changes: str | None) -> list[str]:
+    """Returns ATC's example command, changed; None leaves a flag out."""
+    flags: dict[str, str | None] = {
+        "distributed_cluster_build": "1",
+        "cluster_config": "./numa_config_2p.json",
+        "model": "./net.pb",
+        "enable_graph_parallel": "1",
+        "graph_parallel_option_path": "./parallel_option.json",
+        "soc_version": "Ascend910B3",
+        "output": "test_parallel",
+        "framework": "3",
+        "input_shape": "ids:8,32",
+        "log": None,
+    }
+    given = {**flags, **changes}
+    return ["atc", *(f"--{key}={value}" for key, value in given.items() if value is not None)]
+
+
+@pytest.fixture
+def files_of_atc(tmp_path: Path) -> Path:
+    """Returns a folder with a graph, a topology of two devices and the guide's options, mended."""
+    shutil.copy(GRAPHS / "bert-2-layers.pb", tmp_path / "net.pb")
+    (tmp_path / "numa_config_2p.json").write_text(cluster(), "utf-8")
+    (tmp_path / "parallel_option.json").write_text(GUIDE.replace('"O1"', '"O1",'), "utf-8")
+    return tmp_path
+
+
+def written(folder: Path) -> list[str]:
+    names = ("net.pb", "net.onnx", "numa_config_2p.json", "parallel_option.json")
+    return sorted(path.name for path in folder.iterdir() if path.name not in names)
+
+
+def test_the_command_writes_the_table_and_the_strategies(
+    command: Command, files_of_atc: Path
+) -> None:
+    run = command(*line())
+    assert run.code == 0, run.err
+    assert "on 2 x ascend_910b" in run.out
+    assert "note: Ascend910B3 is ascend_910b" in run.err
+    assert written(files_of_atc) == ["test_parallel.json", "test_parallel.strategy.json"]
+    table = json.loads((files_of_atc / "test_parallel.json").read_text("utf-8"))
+    assert [(each["rank"], each["item_id"]) for each in table["devices"]] == [(0, 0), (1, 1)]
+    strategies = read(files_of_atc / "test_parallel.strategy.json")
+    assert strategies.current_stage == 2
+    for operator in strategies.operators:
+        assert all(2 % size == 0 for cuts in operator.inputs for size in cuts)
+
+
+def test_without_tensor_parallelism_all_is_data_parallel(
+    command: Command, files_of_atc: Path
+) -> None:
+    (files_of_atc / "parallel_option.json").write_text(
+        '{"graph_parallel_option": {"auto": false}}', "utf-8"
+    )
+    assert command(*line()).code == 0
+    strategies = read(files_of_atc / "test_parallel.strategy.json")
+    products = [each.inputs for each in strategies.operators if each.name.startswith("MatMul_")]
+    assert set(products) == {((2, 1), (1, 1))}
+
+
+def test_automatic_is_never_slower_than_what_may_be_set(
+    command: Command, files_of_atc: Path
+) -> None:
+    def total(text: str) -> float:
+        row = next(row for row in text.splitlines() if row.startswith("total"))
+        return float(row.split()[1])
+
+    options = files_of_atc / "parallel_option.json"
+    set_ = command(*line())
+    options.write_text('{"graph_parallel_option": {"auto": true}}', "utf-8")
+    automatic = command(*line())
+    assert automatic.code == 0, automatic.err
+    assert total(automatic.out) <= total(set_.out)
+
+
+def test_the_command_reads_onnx(command: Command, files_of_atc: Path) -> None:
+    shutil.copy(GRAPHS / "encoder-opset14.onnx", files_of_atc / "net.onnx")
+    run = command(*line(framework="5", model="net.onnx", input_shape=None, log="debug"))
+    assert run.code == 0, run.err
+    strategies = read(files_of_atc / "test_parallel.strategy.json")
+    # Two layers of four weights; products of more than two dimensions are called BatchMatMul.
+    assert sum("MatMul_" in each.name for each in strategies.operators) == 8
+
+
+WRONG_COMMANDS: dict[str, tuple[dict[str, str | None], str]] = {
+    "no model": ({"model": None}, "Missing option '--model'"),
+    "no chip": ({"soc_version": None}, "Missing option '--soc_version'"),
+    "no framework": ({"framework": None}, "Missing option '--framework'"),
+    "an unknown level of log": ({"log": "loud"}, "'loud' is not one of 'debug', 'info', 'warning'"),
+    "no cluster": ({"cluster_config": None}, "--cluster_config: missing"),
+    "a switch that is a word": ({"enable_graph_parallel": "on"}, "'on' is not a valid integer"),
+    "an open dimension": (
+        {"input_shape": None},
+        "--input_shape ids: dimension 0 of this input is unknown",
+    ),
+    "an input that is not there": (
+        {"input_shape": "words:8,32"},
+        'the graph has no input "words". Its inputs: ids.',
+    ),
+    "a shape that is none": ({"input_shape": "ids:8,x"}, '"ids:8,x" is no name with sizes from 1'),
+    "another form": ({"framework": "5"}, "net.pb: no ONNX model"),
+    "a graph that is not there": ({"model": "./none.pb"}, "./none.pb: no such file"),
+    "a folder that is not there": ({"output": "none/out"}, "none/.out.json"),
+}
+
+
+@pytest.mark.parametrize(("flags", "what"), WRONG_COMMANDS.values(), ids=WRONG_COMMANDS)
+def test_the_command_refuses_in_one_line_and_writes_nothing(
+    command: Command, files_of_atc: Path, flags: dict[str, str | None], what: str
+) -> None:
+    run = command(*line(**flags))
+    assert run.code == 2
+    errors = [row for row in run.err.splitlines() if not row.startswith("note: ")]
+    assert len(errors) == 1
+    assert errors[0].startswith("error: ")
+    assert what in errors[0]
+    assert written(files_of_atc) == []
+
+
+def test_the_guides_example_is_refused_at_its_comma(command: Command, files_of_atc: Path) -> None:
+    (files_of_atc / "parallel_option.json").write_text(GUIDE, "utf-8")
+    run = command(*line())
+    assert run.code == 2
+    assert "line 4 column 26: a comma is missing" in run.err
+    assert written(files_of_atc) == []
+
+
+def test_a_graph_that_does_not_fit_writes_nothing(command: Command, files_of_atc: Path) -> None:
+    run = command(*line(input_shape="ids:4000000,32"))
+    assert run.code == 1
+    assert "no strategies fit in memory" in run.err
+    assert written(files_of_atc) == []
+
+
+def test_files_are_written_all_or_none(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "none" / "b.json"
+    with pytest.raises(OSError, match="No such file"):
+        write_all({first: b"1", second: b"2"})
+    assert list(tmp_path.iterdir()) == []
+    first.write_bytes(b"old")
+    write_all({first: b"new"})
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"new"]
