@@ -10,6 +10,9 @@ import pytest
 import autopar
 from autopar.cli import main
 
+# They need other packages, each in an environment of its own, and are started by themselves.
+collect_ignore = ["clients", "data"]
+
 Command = Callable[..., "Run"]
 EXAMPLES = Path(autopar.__file__).parent / "catalog" / "examples"
 

@@ -1,7 +1,8 @@
 """Holds autopar's strategy files against the real MindSpore: python check.py PYTHON_OF_MINDSPORE.
 
 Each file that the compiler saves is read, and written again to the same bytes. Each file that is
-written here, in both forms, is loaded by the compiler, which reports the strategies in it back.
+written here, in both forms, is loaded by the compiler, which reports the strategies in it back:
+files written by hand, and those of the plans of each method for a network in training.
 """
 
 import json
@@ -11,13 +12,24 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from autopar.export.mindspore_strategy import group_bytes, group_name, strategy_bytes
+from networks import block, two_matmuls
+
+import autopar
+from autopar.export.mindspore_strategy import (
+    group_bytes,
+    group_name,
+    strategy_bytes,
+    strategy_file,
+)
 from autopar.frontends.mindspore_strategy import (
     OperatorStrategy,
     StrategyFile,
+    operator_names,
     read,
     read_group,
 )
+from autopar.graph import Graph
+from autopar.sharding import Method
 
 ORACLE = Path(__file__).with_name("oracle.py")
 Case = dict[str, Any]
@@ -49,6 +61,20 @@ LOADED: tuple[tuple[Case, dict[str, list[list[int]]]], ...] = (
     ({"network": "two_stages", "devices": 8, "train": True, "stages": 2, "rank": 7},
      {"MatMul_stage1.w": [[2, 1], [1, 2]]}),
 )  # fmt: skip
+
+
+# A network of the oracle, the same as a graph, and methods for its plan.
+PLANNED: tuple[tuple[Case, Graph, tuple[Method, ...]], ...] = (
+    ({"network": "two_matmuls", "devices": 2, "train": True}, two_matmuls(train=True), ("dp",)),
+    ({"network": "two_matmuls", "devices": 8, "train": True, "rows": 8, "hidden": 4096,
+      "inner": 16384}, two_matmuls(8, 4096, 16384, train=True), ("dp", "ilp")),
+    ({"network": "two_matmuls", "devices": 64, "train": True, "rows": 4096, "hidden": 8192,
+      "inner": 28672}, two_matmuls(4096, 8192, 28672, train=True), ("dp",)),
+    ({"network": "block", "devices": 4, "train": True}, block(), ("dp",)),
+    ({"network": "block", "devices": 8, "train": True}, block(), ("dp", "ilp")),
+)  # fmt: skip
+# What MindSpore cuts as it must: a reshape follows its input, its loss is two operators.
+FOLLOWING = ("reshape", "loss", "mul")
 
 
 def compiled(python: str, case: Case) -> dict[str, list[list[int]]]:
@@ -114,10 +140,41 @@ def check_loaded(python: str, case: Case, cuts: dict[str, list[list[int]]], fold
     return f"{len(file.operators)} operators reported back"
 
 
+def check_planned(python: str, case: Case, graph: Graph, method: Method, folder: Path) -> str:
+    """Has the compiler load the file of a plan, other operators being set, and compares."""
+    found = autopar.shard(graph, f"ascend_910b:{case['devices']}", method=method)
+    file = strategy_file(found)
+    named = operator_names(graph)
+    cuts = {
+        operator.name: operator.inputs
+        for operator in found.operators
+        if operator.name not in named and not operator.name.startswith(FOLLOWING)
+    }
+    # MindSpore counts the factor of a product with a number as an input.
+    cuts |= {name: (*rows, ()) for name, rows in cuts.items() if name == "scale"}
+    for form in ("json", "ckpt"):
+        path, again = folder / f"plan.{form}", folder / f"again.{form}"
+        path.write_bytes(strategy_bytes(file, path.name))
+        reported = compiled(python, {**case, "cuts": cuts, "load": str(path), "save": str(again)})
+        saved = {operator.name: operator for operator in read(again).operators}
+        for operator in file.operators:
+            assert saved[operator.name] == operator, (saved[operator.name], operator)
+        kinds = {"relu": "ReLU", "gelu": "GeLU", "softmax": "Softmax", "scores": "BatchMatMul"}
+        for name, kind in kinds.items():
+            if name in cuts:
+                listed = [tuple(map(tuple, rows)) for rows in in_order(reported, kind)]
+                assert cuts[name] in listed, (name, cuts[name], listed)
+    return f"{method}: {len(file.operators)} operators loaded, {len(cuts)} set"
+
+
 def main(python: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         for case in SAVED:
             print("saved ", case["network"], case["devices"], check_saved(python, case, Path(name)))
+        for case, graph, methods in PLANNED:
+            for method in methods:
+                done = check_planned(python, case, graph, method, Path(name))
+                print("planned", case["network"], case["devices"], done, flush=True)
         for case, cuts in LOADED:
             done = check_loaded(python, case, cuts, Path(name))
             print("loaded", case["network"], case["devices"], done)
