@@ -53,7 +53,9 @@ def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_BYTES) -> by
             data = sys.stdin.buffer.read(largest + 1)
         else:
             with Path(path).open("rb") as file:
-                data = file.read(largest + 1)
+                # A pipe has no size; of a file no more is asked for than it has.
+                size = os.fstat(file.fileno()).st_size
+                data = file.read(min(size or largest, largest) + 1)
     except FileNotFoundError:
         raise SpecError(name, "no such file", "Check the path.") from None
     except (OSError, ValueError) as error:

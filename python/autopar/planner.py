@@ -7,10 +7,10 @@ answer (`Report.infeasible`).
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from autopar import _core, catalog, wire
 from autopar.errors import SpecError
@@ -45,6 +45,9 @@ from autopar.spec import (
     Schedule,
     Workload,
 )
+
+if TYPE_CHECKING:
+    from autopar.frontends.draft import Reading
 
 __version__ = _core.__version__
 
@@ -496,6 +499,28 @@ def solve_sharding(problem: ShardingProblem, *, time_limit_s: float | None = Non
 
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+def read_graph(
+    path: Name,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    *,
+    inference: bool = False,
+) -> "Reading":
+    """Returns the graph of a file, and notes on what in it is not known.
+
+    Args:
+        path: An ONNX file (`.onnx`), a frozen TensorFlow graph (`.pb`), or a graph document
+            (`.json`).
+        input_shapes: Shapes of inputs with open dimensions.
+        inference: No gradients are computed.
+
+    Raises:
+        SpecError: The file cannot be read as a graph, or a dimension is unknown.
+    """
+    from autopar.frontends import graph_file
+
+    return graph_file.read(path, input_shapes, inference=inference)
 
 
 def check_graph(graph: Graph) -> list[str]:

@@ -1,11 +1,18 @@
-"""Holds autopar's strategy files against the real MindSpore: python check.py PYTHON_OF_MINDSPORE.
+"""Holds autopar's strategy files against the real MindSpore: python check.py [--all].
 
 Each file that the compiler saves is read, and written again to the same bytes. Each file that is
-written here, in both forms, is loaded by the compiler, which reports the strategies in it back:
-files written by hand, and those of the plans of each method for a network in training.
+written here is loaded by the compiler, which reports the strategies in it back: files written by
+hand, and those of the plans of each method for a network in training.
+
+Run it with a Python 3.11 in which autopar is installed. MindSpore runs in an environment of its
+own, built from `requirements.txt` and kept in $AUTOPAR_CLIENTS (~/.cache/autopar-clients), or in
+that of --python. A case is compiled with one of the two forms of file, with --all with both.
 """
 
+import argparse
+import hashlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -33,6 +40,7 @@ from autopar.sharding import Method
 
 ORACLE = Path(__file__).with_name("oracle.py")
 Case = dict[str, Any]
+Forms = tuple[str, ...]
 
 SAVED: tuple[Case, ...] = (
     {"network": "two_matmuls", "devices": 2,
@@ -102,9 +110,9 @@ def in_order(strategies: dict[str, list[list[int]]], kind: str) -> list[list[lis
     return [found[number] for number in sorted(found)]
 
 
-def check_saved(python: str, case: Case, folder: Path) -> str:
+def check_saved(python: str, case: Case, forms: Forms, folder: Path) -> str:
     """Reads what the compiler saved in both forms, and writes it again."""
-    for form in ("json", "ckpt"):
+    for form in forms:
         file, groups = folder / f"saved.{form}", folder / "saved.group"
         strategies = compiled(python, {**case, "save": str(file), "groups": str(groups)})
         saved = read(file)
@@ -119,7 +127,9 @@ def check_saved(python: str, case: Case, folder: Path) -> str:
     return f"{len(saved.operators)} operators, {len(listed.groups)} groups"
 
 
-def check_loaded(python: str, case: Case, cuts: dict[str, list[list[int]]], folder: Path) -> str:
+def check_loaded(
+    python: str, case: Case, cuts: dict[str, list[list[int]]], forms: Forms, folder: Path
+) -> str:
     """Has the compiler load a file in both forms, and compares what it reports."""
     stage = case.get("rank", 0) * case.get("stages", 1) // case["devices"]
     file = StrategyFile(
@@ -128,7 +138,7 @@ def check_loaded(python: str, case: Case, cuts: dict[str, list[list[int]]], fold
             for name, rows in cuts.items()
         )
     )
-    for form in ("json", "ckpt"):
+    for form in forms:
         path, again = folder / f"ours.{form}", folder / f"again.{form}"
         path.write_bytes(strategy_bytes(file, path.name))
         strategies = compiled(python, {**case, "load": str(path), "save": str(again)})
@@ -140,7 +150,9 @@ def check_loaded(python: str, case: Case, cuts: dict[str, list[list[int]]], fold
     return f"{len(file.operators)} operators reported back"
 
 
-def check_planned(python: str, case: Case, graph: Graph, method: Method, folder: Path) -> str:
+def check_planned(
+    python: str, case: Case, graph: Graph, method: Method, forms: Forms, folder: Path
+) -> str:
     """Has the compiler load the file of a plan, other operators being set, and compares."""
     found = autopar.shard(graph, f"ascend_910b:{case['devices']}", method=method)
     file = strategy_file(found)
@@ -152,7 +164,7 @@ def check_planned(python: str, case: Case, graph: Graph, method: Method, folder:
     }
     # MindSpore counts the factor of a product with a number as an input.
     cuts |= {name: (*rows, ()) for name, rows in cuts.items() if name == "scale"}
-    for form in ("json", "ckpt"):
+    for form in forms:
         path, again = folder / f"plan.{form}", folder / f"again.{form}"
         path.write_bytes(strategy_bytes(file, path.name))
         reported = compiled(python, {**case, "cuts": cuts, "load": str(path), "save": str(again)})
@@ -167,18 +179,48 @@ def check_planned(python: str, case: Case, graph: Graph, method: Method, folder:
     return f"{method}: {len(file.operators)} operators loaded, {len(cuts)} set"
 
 
-def main(python: str) -> None:
+def environment() -> str:
+    """Returns the Python of MindSpore's environment, built unless it is kept."""
+    requirements = ORACLE.with_name("requirements.txt")
+    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]
+    cache = Path(os.environ.get("AUTOPAR_CLIENTS", "~/.cache/autopar-clients")).expanduser()
+    target = cache / f"mindspore-strategy-{digest}"
+    python = target / "bin/python"
+    if not (target / "built").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", target], check=True)
+        install = [python, "-m", "pip", "install", "--quiet", "-r", requirements]
+        subprocess.run(install, check=True)
+        (target / "built").touch()
+    return str(python)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="autopar's strategy files and the real MindSpore")
+    parser.add_argument("--all", action="store_true", help="both forms of each file")
+    parser.add_argument("--python", help="Python of an environment with MindSpore")
+    arguments = parser.parse_args()
+    python = arguments.python or environment()
+    count = 0
+
+    def forms() -> Forms:
+        nonlocal count
+        count += 2 if arguments.all else 1
+        return ("json", "ckpt") if arguments.all else (("json", "ckpt")[count % 2],)
+
     with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         for case in SAVED:
-            print("saved ", case["network"], case["devices"], check_saved(python, case, Path(name)))
+            done = check_saved(python, case, forms(), folder)
+            print("saved  ", case["network"], case["devices"], done, flush=True)
         for case, graph, methods in PLANNED:
             for method in methods:
-                done = check_planned(python, case, graph, method, Path(name))
+                done = check_planned(python, case, graph, method, forms(), folder)
                 print("planned", case["network"], case["devices"], done, flush=True)
         for case, cuts in LOADED:
-            done = check_loaded(python, case, cuts, Path(name))
-            print("loaded", case["network"], case["devices"], done)
+            done = check_loaded(python, case, cuts, forms(), folder)
+            print("loaded ", case["network"], case["devices"], done, flush=True)
+    print(f"{count} compilations: MindSpore and autopar agree")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()
