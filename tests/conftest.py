@@ -11,8 +11,7 @@ import autopar
 from autopar.cli import main
 
 # They need other packages, each in an environment of its own, and are started by themselves.
-# They run in the environments of the launchers: tests/clients/run.
-collect_ignore = ["clients"]
+collect_ignore = ["clients", "data"]
 
 Command = Callable[..., "Run"]
 EXAMPLES = Path(autopar.__file__).parent / "catalog" / "examples"

@@ -26,27 +26,50 @@ RUST_ORDER = """
     search::watch search::report search::space search::bound search::holds search::stages
     search::enumerate
     search::nearest search
+    graph::loops graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
+    graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp
+    graph::recursive graph::propagate
+    graph::transformer graph
     wire lib
 """.split()
 
 PYTHON_ORDER = """
-    errors spec report wire schema files catalog runs shelf
+    errors spec report graph sharding wire schema files protobuf catalog runs shelf
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches
+    frontends.atc frontends.mindspore_strategy
+    frontends.draft frontends.onnx_forms frontends.onnx
+    frontends.graphdef_tensors frontends.graphdef_forms frontends.graphdef
+    frontends.graph_file
+    ilp
     planner setups validate
     compat compat.keys compat.context compat.settings compat.effects compat.mindspore
     compat.mindformers compat.plans compat.cells
-    render render.text render.terminal render.trace render.errors
+    render render.text render.terminal render.trace render.errors render.sharding
     export export.job export.megatron export.mindformers export.mindspore export.deepspeed
     export.torchtitan export.accelerate export.flagscale export.kubernetes export.launchers
+    export.mindspore_strategy export.sharding_table
+    partition
     flags writing cli
     __init__ __main__
 """.split()
 
 # Crates and packages that some places own; nothing else names them.
 RUST_OWNERS: dict[str, set[str]] = {
-    "serde": {"units", "spec::*", "plan", "estimate::*", "estimate", "search::report", "wire"},
+    "serde": {
+        "units",
+        "spec::*",
+        "plan",
+        "estimate::*",
+        "estimate",
+        "search::report",
+        "wire",
+        "graph::form",
+        "graph::ir",
+        "graph::problem",
+        "graph::transformer",
+    },
     "serde_json": {"wire"},
     "rayon": {"search::*", "wire"},
     "std::time": {"search::watch"},

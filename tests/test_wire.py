@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from autopar import AutoparError, SpecError, _core, report, schema, spec, wire
+from autopar import AutoparError, SpecError, _core, graph, report, schema, sharding, spec, wire
 
 ROOTS = {
     "problem": spec.Problem,
@@ -21,6 +21,9 @@ ROOTS = {
     "cluster": spec.Cluster,
     "workload": spec.Workload,
     "options": spec.Options,
+    "graph": graph.Graph,
+    "sharding-problem": sharding.ShardingProblem,
+    "sharding": sharding.Sharding,
 }
 # Values that one document type allows and another forbids; everything else is any number.
 FIT: dict[str, Any] = {
@@ -298,7 +301,7 @@ def test_the_published_schema_is_the_dataclasses(name: str) -> None:
     assert file.read_text("utf-8") == schema.text(schema.DOCUMENTS[name]), cure
 
 
-@pytest.mark.parametrize("module", [spec, report])
+@pytest.mark.parametrize("module", [spec, report, graph, sharding])
 def test_every_field_of_every_document_is_explained(module: Any) -> None:
     for cls in vars(module).values():
         if dataclasses.is_dataclass(cls) and isinstance(cls, type):

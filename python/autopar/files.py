@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,29 +42,53 @@ def is_path(text: str) -> bool:
     return text.endswith(".toml") or any(separator in text for separator in separators)
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Returns what a file holds; `-` is standard input.
+def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_BYTES) -> bytes:
+    """Returns what a file holds, `largest` bytes at most; `-` is standard input.
 
     Raises:
-        SpecError: The file is absent, unreadable, empty or over 16 MiB.
+        SpecError: The file is absent, unreadable, empty or larger.
     """
     name = printable(path)
     try:
         if name == "-":
-            data = sys.stdin.buffer.read(LARGEST_BYTES + 1)
+            data = sys.stdin.buffer.read(largest + 1)
         else:
             with Path(path).open("rb") as file:
-                data = file.read(LARGEST_BYTES + 1)
+                # A pipe has no size; of a file no more is asked for than it has.
+                size = os.fstat(file.fileno()).st_size
+                data = file.read(min(size or largest, largest) + 1)
     except FileNotFoundError:
         raise SpecError(name, "no such file", "Check the path.") from None
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise SpecError(name, f"cannot be read: {reason}", "Check the path.") from None
-    if len(data) > LARGEST_BYTES:
-        raise SpecError(name, "larger than 16 MiB", "Give the document itself, without other data.")
+    if len(data) > largest:
+        raise SpecError(
+            name,
+            f"larger than {largest >> 20} MiB",
+            "Give the document itself, without other data.",
+        )
     if not data.strip():
         raise SpecError(name, "empty", "Give a file with the document in it.")
     return data
+
+
+def write_all(contents: Mapping[Path, bytes]) -> None:
+    """Writes files, each whole or not at all: under names of their own first, then renamed.
+
+    Raises:
+        OSError: One cannot be written; then none is.
+    """
+    drafts = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
+    try:
+        for path, draft in drafts.items():
+            with draft.open("xb") as file:
+                file.write(contents[path])
+        for path, draft in drafts.items():
+            draft.replace(path)
+    finally:
+        for draft in drafts.values():
+            draft.unlink(missing_ok=True)
 
 
 def parse_toml(data: bytes, name: str) -> dict[str, Any]:

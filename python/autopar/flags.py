@@ -9,7 +9,10 @@ import click
 
 from autopar.errors import SpecError, shown
 from autopar.files import printable
+from autopar.frontends.atc import LOGS
+from autopar.frontends.draft import input_shapes
 from autopar.report import Recompute
+from autopar.sharding import Method, Others, ShardingOptions
 from autopar.spec import Attention, Granularity, Options, Precision, Schedule
 
 # Known here so that the help of a command needs no exporter.
@@ -201,6 +204,137 @@ def plan(command: F) -> F:
         ),
     ]
     for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def mesh(text: str) -> tuple[int, ...]:
+    """Returns the sizes of a mesh.
+
+    Example:
+        >>> mesh("4x16")
+        (4, 16)
+    """
+    try:
+        return tuple(int(size) for size in text.split("x"))
+    except ValueError:
+        raise click.BadParameter(f"{shown(text)} is no mesh as 8 or 4x16.") from None
+
+
+def sharding(command: F) -> F:
+    """Adds the flags that say how a graph is cut; most are fields of `ShardingOptions`."""
+    default = ShardingOptions()
+    for option in reversed(
+        (
+            click.option("--chip", required=True, help="Chip: a name or a path to a TOML file."),
+            click.option("--devices", type=int, required=True, help="Devices to cut over."),
+            click.option("--mesh", type=mesh, metavar="NxN", help="Axes of the devices, as 4x16."),
+            click.option(
+                "--method",
+                type=click.Choice(get_args(Method)),
+                default=default.method,
+                show_default=True,
+                help="ilp is integer programming, dp dynamic programming.",
+            ),
+            click.option("--batch", type=int, default=8, show_default=True, help="Sequences."),
+            click.option("--sequence-length", type=int, help="Tokens; the model's longest."),
+            click.option("--layers", type=int, help="The model's first so many; all by default."),
+            click.option("--precision", type=click.Choice(get_args(Precision)), default="bf16"),
+            click.option(
+                "--input-shape",
+                "--input_shape",
+                type=shapes,
+                metavar="NAME:N,N;...",
+                help="Shapes of a file's inputs, as ids:8,512;mask:8,1,512,512.",
+            ),
+            click.option("--inference", is_flag=True, help="Forward only, without the loss."),
+            click.option(
+                "--strategies",
+                metavar="FILE",
+                help="Strategies that are set, in the form of --save or of MindSpore.",
+            ),
+            click.option(
+                "--others",
+                type=click.Choice([name.replace("_", "-") for name in get_args(Others)]),
+                default="search",
+                show_default=True,
+                help="What happens to operators that are not set.",
+            ),
+            click.option("--zero", type=int, default=0, show_default=True, help="ZeRO stage."),
+            click.option("--memory-gib", type=float, help="Memory of a device; the chip's."),
+            click.option("--use-all-devices", is_flag=True, help="No operator is repeated."),
+            click.option(
+                "--refine/--no-refine",
+                default=default.refine,
+                help="An axis of the mesh may cut several axes of an operator.",
+            ),
+            click.option(
+                "--all-to-all/--no-all-to-all",
+                default=default.all_to_all,
+                help="Reshards may use all-to-all.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of inputs.
+
+    Example:
+        >>> shapes("ids:8,512")
+        {'ids': (8, 512)}
+    """
+    return input_shapes(text)
+
+
+def atc(command: F) -> F:
+    """Adds the flags of Huawei's ATC, under its names."""
+    for option in reversed(
+        (
+            click.option("--model", required=True, metavar="PATH", help="Graph to partition."),
+            click.option(
+                "--framework", type=int, required=True, help="3 TensorFlow (.pb), 5 ONNX (.onnx)."
+            ),
+            click.option(
+                "--output", required=True, metavar="PATH", help="What results are named after."
+            ),
+            click.option("--soc_version", required=True, help="Chip, as Ascend910B3."),
+            click.option(
+                "--distributed_cluster_build",
+                type=int,
+                default=0,
+                show_default=True,
+                help="1 builds for a cluster.",
+            ),
+            click.option(
+                "--enable_graph_parallel",
+                type=int,
+                default=0,
+                show_default=True,
+                help="1 partitions the graph.",
+            ),
+            click.option(
+                "--cluster_config", metavar="PATH", help="JSON file of the cluster's topology."
+            ),
+            click.option(
+                "--graph_parallel_option_path",
+                metavar="PATH",
+                help="JSON file of partitioning options.",
+            ),
+            click.option(
+                "--input_shape", type=shapes, metavar="NAME:N,N;...", help="Shapes of inputs."
+            ),
+            click.option(
+                "--log",
+                type=click.Choice(LOGS),
+                default="null",
+                show_default=True,
+                help="Log level.",
+            ),
+        )
+    ):
         command = option(command)
     return command
 

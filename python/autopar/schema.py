@@ -6,7 +6,9 @@ from dataclasses import MISSING, fields, is_dataclass
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
+from autopar.graph import Graph
 from autopar.report import Estimate, Plan, Report
+from autopar.sharding import Sharding, ShardingProblem, Strategies
 from autopar.spec import Problem
 from autopar.wire import is_required, key_of, write
 
@@ -15,6 +17,10 @@ DOCUMENTS: dict[str, type[Any]] = {
     "plan": Plan,
     "report": Report,
     "estimate": Estimate,
+    "graph": Graph,
+    "sharding-problem": ShardingProblem,
+    "sharding": Sharding,
+    "strategies": Strategies,
 }
 
 

@@ -6,6 +6,7 @@ No number of any document is negative, infinite or NaN, and whole numbers have a
 
 import json
 import math
+import re
 from dataclasses import MISSING, Field, fields, is_dataclass
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -60,13 +61,13 @@ def read_fields(
     known = {key_of(field): field for field in fields(cls) if field.name not in given}
     for key in value:
         if key not in known:
-            raise SpecError(_join(path, str(key)), "unknown key", _nearest(str(key), list(known)))
+            raise SpecError(join(path, str(key)), "unknown key", _nearest(str(key), list(known)))
     values = {}
     for key, field in known.items():
         if key in value:
-            values[field.name] = _read_type(field.type, value[key], _join(path, key))
+            values[field.name] = _read_type(field.type, value[key], join(path, key))
         elif is_required(field):
-            raise SpecError(_join(path, key), "missing key", "Add it.")
+            raise SpecError(join(path, key), "missing key", "Add it.")
     return values
 
 
@@ -100,7 +101,9 @@ def dumps(document: object) -> str:
     return json.dumps(write(document), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def parse_json(text: str | bytes, path: str = "") -> Any:
+def parse_json(
+    text: str | bytes, path: str = "", hint: str = "Give the document as autopar wrote it."
+) -> Any:
     """Returns the value of a JSON text without NaN, infinities and repeated keys.
 
     Raises:
@@ -112,9 +115,23 @@ def parse_json(text: str | bytes, path: str = "") -> Any:
         what = "nested too deeply"
     except UnicodeDecodeError as error:
         what = f"not UTF-8 (byte {error.start})"
+    except json.JSONDecodeError as error:
+        what = f"not JSON: {_fault(error)}"
     except ValueError as error:
         what = f"not JSON: {str(error).partition(';')[0]}"
-    raise SpecError(path.rstrip(": "), what, "Give the document as autopar wrote it.")
+    raise SpecError(path.rstrip(": "), what, hint)
+
+
+def join(path: str, key: str) -> str:
+    """Returns the path of `key`: after a dot, or directly behind `my.toml: `.
+
+    Example:
+        >>> join("cluster", "devices"), join("my.toml: ", "devices")
+        ('cluster.devices', 'my.toml: devices')
+    """
+    if not path or path.endswith(" "):
+        return f"{path}{key}"
+    return f"{path}.{key}"
 
 
 def _read_type(kind: Any, value: object, path: str) -> Any:
@@ -145,7 +162,7 @@ def _read_type(kind: Any, value: object, path: str) -> Any:
         if not isinstance(value, dict):
             raise SpecError(path, f"must be a table, found {shown(value)}")
         return {
-            _read_type(args[0], key, path): _read_type(args[1], item, _join(path, str(key)))
+            _read_type(args[0], key, path): _read_type(args[1], item, join(path, str(key)))
             for key, item in value.items()
         }
     if origin is UnionType or isinstance(kind, UnionType):
@@ -167,7 +184,7 @@ def _read_union(kinds: tuple[Any, ...], value: object, path: str) -> Any:
     tag = value.get(key)
     if not isinstance(tag, str) or tag not in tags:
         choices = ", ".join(tags)
-        raise SpecError(_join(path, key), f"must be one of {choices}, found {shown(tag)}")
+        raise SpecError(join(path, key), f"must be one of {choices}, found {shown(tag)}")
     return read(tags[tag], value, path)
 
 
@@ -222,11 +239,17 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def _join(path: str, key: str) -> str:
-    """Returns the path of `key`: after a dot, or directly behind `my.toml: `."""
-    if not path or path.endswith(" "):
-        return f"{path}{key}"
-    return f"{path}.{key}"
+def _fault(error: json.JSONDecodeError) -> str:
+    """Returns what is wrong with a JSON text; its reader does not say where a comma belongs."""
+    text, at = error.doc, error.pos
+    if text[at:].lstrip().startswith(("//", "/*")):
+        return f"line {error.lineno} column {error.colno}: JSON has no comments"
+    if error.msg != "Expecting ',' delimiter" or not text[at:].strip():
+        return str(error)
+    read = text[:at].rstrip()
+    line, column = read.count("\n") + 1, len(read) - read.rfind("\n")
+    last = re.search(r'"(?:[^"\\]|\\.)*"$|[^\s,:"]+$', read)
+    return f"line {line} column {column}: a comma is missing after {last[0] if last else 'this'}"
 
 
 def _nearest(key: str, known: list[str]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autopar import flags
+from autopar import files, flags
 
 if TYPE_CHECKING:
     from autopar.export.job import File
@@ -39,18 +39,17 @@ def folder(written: "Sequence[File]", path: Path | None, force: bool) -> None:
     for file in written:
         flags.check_output(path / file.name, force)
     path.mkdir(exist_ok=True)
-    for file in written:
-        save(file.text.encode(), path / file.name, force)
+    files.write_all({path / file.name: file.text.encode() for file in written})
 
 
 def save(data: bytes, output: Path, force: bool) -> None:
-    """Writes a new file, or over one.
+    """Writes a new file, or over one, whole or not at all; a device or a pipe directly.
 
     Raises:
         SpecError: The file exists and is not to be overwritten.
     """
-    try:
-        with output.open("wb" if force else "xb") as file:
-            file.write(data)
-    except FileExistsError:
-        flags.check_output(output, force)
+    flags.check_output(output, force)
+    if output.exists() and not output.is_file():
+        output.write_bytes(data)
+    else:
+        files.write_all({output: data})

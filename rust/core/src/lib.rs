@@ -17,6 +17,7 @@
 
 pub mod error;
 pub mod estimate;
+pub mod graph;
 pub mod plan;
 pub mod search;
 pub mod spec;

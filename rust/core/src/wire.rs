@@ -1,6 +1,7 @@
 //! The verbs as text: JSON documents in, JSON documents out.
 //!
-//! The documents are problem, plan, rate, estimate, report and timeline, and the parts of a problem on their own.
+//! The documents are problem, plan, rate, estimate, report and timeline, and the parts of a problem on their own; at the
+//! operator level graph, sharding-problem and sharding.
 //! Unknown and missing keys are refused with the place where they stand.
 
 use crate::error::Error;
@@ -9,6 +10,10 @@ use crate::estimate::compute::{Device, FusedAttention, Gemm};
 use crate::estimate::flops::{self, Rate};
 use crate::estimate::pipeline::Kind;
 use crate::estimate::{self, Estimate};
+use crate::graph::ilp::Program;
+use crate::graph::ir::Graph;
+use crate::graph::problem::{Sharding, ShardingProblem};
+use crate::graph::transformer::{self, ModelGraph};
 use crate::plan::Plan;
 use crate::search::report::Report;
 use crate::search::watch::Watch;
@@ -108,10 +113,13 @@ pub fn canonical(kind: &str, document: &str) -> Result<String, Error> {
         "cluster" => again::<Cluster>(kind, document),
         "workload" => again::<Workload>(kind, document),
         "options" => again::<Options>(kind, document),
+        "graph" => again::<Graph>(kind, document),
+        "sharding-problem" => again::<ShardingProblem>(kind, document),
+        "sharding" => again::<Sharding>(kind, document),
         _ => Err(Error::new(
             "kind",
             format!("there is no document \"{kind}\""),
-            "Use problem, plan, rate, estimate, report, model, chip, framework, cluster, workload or options.",
+            "Use problem, plan, rate, estimate, report, model, chip, framework, cluster, workload, options, graph, sharding-problem or sharding.",
         )),
     }
 }
@@ -202,6 +210,54 @@ struct OperatorSeconds {
     gemm_s: Vec<f64>,
     attention_s: Vec<(f64, f64)>,
     collective_s: Vec<f64>,
+}
+
+/// Checks a graph: names, shapes, no cycle. The operators' names in an order in which they can run, as JSON.
+///
+/// # Errors
+/// A document that is not a valid graph.
+pub fn check_graph(graph: &str) -> Result<String, Error> {
+    let network = read::<Graph>("graph", graph)?.validate()?;
+    let names: Vec<_> =
+        network.order.iter().map(|&i| network.graph.operators[i].name.as_str()).collect();
+    write(&names)
+}
+
+/// The graph of a model's operators, as JSON.
+///
+/// # Errors
+/// A document that is not valid, or a model that has no graph.
+pub fn model_graph(document: &str) -> Result<String, Error> {
+    write(&transformer::graph(&read::<ModelGraph>("model-graph", document)?)?)
+}
+
+/// Chooses how the operators of a graph are cut, by the problem's method; the sharding as JSON. Integer programs are
+/// solved outside: with that method, this answers only where nothing fits in memory.
+///
+/// # Errors
+/// A document that is not a valid problem.
+pub fn shard(problem: &str) -> Result<String, Error> {
+    write(&crate::graph::shard(read("sharding-problem", problem)?)?)
+}
+
+/// A sharding problem as an integer program; nothing if no plan fits in memory.
+///
+/// # Errors
+/// A document that is not a valid problem, or too large for a solver.
+pub fn sharding_program(problem: &str) -> Result<Option<Program>, Error> {
+    crate::graph::program(read("sharding-problem", problem)?)
+}
+
+/// The sharding for a solver's choice among the program's whole columns, with its lower bound if it has one, as JSON.
+///
+/// # Errors
+/// A document that is not a valid problem, or columns that are no choice.
+pub fn sharding_chosen(
+    problem: &str,
+    columns: &[usize],
+    bound: Option<f64>,
+) -> Result<String, Error> {
+    write(&crate::graph::chosen(read("sharding-problem", problem)?, columns, bound)?)
 }
 
 /// What follows from a model's dimensions alone, as JSON.

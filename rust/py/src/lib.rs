@@ -6,6 +6,7 @@
 use autopar_core::{wire, Error, Watch};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
 use std::any::Any;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::mpsc::{channel, RecvTimeoutError};
@@ -19,14 +20,17 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Stack of the thread that searches, the size a main thread usually has.
 const STACK_BYTES: usize = 8 << 20;
 
-/// A call of the core: a document, wrong input, or a panic.
-type Outcome = thread::Result<Result<String, Error>>;
+/// A call of the core: its answer, wrong input, or a panic.
+type Outcome<T> = thread::Result<Result<T, Error>>;
 
 /// Autopar's core, compiled from Rust. Documents are JSON text; use the functions of `autopar` instead.
 #[pymodule]
 mod _core {
     #[pymodule_export]
-    use super::{canonical, estimate, measured_seconds, model_facts, operators, search, timeline};
+    use super::{
+        canonical, check_graph, estimate, measured_seconds, model_facts, model_graph, operators,
+        search, shard, sharding_chosen, sharding_program, timeline,
+    };
 
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
@@ -82,6 +86,60 @@ fn canonical(py: Python<'_>, kind: &str, document: &str) -> PyResult<String> {
     brief(py, || wire::canonical(kind, document))
 }
 
+/// Names of a graph's operators in an order in which they can run; a graph that is wrong is refused.
+#[pyfunction]
+fn check_graph(py: Python<'_>, graph: &str) -> PyResult<String> {
+    brief(py, || wire::check_graph(graph))
+}
+
+/// Graph of a model's operators.
+#[pyfunction]
+fn model_graph(py: Python<'_>, document: &str) -> PyResult<String> {
+    brief(py, || wire::model_graph(document))
+}
+
+/// Strategies for a graph's operators, chosen by the core alone.
+#[pyfunction]
+fn shard(py: Python<'_>, problem: &str) -> PyResult<String> {
+    brief(py, || wire::shard(problem))
+}
+
+/// Arrays of a sharding problem's integer program: cost, row_lower, row_upper and value of 64-bit floats, start and index of
+/// 32-bit integers, in native order; and the number of its whole columns. None if no plan fits in memory.
+#[pyfunction]
+fn sharding_program<'py>(py: Python<'py>, problem: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let Some(program) = brief(py, || wire::sharding_program(problem))? else {
+        return Ok(None);
+    };
+    let floats = |list: &[f64]| {
+        PyBytes::new(py, &list.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>())
+    };
+    let integers = |list: &[i32]| {
+        PyBytes::new(py, &list.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>())
+    };
+    let arrays = PyDict::new(py);
+    arrays.set_item("cost", floats(&program.cost))?;
+    arrays.set_item("row_lower", floats(&program.row_lower))?;
+    arrays.set_item("row_upper", floats(&program.row_upper))?;
+    arrays.set_item("value", floats(&program.value))?;
+    arrays.set_item("start", integers(&program.start))?;
+    arrays.set_item("index", integers(&program.index))?;
+    arrays.set_item("whole", program.whole)?;
+    Ok(Some(arrays))
+}
+
+/// The sharding for a solver's choice among the whole columns, ascending, and its lower bound.
+#[pyfunction]
+#[pyo3(signature = (problem, columns, bound = None))]
+fn sharding_chosen(
+    py: Python<'_>,
+    problem: &str,
+    columns: Vec<usize>,
+    bound: Option<f64>,
+) -> PyResult<String> {
+    brief(py, || wire::sharding_chosen(problem, &columns, bound))
+}
+
 /// What follows from a model: its parameters, its FLOPs.
 #[pyfunction]
 fn model_facts(py: Python<'_>, model: &str) -> PyResult<String> {
@@ -95,7 +153,7 @@ fn operators(py: Python<'_>, document: &str) -> PyResult<String> {
 }
 
 /// Runs work that takes milliseconds while other Python threads run.
-fn brief(py: Python<'_>, work: impl FnOnce() -> Result<String, Error> + Send) -> PyResult<String> {
+fn brief<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, Error> + Send) -> PyResult<T> {
     answer(py.detach(|| catch_unwind(AssertUnwindSafe(work))))
 }
 
@@ -138,7 +196,7 @@ fn look(py: Python<'_>, watch: &Watch, progress: Option<&Py<PyAny>>) -> PyResult
 }
 
 /// What Python sees of a call.
-fn answer(outcome: Outcome) -> PyResult<String> {
+fn answer<T>(outcome: Outcome<T>) -> PyResult<T> {
     match outcome {
         Ok(document) => document.map_err(raise),
         Err(panic) => Err(PyRuntimeError::new_err(format!(

@@ -1,0 +1,271 @@
+"""The operator level's problem and its answer, as frozen dataclasses.
+
+A strategy is a list of cuts a tensor: `((2, 1), (1, 4))` cuts the rows of the first input of a
+product into 2 parts and the columns of the second into 4. Its product divides the devices; over the
+rest the work is repeated. Times are whole picoseconds, memory whole bytes of one device.
+
+Devices are ranks 0 to n - 1, the mixed radix numbers of the mesh's prime axes, outermost first. A
+cut takes prime axes of the mesh in the order of the operator's loop axes (`[batch.., m, k, n]` of a
+product, the dimensions of the first input elsewhere): the outermost loop takes the outermost axis,
+and over what is left, the innermost, the work is repeated. On one axis whose size is a power of two
+this is the device matrix that MindSpore makes of the same cuts.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from autopar.graph import Graph
+from autopar.spec import Cluster
+
+Method: TypeAlias = Literal["ilp", "dp", "recursive", "propagate"]
+Others: TypeAlias = Literal["search", "data_parallel"]
+Summands: TypeAlias = Literal["none", "all_reduce", "reduce_scatter"]
+Collective: TypeAlias = Literal["reduce_scatter", "all_reduce", "slice", "all_to_all", "all_gather"]
+Cuts: TypeAlias = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedStrategy:
+    """A strategy that the user has set.
+
+    Attributes:
+        operator: The operator.
+        inputs: Cuts of each dimension of each input; an empty list for a scalar.
+        outputs: Cuts of each dimension of each output, where the operator leaves a choice: a
+            product whose inner axis is cut may add its summands up in parts.
+    """
+
+    operator: str
+    inputs: Cuts
+    outputs: Cuts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategies:
+    """Strategies of some operators, as `autopar shard --save` writes them and `--strategies` reads.
+
+    Attributes:
+        schema: Kind and version of the document.
+        strategies: One entry an operator.
+    """
+
+    schema: Literal["autopar.strategies/1"] = "autopar.strategies/1"
+    strategies: tuple[FixedStrategy, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingOptions:
+    """What may be chosen, and by which method.
+
+    Attributes:
+        method: Integer programming, dynamic programming, halving the devices again and again, or
+            propagation from the operators that are set.
+        mesh: Sizes of the mesh's one to three axes, outermost first; empty for one axis.
+        strategies: Strategies that the user has set.
+        others: What happens to operators without one: searched, or cut along the leading axis.
+        use_all_devices: Only strategies that give each device work of its own.
+        refine: An axis of the mesh may be divided among several axes of an operator; otherwise each
+            is taken whole or not at all.
+        all_to_all: All-to-all may be used; otherwise it is an all-gather and a slice.
+        zero: What is divided among the devices that hold equal parameters: nothing (0), optimizer
+            state (1), gradients too (2), parameters too (3).
+        optimizer_bytes: Bytes of optimizer state a parameter, its copy in 32 bits included.
+        gradient_bytes: Bytes of a gradient as it is kept and summed.
+        memory_gib: Memory that a plan may use on a device, in GiB; the chip's without it.
+    """
+
+    method: Method = "ilp"
+    mesh: tuple[int, ...] = ()
+    strategies: tuple[FixedStrategy, ...] = ()
+    others: Others = "search"
+    use_all_devices: bool = False
+    refine: bool = True
+    all_to_all: bool = True
+    zero: int = 0
+    optimizer_bytes: int = 12
+    gradient_bytes: int = 4
+    memory_gib: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingProblem:
+    """A graph to cut over devices.
+
+    Attributes:
+        schema: Kind and version of the document.
+        version: Version of the package that wrote it.
+        catalog: Date and hash of the catalog that its parts came from.
+        graph: The operators.
+        cluster: The devices, of one kind.
+        options: What may be chosen.
+    """
+
+    schema: Literal["autopar.sharding-problem/1"] = "autopar.sharding-problem/1"
+    version: str
+    catalog: str
+    graph: Graph
+    cluster: Cluster
+    options: ShardingOptions = ShardingOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """How good the answer is known to be.
+
+    Attributes:
+        exact: No strategies cost less; by integer programming, none by more than one part in 10^9,
+            the solver's arithmetic.
+        bound_ps: No strategies cost less than this; null for methods that give no bound.
+        gap: Share of the cost by which it could still be beaten; null without a bound.
+    """
+
+    exact: bool
+    bound_ps: int | None
+    gap: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedOperator:
+    """An operator with its strategy.
+
+    Attributes:
+        name: The operator.
+        inputs: Cuts of each dimension of each input.
+        outputs: Cuts of each dimension of each output, after its summands are added.
+        summands: What is done with the summands that a cut inner axis leaves.
+        compute_ps: Computation, forward and backward.
+        communication_ps: Communication inside the operator, forward and backward.
+        gradient_ps: Communication of its parameters and their gradients.
+        optimizer_ps: Optimizer step of its parameters.
+        memory_bytes: Memory of its parameters, gradients, optimizer state and kept activations.
+    """
+
+    name: str
+    inputs: Cuts
+    outputs: Cuts
+    summands: Summands
+    compute_ps: int
+    communication_ps: int
+    gradient_ps: int
+    optimizer_ps: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedTensor:
+    """A tensor that no operator writes, with its layout.
+
+    Attributes:
+        name: The tensor.
+        axes: The prime axes of the mesh that cut each dimension, outermost first.
+    """
+
+    name: str
+    axes: Cuts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshardStep:
+    """One collective or copy of a reshard.
+
+    Attributes:
+        operation: What is done.
+        axes: The prime axes of the mesh over which it is done.
+        dimension: The dimension that is put together; of an all-to-all the one that was cut.
+        cut: The dimension that is cut by it.
+        bytes: Bytes of one device's result (gather) or operand (all others).
+        time_ps: Its time.
+    """
+
+    operation: Collective
+    axes: tuple[int, ...]
+    dimension: int | None
+    cut: int | None
+    bytes: int
+    time_ps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reshard:
+    """A tensor that changes its layout between two operators.
+
+    Attributes:
+        tensor: The tensor.
+        writer: The operator that writes it; null for an input, parameter or constant.
+        reader: The operator that reads it.
+        forward: What is done forward.
+        backward: What is done with its gradient.
+        time_ps: Time of both.
+    """
+
+    tensor: str
+    writer: str | None
+    reader: str
+    forward: tuple[ReshardStep, ...]
+    backward: tuple[ReshardStep, ...]
+    time_ps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingCost:
+    """What a plan costs on one device; the parts add up to the total.
+
+    Attributes:
+        total_ps: Time of one step.
+        compute_ps: Computation.
+        communication_ps: Communication inside operators.
+        reshard_ps: Reshards between operators.
+        gradient_ps: Communication of parameters and their gradients.
+        optimizer_ps: Optimizer step.
+        memory_bytes: Memory.
+        limit_bytes: Memory that it may use.
+    """
+
+    total_ps: int
+    compute_ps: int
+    communication_ps: int
+    reshard_ps: int
+    gradient_ps: int
+    optimizer_ps: int
+    memory_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """The strategies chosen, with what they cost.
+
+    Attributes:
+        schema: Kind and version of the document.
+        problem: The question.
+        proof: How good the answer is known to be.
+        fits: Whether the plan fits in memory; if none does, this is one of the least memory.
+        mesh: Sizes of the mesh's prime axes, outermost first.
+        operators: One entry an operator, in the order of the graph.
+        tensors: One entry a parameter, input or constant, in the order of the graph.
+        reshards: The tensors that change their layout between two operators.
+        cost: The whole.
+        strategies: Strategies considered, all operators together.
+        notes: Limits, replacements and assumptions that bear on the result.
+    """
+
+    schema: Literal["autopar.sharding/1"] = "autopar.sharding/1"
+    problem: ShardingProblem
+    proof: Proof
+    fits: bool
+    mesh: tuple[int, ...]
+    operators: tuple[ShardedOperator, ...]
+    tensors: tuple[ShardedTensor, ...]
+    reshards: tuple[Reshard, ...]
+    cost: ShardingCost
+    strategies: int
+    notes: tuple[str, ...]
+
+    def chosen(self) -> Strategies:
+        """Returns the strategies alone, in the form in which they can be set."""
+        return Strategies(
+            strategies=tuple(
+                FixedStrategy(operator=each.name, inputs=each.inputs, outputs=each.outputs)
+                for each in self.operators
+            )
+        )

@@ -1,0 +1,471 @@
+//! The cost graph: for each node its strategies with their prices, for each edge the price of every pair of them.
+//!
+//! A node is an operator, or a tensor from outside that several operators read. An edge is the tensors between two
+//! nodes, with the reshards forward and, where gradients are computed, backward. The cost of a plan is the sum over
+//! nodes and edges; its memory is the sum over nodes. Each reader pays for its own reshard of a tensor.
+//!
+//! Nodes and edges that are alike share one table, so the layers of a deep network cost as much to price as one.
+
+use super::layout::{Layout, Mesh};
+use super::loops::{Axis, Cut, Loops};
+use super::price::{steps_time, Price, Pricer};
+use super::problem::{FixedStrategy, Others};
+use super::strategy::{strategies, Choices, Strategy};
+use crate::error::{require, Error};
+use crate::units::Bytes;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// What a node stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Subject {
+    /// An operator, by its place.
+    Operator(usize),
+    /// A tensor from outside, by its place.
+    Tensor(usize),
+}
+
+/// A node of the cost graph.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it stands for.
+    pub subject: Subject,
+    /// Its place in [`CostGraph::kinds`].
+    pub kind: usize,
+}
+
+/// The strategies of alike nodes.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    /// Loop axes.
+    pub loops: Loops,
+    /// Every strategy that is allowed.
+    pub strategies: Vec<Strategy>,
+    /// The price of each.
+    pub prices: Vec<Price>,
+}
+
+/// Tensors between two nodes.
+#[derive(Clone, Debug)]
+pub struct Edge {
+    /// The node that writes.
+    pub from: usize,
+    /// The node that reads.
+    pub to: usize,
+    /// Its place in [`CostGraph::matrices`].
+    pub matrix: usize,
+    /// Each tensor with the output's and the input's place.
+    pub tensors: Vec<(usize, usize, usize)>,
+}
+
+/// Picoseconds for every pair of strategies, a row for each of the writer's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Matrix {
+    /// Strategies of the reader.
+    pub columns: usize,
+    /// Row by row.
+    pub cells: Rc<[u64]>,
+}
+
+impl Matrix {
+    /// The cell of a pair.
+    pub fn at(&self, row: usize, column: usize) -> u64 {
+        self.cells[row * self.columns + column]
+    }
+}
+
+/// What there is to choose, with what each choice costs.
+#[derive(Clone, Debug)]
+pub struct CostGraph {
+    /// The nodes: shared tensors first, then operators in running order.
+    pub nodes: Vec<Node>,
+    /// The edges.
+    pub edges: Vec<Edge>,
+    /// Distinct nodes.
+    pub kinds: Vec<Kind>,
+    /// Distinct edges.
+    pub matrices: Vec<Matrix>,
+}
+
+impl CostGraph {
+    /// Lists and prices everything there is to choose.
+    ///
+    /// # Errors
+    /// A strategy of the user's that its operator cannot have.
+    pub fn new(pricer: &Pricer<'_>, choices: Choices) -> Result<CostGraph, Error> {
+        let network = pricer.network;
+        let fixed = fixed_strategies(pricer)?;
+        let mut build = Build {
+            pricer,
+            choices,
+            graph: CostGraph { nodes: vec![], edges: vec![], kinds: vec![], matrices: vec![] },
+            kinds: HashMap::new(),
+            matrices: HashMap::new(),
+        };
+        let mut node_of_tensor = vec![None; network.graph.tensors.len()];
+        for (t, node) in node_of_tensor.iter_mut().enumerate() {
+            if network.producer[t].is_none() && !pricer.is_own(t) && !network.readers[t].is_empty()
+            {
+                *node = Some(build.tensor(t));
+            }
+        }
+        let mut node_of_operator = vec![0; network.graph.operators.len()];
+        for &o in &network.order {
+            node_of_operator[o] = build.operator(o, fixed[o])?;
+            let mut edges: Vec<Edge> = Vec::new();
+            for (place, &t) in network.inputs[o].iter().enumerate() {
+                let (from, output) = match (network.producer[t], node_of_tensor[t]) {
+                    (Some(p), _) => {
+                        let written = network.outputs[p].iter().position(|&w| w == t);
+                        (node_of_operator[p], written.unwrap_or_default())
+                    }
+                    (None, Some(node)) => (node, 0),
+                    (None, None) => continue,
+                };
+                let to = node_of_operator[o];
+                match edges.iter_mut().find(|edge| edge.from == from) {
+                    Some(edge) => edge.tensors.push((t, output, place)),
+                    None => {
+                        edges.push(Edge { from, to, matrix: 0, tensors: vec![(t, output, place)] });
+                    }
+                }
+            }
+            for edge in edges {
+                build.edge(edge);
+            }
+        }
+        Ok(build.graph)
+    }
+
+    /// Strategies of a node.
+    pub fn count(&self, node: usize) -> usize {
+        self.kinds[self.nodes[node].kind].strategies.len()
+    }
+
+    /// Prices of a node's strategies.
+    pub fn prices(&self, node: usize) -> &[Price] {
+        &self.kinds[self.nodes[node].kind].prices
+    }
+
+    /// Picoseconds and memory of a choice of one strategy a node.
+    pub fn total(&self, choice: &[usize]) -> (u64, Bytes) {
+        let mut time = 0u64;
+        let mut memory = Bytes::ZERO;
+        for (node, &chosen) in choice.iter().enumerate() {
+            let price = &self.prices(node)[chosen];
+            time = time.saturating_add(price.time().0);
+            memory += price.memory;
+        }
+        for edge in &self.edges {
+            let cell = self.matrices[edge.matrix].at(choice[edge.from], choice[edge.to]);
+            time = time.saturating_add(cell);
+        }
+        (time, memory)
+    }
+
+    /// The layout in which a node writes a tensor.
+    pub fn written(&self, node: usize, chosen: usize, output: usize) -> Layout {
+        let kind = &self.kinds[self.nodes[node].kind];
+        kind.strategies[chosen].output(&kind.loops, output)
+    }
+}
+
+/// What tells two operators' prices apart.
+type Signature = (String, Vec<usize>);
+
+/// Kinds of writer and reader, and the places of each tensor between them.
+type Link = (usize, usize, Vec<(usize, usize)>);
+
+struct Build<'a, 'b> {
+    pricer: &'b Pricer<'a>,
+    choices: Choices,
+    graph: CostGraph,
+    kinds: HashMap<Signature, usize>,
+    matrices: HashMap<Link, usize>,
+}
+
+impl Build<'_, '_> {
+    fn tensor(&mut self, t: usize) -> usize {
+        let pricer = self.pricer;
+        let spec = &pricer.network.graph.tensors[t];
+        let signature = (
+            format!("{:?} {:?} {:?} {:?}", spec.shape, spec.dtype, spec.role, pricer.gradients[t]),
+            vec![],
+        );
+        let choices = Choices { use_all_devices: false, ..self.choices };
+        let kind = *self.kinds.entry(signature).or_insert_with(|| {
+            let axes = spec.shape.iter().map(|&size| Axis { size, cut: Cut::Free }).collect();
+            let dims = (0..spec.shape.len()).map(Some).collect();
+            let loops = Loops { axes, inputs: vec![], outputs: vec![dims] };
+            let strategies = strategies(&loops, None, pricer.mesh, choices);
+            let price = |s: &Strategy| pricer.source(t, &s.output(&loops, 0));
+            let prices = strategies.iter().map(price).collect();
+            self.graph.kinds.push(Kind { loops, strategies, prices });
+            self.graph.kinds.len() - 1
+        });
+        self.graph.nodes.push(Node { subject: Subject::Tensor(t), kind });
+        self.graph.nodes.len() - 1
+    }
+
+    fn operator(&mut self, o: usize, fixed: Option<&FixedStrategy>) -> Result<usize, Error> {
+        let network = self.pricer.network;
+        let spec = &network.graph.operators[o];
+        let tensors = |places: &[usize]| {
+            places
+                .iter()
+                .map(|&t| {
+                    let tensor = &network.graph.tensors[t];
+                    (
+                        &tensor.shape,
+                        tensor.dtype,
+                        tensor.role,
+                        self.pricer.gradients[t],
+                        self.pricer.is_own(t),
+                    )
+                })
+                .collect::<Vec<_>>()
+        };
+        let text = format!(
+            "{:?} {} {} {:?} {:?} {:?}",
+            spec.form,
+            spec.source,
+            spec.host,
+            tensors(&network.inputs[o]),
+            tensors(&network.outputs[o]),
+            fixed.map(|f| (&f.inputs, &f.outputs)),
+        );
+        // How many operators keep an input changes its share of the memory.
+        let signature = (text, network.inputs[o].iter().map(|&t| self.pricer.keepers(t)).collect());
+        let kind = match self.kinds.get(&signature) {
+            Some(&kind) => kind,
+            None => {
+                let kind = self.kind(o, fixed)?;
+                self.graph.kinds.push(kind);
+                self.kinds.insert(signature, self.graph.kinds.len() - 1);
+                self.graph.kinds.len() - 1
+            }
+        };
+        self.graph.nodes.push(Node { subject: Subject::Operator(o), kind });
+        Ok(self.graph.nodes.len() - 1)
+    }
+
+    fn kind(&self, o: usize, fixed: Option<&FixedStrategy>) -> Result<Kind, Error> {
+        let (network, mesh) = (self.pricer.network, self.pricer.mesh);
+        let loops = network.loops[o].clone();
+        let shape = network.graph.tensors[network.outputs[o][0]].shape.as_slice();
+        let choices = match fixed {
+            Some(_) => Choices { use_all_devices: false, refine: true },
+            None => self.choices,
+        };
+        let mut found = strategies(&loops, Some(shape), mesh, choices);
+        match fixed {
+            Some(fixed) => {
+                found = matching(found, fixed, &loops, mesh);
+                if found.is_empty() {
+                    return Err(refusal(self.pricer, o, fixed));
+                }
+            }
+            None if found.is_empty() => {
+                // No loop takes all devices: the nearest is to cut by as many as can be.
+                let free = Choices { use_all_devices: false, ..choices };
+                found = strategies(&loops, Some(shape), mesh, free);
+                let used = |s: &Strategy| mesh.parts(&s.axes.concat());
+                let most = found.iter().map(used).max().unwrap_or(1);
+                found.retain(|s| used(s) == most);
+            }
+            None => {}
+        }
+        if fixed.is_none() && self.pricer.options.others == Others::DataParallel {
+            let leading =
+                |s: &Strategy| s.scatter.is_none() && s.axes.iter().skip(1).all(Vec::is_empty);
+            found =
+                strategies(&loops, None, mesh, Choices { use_all_devices: false, refine: true });
+            found.retain(leading);
+            let parts = |s: &Strategy| s.axes.first().map_or(1, |axes| mesh.parts(axes));
+            let most = found.iter().map(parts).max().unwrap_or(1);
+            found.retain(|s| parts(s) == most);
+            found.truncate(1);
+        }
+        let prices = found.iter().map(|s| self.pricer.operator(o, s)).collect();
+        Ok(Kind { loops, strategies: found, prices })
+    }
+
+    fn edge(&mut self, mut edge: Edge) {
+        let (from, to) = (self.graph.nodes[edge.from].kind, self.graph.nodes[edge.to].kind);
+        let places = edge.tensors.iter().map(|&(_, output, input)| (output, input)).collect();
+        let key = (from, to, places);
+        edge.matrix = match self.matrices.get(&key) {
+            Some(&matrix) => matrix,
+            None => {
+                let matrix = self.matrix(&edge, from, to);
+                self.graph.matrices.push(matrix);
+                self.matrices.insert(key, self.graph.matrices.len() - 1);
+                self.graph.matrices.len() - 1
+            }
+        };
+        self.graph.edges.push(edge);
+    }
+
+    /// Prices each pair of distinct layouts once.
+    fn matrix(&self, edge: &Edge, from: usize, to: usize) -> Matrix {
+        let (writer, reader) = (&self.graph.kinds[from], &self.graph.kinds[to]);
+        let columns = reader.strategies.len();
+        let mut cells = vec![0u64; writer.strategies.len() * columns];
+        for &(tensor, output, input) in &edge.tensors {
+            let (rows, row_of) =
+                distinct(writer.strategies.iter().map(|s| s.output(&writer.loops, output)));
+            let (heads, column_of) =
+                distinct(reader.strategies.iter().map(|s| {
+                    (s.input(&reader.loops, input), s.input_gradient(&reader.loops, input))
+                }));
+            let mut times = Vec::with_capacity(rows.len() * heads.len());
+            for written in &rows {
+                for (read, gradient) in &heads {
+                    let mut time = steps_time(&self.pricer.reshard(tensor, written, read));
+                    if self.pricer.gradients[tensor] {
+                        time += steps_time(&self.pricer.reshard(tensor, gradient, written));
+                    }
+                    times.push(time.0);
+                }
+            }
+            for (row, &r) in row_of.iter().enumerate() {
+                let target = &mut cells[row * columns..(row + 1) * columns];
+                for (cell, &c) in target.iter_mut().zip(&column_of) {
+                    *cell += times[r * heads.len() + c];
+                }
+            }
+        }
+        Matrix { columns, cells: cells.into() }
+    }
+}
+
+/// The distinct items in order, and for each item its place among them.
+fn distinct<T: std::hash::Hash + Eq + Clone>(
+    items: impl Iterator<Item = T>,
+) -> (Vec<T>, Vec<usize>) {
+    let mut places: HashMap<T, usize> = HashMap::new();
+    let mut list = Vec::new();
+    let of = items
+        .map(|item| {
+            *places.entry(item).or_insert_with_key(|item| {
+                list.push(item.clone());
+                list.len() - 1
+            })
+        })
+        .collect();
+    (list, of)
+}
+
+/// The user's strategy of each operator.
+fn fixed_strategies<'a>(pricer: &Pricer<'a>) -> Result<Vec<Option<&'a FixedStrategy>>, Error> {
+    let network = pricer.network;
+    let names: HashMap<&str, usize> = network
+        .graph
+        .operators
+        .iter()
+        .enumerate()
+        .map(|(i, operator)| (operator.name.as_str(), i))
+        .collect();
+    let mut fixed: Vec<Option<&FixedStrategy>> = vec![None; network.graph.operators.len()];
+    for (i, strategy) in pricer.options.strategies.iter().enumerate() {
+        let path = format!("options.strategies[{i}]");
+        let Some(&o) = names.get(strategy.operator.as_str()) else {
+            return Err(Error::new(
+                format!("{path}.operator"),
+                format!("there is no operator \"{}\"", strategy.operator),
+                "Name an operator of the graph.",
+            ));
+        };
+        require(
+            fixed[o].replace(strategy).is_none(),
+            &path,
+            || format!("operator \"{}\" has a strategy already", strategy.operator),
+            "Give each operator one strategy.",
+        )?;
+    }
+    Ok(fixed)
+}
+
+/// The strategies that cut as the user wants; a mesh of several axes may leave more than one.
+fn matching(
+    found: Vec<Strategy>,
+    fixed: &FixedStrategy,
+    loops: &Loops,
+    mesh: &Mesh,
+) -> Vec<Strategy> {
+    let cuts = |layout: Layout| layout.cuts(mesh);
+    found
+        .into_iter()
+        .filter(|s| {
+            let inputs = (0..loops.inputs.len()).map(|i| cuts(s.input(loops, i)));
+            let outputs = (0..loops.outputs.len()).map(|i| cuts(s.output(loops, i)));
+            // Axes that no input has are cut only if the outputs say so.
+            let seen = |axis: usize| loops.inputs.iter().any(|dims| dims.contains(&Some(axis)));
+            fixed.inputs.iter().cloned().eq(inputs)
+                && match &fixed.outputs {
+                    Some(wanted) => wanted.iter().cloned().eq(outputs),
+                    None => {
+                        s.scatter.is_none()
+                            && (0..s.axes.len()).all(|axis| seen(axis) || s.axes[axis].is_empty())
+                    }
+                }
+        })
+        .collect()
+}
+
+/// Why an operator cannot have the user's strategy.
+fn refusal(pricer: &Pricer<'_>, o: usize, fixed: &FixedStrategy) -> Error {
+    let network = pricer.network;
+    let loops = &network.loops[o];
+    let shapes: Vec<&[u64]> =
+        network.inputs[o].iter().map(|&t| network.graph.tensors[t].shape.as_slice()).collect();
+    let name = &fixed.operator;
+    let place = pricer.options.strategies.iter().position(|s| &s.operator == name);
+    let path = format!("options.strategies[{}]", place.unwrap_or_default());
+    let at =
+        |what: String, hint: &str| Error::new(&path, format!("operator \"{name}\": {what}"), hint);
+    let ranks_match = fixed.inputs.len() == shapes.len()
+        && fixed.inputs.iter().zip(&shapes).all(|(cuts, shape)| cuts.len() == shape.len());
+    if !ranks_match {
+        let what = format!(
+            "cuts {:?} do not have a number for each dimension of {shapes:?}",
+            fixed.inputs
+        );
+        return at(what, "Give a list an input, a number a dimension.");
+    }
+    let mut cut_of: Vec<Option<u64>> = vec![None; loops.axes.len()];
+    for (i, cuts) in fixed.inputs.iter().enumerate() {
+        for (dim, &cut) in cuts.iter().enumerate() {
+            let size = shapes[i][dim];
+            if cut == 0 || !size.is_multiple_of(cut) {
+                let what = format!(
+                    "dimension {dim} of input {i}, of size {size}, does not divide into {cut}"
+                );
+                return at(what, "Cut by a divisor of the size.");
+            }
+            let Some(axis) = loops.inputs[i][dim] else {
+                if cut == 1 {
+                    continue;
+                }
+                let what = format!("dimension {dim} of input {i} cannot be cut");
+                return at(what, "Leave it at 1.");
+            };
+            if loops.axes[axis].cut == Cut::Whole && cut > 1 {
+                let what = format!("dimension {dim} of input {i} cannot be cut");
+                return at(what, "Leave it at 1.");
+            }
+            if let Some(other) = cut_of[axis].replace(cut).filter(|&other| other != cut) {
+                let what = format!("dimension {dim} of input {i} is cut into {cut}, and {other} where it meets another input");
+                return at(what, "Cut both alike.");
+            }
+        }
+    }
+    let product: u64 = cut_of.iter().flatten().product();
+    let what = format!(
+        "cuts {:?} to {:?}, together {product}, cannot be laid on {} devices",
+        fixed.inputs,
+        fixed.outputs,
+        pricer.mesh.devices()
+    );
+    at(what, "Give cuts whose product divides the devices.")
+}

@@ -1,0 +1,176 @@
+//! The operator level: which axis of which tensor of each operator is cut over which devices.
+//!
+//! A [`ir::Graph`] is checked once. [`strategy`] lists the ways to run each operator on the mesh, [`price`] and [`reshard`] say what
+//! they cost, [`cost`] keeps that in tables, and the methods choose: [`dp`], a solver of integer programs for [`ilp`],
+//! [`recursive`] and [`propagate`].
+//! Whatever is chosen is priced again for the [`answer`].
+
+pub mod answer;
+pub mod cost;
+pub mod dp;
+pub mod eliminate;
+pub mod form;
+pub mod front;
+pub mod ilp;
+pub mod ir;
+pub mod layout;
+pub mod loops;
+pub mod price;
+pub mod problem;
+pub mod propagate;
+pub mod recursive;
+pub mod reshard;
+pub mod strategy;
+pub mod transformer;
+
+use crate::error::Error;
+use crate::spec::workload::Precision;
+use crate::units::Bytes;
+use cost::{CostGraph, Subject};
+use ilp::Program;
+use ir::{Dtype, Gradients, Network};
+use layout::Mesh;
+use price::{single_precision, Pricer};
+use problem::{Method, Sharding, ShardingProblem};
+use std::collections::HashSet;
+use strategy::Choices;
+
+/// A problem with everything that its answer needs.
+struct Asked {
+    problem: ShardingProblem,
+    network: Network,
+    mesh: Mesh,
+    limit: Bytes,
+}
+
+impl Asked {
+    fn new(problem: ShardingProblem) -> Result<Asked, Error> {
+        problem.check()?;
+        let network = problem.graph.clone().validate().map_err(|e| e.under("graph"))?;
+        let sizes = match problem.options.mesh.as_slice() {
+            [] => vec![problem.cluster.devices],
+            sizes => sizes.to_vec(),
+        };
+        let chip = &problem.cluster.groups[0].chip;
+        let gib = problem.options.memory_gib.unwrap_or(chip.memory_gib);
+        Ok(Asked { network, mesh: Mesh::new(&sizes), limit: Bytes::from_gib(gib), problem })
+    }
+
+    fn pricer(&self) -> Pricer<'_> {
+        Pricer::new(&self.network, &self.problem.cluster, &self.problem.options, &self.mesh)
+    }
+
+    fn choices(&self) -> Choices {
+        let options = &self.problem.options;
+        match options.method {
+            // Its first steps leave devices idle, and it cuts by one prime at a time.
+            Method::Recursive => Choices { use_all_devices: false, refine: true },
+            Method::Dp | Method::Ilp | Method::Propagate => {
+                Choices { use_all_devices: options.use_all_devices, refine: options.refine }
+            }
+        }
+    }
+
+    /// Which nodes have a strategy of the user's.
+    fn set(&self, graph: &CostGraph) -> Vec<bool> {
+        let names: HashSet<&str> =
+            self.problem.options.strategies.iter().map(|s| s.operator.as_str()).collect();
+        let operators = &self.network.graph.operators;
+        let is_set = |node: &cost::Node| match node.subject {
+            Subject::Operator(o) => names.contains(operators[o].name.as_str()),
+            Subject::Tensor(_) => false,
+        };
+        graph.nodes.iter().map(is_set).collect()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let graph = &self.network.graph;
+        let chip = &self.problem.cluster.groups[0].chip;
+        let mut notes = Vec::new();
+        let opaque: Vec<&str> = graph
+            .operators
+            .iter()
+            .filter(|operator| operator.form == form::Form::Opaque {})
+            .map(|operator| operator.name.as_str())
+            .collect();
+        if !opaque.is_empty() {
+            notes.push(format!(
+                "operators of unknown kind, replicated or cut along the leading axis alone: {}",
+                opaque.join(", ")
+            ));
+        }
+        let single = graph.tensors.iter().any(|t| t.dtype == Dtype::Float32);
+        let precision = single_precision(chip);
+        if single && matches!(precision, Precision::Bf16 | Precision::Fp16) {
+            notes.push(format!("{} has no 32-bit matrix unit: products run in 16 bits", chip.name));
+        }
+        notes.push(
+            match graph.gradients {
+                Gradients::None => "memory is that of parameters and constants",
+                Gradients::Implied => {
+                    "memory is that of parameters, gradients, optimizer state and what the backward pass keeps"
+                }
+                Gradients::Explicit => {
+                    "memory is that of parameters and constants; activations are not counted"
+                }
+            }
+            .to_owned(),
+        );
+        notes.extend(chip.caveats.iter().map(|caveat| format!("{}: {caveat}", chip.name)));
+        notes
+    }
+}
+
+/// Chooses strategies by the problem's method, other than integer programming.
+///
+/// # Errors
+/// A problem that is wrong: where, what, found, cure.
+pub fn shard(problem: ShardingProblem) -> Result<Sharding, Error> {
+    let asked = Asked::new(problem)?;
+    let pricer = asked.pricer();
+    let graph = CostGraph::new(&pricer, asked.choices())?;
+    let found = match asked.problem.options.method {
+        Method::Dp => dp::solve(&graph, asked.limit),
+        // Where nothing fits there is nothing to solve.
+        Method::Ilp if dp::least_memory(&graph) > asked.limit => dp::smallest(&graph),
+        Method::Ilp => {
+            return Err(Error::new(
+                "options.method",
+                "integer programs are not solved by the core",
+                "Use autopar.shard, which has a solver, or dp.",
+            ));
+        }
+        Method::Recursive => recursive::solve(&graph, &asked.mesh, asked.limit),
+        Method::Propagate => propagate::solve(&graph, &asked.set(&graph), asked.limit),
+    };
+    Ok(answer::answer(&asked.problem, &pricer, &graph, &found, asked.limit, asked.notes()))
+}
+
+/// The problem as an integer program; nothing if no plan fits in memory.
+///
+/// # Errors
+/// A problem that is wrong, or too large for a solver.
+pub fn program(problem: ShardingProblem) -> Result<Option<Program>, Error> {
+    let asked = Asked::new(problem)?;
+    let graph = CostGraph::new(&asked.pricer(), asked.choices())?;
+    if dp::least_memory(&graph) > asked.limit {
+        return Ok(None);
+    }
+    Program::new(&graph, asked.limit).map(Some)
+}
+
+/// The answer for a solver's choice: its columns of ones among the whole ones, and its lower bound if it has one.
+///
+/// # Errors
+/// A problem that is wrong, or a choice that is not one of its.
+pub fn chosen(
+    problem: ShardingProblem,
+    columns: &[usize],
+    bound: Option<f64>,
+) -> Result<Sharding, Error> {
+    let asked = Asked::new(problem)?;
+    let pricer = asked.pricer();
+    let graph = CostGraph::new(&pricer, asked.choices())?;
+    let found = ilp::found(&graph, columns, bound, asked.limit)?;
+    Ok(answer::answer(&asked.problem, &pricer, &graph, &found, asked.limit, asked.notes()))
+}

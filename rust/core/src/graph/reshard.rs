@@ -1,0 +1,233 @@
+//! From one layout to another: the collectives, in order, with their prices.
+//!
+//! A dimension that is cut by the axes `a, b` in this order lies in `|a| |b|` consecutive parts, `a` choosing first. What two
+//! layouts of it share is therefore the longest common beginning of their lists; whatever stands behind it must go
+//! before the new axes can come. Axes go by an all-gather, or by an all-to-all straight to another dimension; they come
+//! by a reduce-scatter if summands lie along them and by a slice if copies do. Slices come early and gathers late,
+//! so that little is moved.
+
+use super::layout::{runs, AxisIndex, Layout, Mesh};
+use super::problem::{Collective, ReshardStep};
+use crate::estimate::collective::Fabric;
+use crate::estimate::compute::Device;
+use crate::units::{Bytes, Time};
+
+/// Prices reshards on one mesh.
+pub struct Carrier<'a> {
+    /// The mesh.
+    pub mesh: &'a Mesh,
+    /// Its links.
+    pub fabric: &'a Fabric<'a>,
+    /// The devices, which copy.
+    pub device: &'a Device<'a>,
+    /// All-to-all may be used.
+    pub all_to_all: bool,
+}
+
+impl Carrier<'_> {
+    /// The steps that turn `from` into `to`, which holds no summands, for a tensor of `shape` in `width` bytes an element.
+    pub fn steps(&self, from: &Layout, to: &Layout, shape: &[u64], width: u64) -> Vec<ReshardStep> {
+        let mut now = from.clone();
+        let mut steps = Vec::new();
+        while &now != to {
+            let before = Bytes(now.elements(shape, self.mesh) * width);
+            let (operation, axes, dimension, cut) = self.next(&mut now, to);
+            let after = Bytes(now.elements(shape, self.mesh) * width);
+            let bytes = if operation == Collective::AllGather { after } else { before };
+            let (size, group) = (bytes.0 as f64, self.mesh.group(&axes));
+            let seconds = match operation {
+                Collective::ReduceScatter | Collective::AllGather => {
+                    self.fabric.all_gather(size, group)
+                }
+                Collective::AllReduce => self.fabric.all_reduce(size, group),
+                Collective::AllToAll => self.fabric.all_to_all(size, group),
+                Collective::Slice => self.device.stream(2.0 * after.0 as f64),
+            };
+            let time_ps = Time::from_seconds(seconds);
+            let axes = axes.into_iter().map(usize::from).collect();
+            steps.push(ReshardStep { operation, axes, dimension, cut, bytes, time_ps });
+        }
+        steps
+    }
+
+    /// Seconds to add summands of `bytes` along `axes` on every device, one run of neighbouring axes after the other.
+    pub fn all_reduce(&self, axes: &[AxisIndex], bytes: f64) -> f64 {
+        runs(axes).map(|run| self.fabric.all_reduce(bytes, self.mesh.group(run))).sum()
+    }
+
+    /// Seconds to gather a whole of `bytes` along `axes`, or to add and scatter it.
+    pub fn all_gather(&self, axes: &[AxisIndex], bytes: f64) -> f64 {
+        // The innermost run first: each later run finds the parts put together so far.
+        let mut total = 0.0;
+        let mut part = bytes / self.mesh.parts(axes) as f64;
+        for run in runs(axes).collect::<Vec<_>>().into_iter().rev() {
+            let group = self.mesh.group(run);
+            part *= group.size as f64;
+            total += self.fabric.all_gather(part, group);
+        }
+        total
+    }
+
+    /// Takes the next step towards `to`.
+    fn next(
+        &self,
+        now: &mut Layout,
+        to: &Layout,
+    ) -> (Collective, Vec<AxisIndex>, Option<usize>, Option<usize>) {
+        let shared: Vec<usize> = now
+            .dims
+            .iter()
+            .zip(&to.dims)
+            .map(|(a, b)| a.iter().zip(b).take_while(|(a, b)| a == b).count())
+            .collect();
+        let ready = |now: &Layout, dim: usize| {
+            now.dims[dim].len() == shared[dim] && to.dims[dim].len() > shared[dim]
+        };
+        let rank = now.dims.len();
+        for dim in (0..rank).filter(|&dim| ready(now, dim)) {
+            let wanted = &to.dims[dim][shared[dim]..];
+            let summed = neighbours(wanted, |axis| now.summed.contains(&axis));
+            if !summed.is_empty() {
+                now.summed.retain(|axis| !summed.contains(axis));
+                now.dims[dim].extend(&summed);
+                return (Collective::ReduceScatter, summed, None, Some(dim));
+            }
+            let free = neighbours(wanted, |axis| !now.uses(axis));
+            if !free.is_empty() {
+                now.dims[dim].extend(&free);
+                return (Collective::Slice, free, None, Some(dim));
+            }
+        }
+        for dim in (0..rank).filter(|&dim| self.all_to_all && ready(now, dim)) {
+            let wanted = &to.dims[dim][shared[dim]..];
+            for source in (0..rank).filter(|&source| now.dims[source].len() > shared[source]) {
+                let loose = &now.dims[source][shared[source]..];
+                let most = neighbours(wanted, |axis| loose.contains(&axis)).len();
+                if let Some(count) = (1..=most).rev().find(|&n| loose.ends_with(&wanted[..n])) {
+                    let moved = wanted[..count].to_vec();
+                    let left = now.dims[source].len() - count;
+                    now.dims[source].truncate(left);
+                    now.dims[dim].extend(&moved);
+                    return (Collective::AllToAll, moved, Some(source), Some(dim));
+                }
+            }
+        }
+        let unwanted: Vec<_> = now.summed.iter().copied().filter(|&axis| !to.uses(axis)).collect();
+        if let Some(run) = runs(&unwanted).next() {
+            now.summed.retain(|axis| !run.contains(axis));
+            return (Collective::AllReduce, run.to_vec(), None, None);
+        }
+        // Something is left to go: otherwise every dimension would be ready or done.
+        let dim = (0..rank).find(|&dim| now.dims[dim].len() > shared[dim]).unwrap_or_default();
+        let loose = &now.dims[dim][shared[dim]..];
+        let last = loose.chunk_by(|a, b| a + 1 == *b).next_back().unwrap_or_default().to_vec();
+        let left = now.dims[dim].len() - last.len();
+        now.dims[dim].truncate(left);
+        (Collective::AllGather, last, Some(dim), None)
+    }
+}
+
+/// The longest beginning of `axes` that consists of neighbours for which `takes` holds.
+fn neighbours(axes: &[AxisIndex], takes: impl Fn(AxisIndex) -> bool) -> Vec<AxisIndex> {
+    let mut found: Vec<AxisIndex> = Vec::new();
+    for &axis in axes {
+        if !takes(axis) || found.last().is_some_and(|last| last + 1 != axis) {
+            break;
+        }
+        found.push(axis);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::workload::Precision;
+    use crate::testing::{a100, cluster};
+    use proptest::prelude::*;
+
+    fn steps(from: &Layout, to: &Layout, all_to_all: bool) -> Vec<ReshardStep> {
+        let cluster = cluster(a100(), 16);
+        let chip = &cluster.groups[0].chip;
+        let device = Device::new(chip, Precision::Bf16, &[], 1);
+        let fabric = Fabric::new(&cluster, chip);
+        let mesh = Mesh::new(&[16]);
+        let carrier = Carrier { mesh: &mesh, fabric: &fabric, device: &device, all_to_all };
+        carrier.steps(from, to, &[64, 64], 2)
+    }
+
+    fn layout(dims: [&[AxisIndex]; 2], summed: &[AxisIndex]) -> Layout {
+        Layout { dims: dims.iter().map(|d| d.to_vec()).collect(), summed: summed.to_vec() }
+    }
+
+    fn operations(from: Layout, to: Layout) -> Vec<Collective> {
+        steps(&from, &to, true).iter().map(|s| s.operation).collect()
+    }
+
+    #[test]
+    fn each_pair_of_layouts_has_its_collective() {
+        use Collective::*;
+        assert_eq!(operations(layout([&[0], &[]], &[]), layout([&[], &[]], &[])), [AllGather]);
+        assert_eq!(operations(layout([&[], &[]], &[]), layout([&[0], &[]], &[])), [Slice]);
+        assert_eq!(operations(layout([&[0], &[]], &[]), layout([&[], &[0]], &[])), [AllToAll]);
+        assert_eq!(operations(layout([&[], &[]], &[0]), layout([&[], &[]], &[])), [AllReduce]);
+        assert_eq!(operations(layout([&[], &[]], &[0]), layout([&[], &[0]], &[])), [ReduceScatter]);
+    }
+
+    #[test]
+    fn an_outer_cut_cannot_go_while_an_inner_one_stays() {
+        // Parts 0..4 by axes 0 and 1; by axis 1 alone the device (0, 1) needs parts 2 and 3, and has part 1.
+        use Collective::*;
+        let found = operations(layout([&[0, 1], &[]], &[]), layout([&[1], &[]], &[]));
+        assert_eq!(found, [AllGather, Slice]);
+    }
+
+    #[test]
+    fn gathering_64_by_64_halves_over_the_pair_costs_a_whole_tensor() {
+        // 8,192 bytes over two devices 8 apart: one network hop.
+        let found = steps(&layout([&[0], &[]], &[]), &layout([&[], &[]], &[]), true);
+        assert_eq!(found[0].bytes, Bytes(8192));
+    }
+
+    fn any_layout(summed: bool) -> impl Strategy<Value = Layout> {
+        // Each of four axes cuts one of two dimensions, holds summands, or holds copies.
+        let last = if summed { 4 } else { 3 };
+        (proptest::collection::vec(0..last, 4), any::<bool>()).prop_map(|(roles, turned)| {
+            let of = |role| (0..4u8).filter(|&i| roles[usize::from(i)] == role).collect::<Vec<_>>();
+            let mut dims = vec![of(0), of(1)];
+            if turned {
+                dims[0].reverse();
+            }
+            Layout { dims, summed: of(3) }
+        })
+    }
+
+    /// What each of 16 devices holds: the elements' places along both dimensions.
+    fn parts(layout: &Layout) -> Vec<Vec<(u64, u64)>> {
+        let place = |rank: u64, axes: &[AxisIndex]| {
+            axes.iter().fold((0, 1), |(place, parts), &axis| {
+                (2 * place + (rank >> (3 - axis) & 1), 2 * parts)
+            })
+        };
+        (0..16).map(|rank| layout.dims.iter().map(|axes| place(rank, axes)).collect()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_layout_is_reached_and_each_step_moves_what_it_says(
+            from in any_layout(true), to in any_layout(false), all_to_all: bool,
+        ) {
+            let found = steps(&from, &to, all_to_all);
+            prop_assert!(all_to_all || found.iter().all(|s| s.operation != Collective::AllToAll));
+            prop_assert_eq!(found.is_empty(), from == to);
+            // Where nothing but slices happens, each device's new part lies within its old one.
+            if found.iter().all(|s| s.operation == Collective::Slice) {
+                for (old, new) in parts(&from).into_iter().zip(parts(&to)) {
+                    for ((a, n), (b, m)) in old.into_iter().zip(new) {
+                        prop_assert!(m >= n && b / (m / n) == a);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Strategies of an operator: every way to cut its loop axes over the mesh.
+
+use super::layout::{AxisIndex, Layout, Mesh};
+use super::loops::{Axis, Cut, Loops};
+
+/// One way to run an operator on the mesh.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Strategy {
+    /// For each loop axis the prime axes that cut it, ascending.
+    pub axes: Vec<Vec<AxisIndex>>,
+    /// The dimension of the first output over which summands are scattered; otherwise every device gets their sum.
+    pub scatter: Option<usize>,
+}
+
+/// Which strategies are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choices {
+    /// Only those that cut by all devices.
+    pub use_all_devices: bool,
+    /// A given axis of the mesh may be divided among several loop axes.
+    pub refine: bool,
+}
+
+impl Strategy {
+    /// How an input lies when the operator reads it.
+    pub fn input(&self, loops: &Loops, place: usize) -> Layout {
+        Layout { dims: self.along(&loops.inputs[place]), summed: vec![] }
+    }
+
+    /// How the gradient of an input lies when the operator has computed it: devices that read the same part of the
+    /// input for different parts of the work hold summands.
+    pub fn input_gradient(&self, loops: &Loops, place: usize) -> Layout {
+        let dims = self.along(&loops.inputs[place]);
+        let summed = self.beside(&loops.inputs[place]);
+        Layout { dims, summed }
+    }
+
+    /// How an output lies before its summands are added.
+    pub fn raw_output(&self, loops: &Loops, place: usize) -> Layout {
+        let along = &loops.outputs[place];
+        let mut summed = vec![];
+        for (i, axis) in loops.axes.iter().enumerate() {
+            if axis.cut == Cut::Summed && !along.contains(&Some(i)) {
+                summed.extend(&self.axes[i]);
+            }
+        }
+        summed.sort_unstable();
+        Layout { dims: self.along(along), summed }
+    }
+
+    /// How an output lies for its readers.
+    pub fn output(&self, loops: &Loops, place: usize) -> Layout {
+        let mut layout = self.raw_output(loops, place);
+        let summed = std::mem::take(&mut layout.summed);
+        if let (Some(dim), 0) = (self.scatter, place) {
+            layout.dims[dim].extend(summed);
+        }
+        layout
+    }
+
+    /// Parts of a loop axis.
+    pub fn parts(&self, axis: usize, mesh: &Mesh) -> u64 {
+        mesh.parts(&self.axes[axis])
+    }
+
+    /// Whether a prime axis of the mesh is used.
+    pub fn uses(&self, axis: AxisIndex) -> bool {
+        self.axes.iter().any(|axes| axes.contains(&axis))
+    }
+
+    fn along(&self, dims: &[Option<usize>]) -> Vec<Vec<AxisIndex>> {
+        dims.iter().map(|axis| axis.map_or(vec![], |axis| self.axes[axis].clone())).collect()
+    }
+
+    fn beside(&self, dims: &[Option<usize>]) -> Vec<AxisIndex> {
+        let mut axes: Vec<_> = (0..self.axes.len())
+            .filter(|&i| !dims.contains(&Some(i)))
+            .flat_map(|i| self.axes[i].iter().copied())
+            .collect();
+        axes.sort_unstable();
+        axes
+    }
+}
+
+/// Every strategy of an operator, repetition of all work first; always in the same order.
+///
+/// Equal prime axes of one given axis are interchangeable: the outer loop takes the outer one.
+pub fn strategies(
+    loops: &Loops,
+    shape: Option<&[u64]>,
+    mesh: &Mesh,
+    choices: Choices,
+) -> Vec<Strategy> {
+    let mut found = vec![vec![vec![]; loops.axes.len()]];
+    for (alike, prime) in alike(mesh, choices.refine) {
+        let mut next = Vec::new();
+        for start in &found {
+            spread(loops, mesh, &alike, prime, 0, start, &mut next);
+        }
+        found = next;
+    }
+    let mut all = Vec::new();
+    for mut axes in found {
+        let used: usize = axes.iter().map(Vec::len).sum();
+        if choices.use_all_devices && used < mesh.axes.len() {
+            continue;
+        }
+        for list in &mut axes {
+            list.sort_unstable();
+        }
+        let plain = Strategy { axes, scatter: None };
+        let dims = scatters(&plain, loops, shape, mesh);
+        all.push(plain.clone());
+        all.extend(dims.into_iter().map(|dim| Strategy { scatter: Some(dim), ..plain.clone() }));
+    }
+    all
+}
+
+/// Blocks of interchangeable prime axes with how many of them are taken together.
+fn alike(mesh: &Mesh, refine: bool) -> Vec<(Vec<AxisIndex>, usize)> {
+    let mut blocks: Vec<Vec<AxisIndex>> = Vec::new();
+    for (i, axis) in mesh.axes.iter().enumerate() {
+        let joins = i > 0 && {
+            let before = mesh.axes[i - 1];
+            before.given == axis.given && (before.size == axis.size || !refine)
+        };
+        match blocks.last_mut() {
+            Some(block) if joins => block.push(i as AxisIndex),
+            _ => blocks.push(vec![i as AxisIndex]),
+        }
+    }
+    blocks
+        .into_iter()
+        .map(|block| {
+            let together = if refine { 1 } else { block.len() };
+            (block, together)
+        })
+        .collect()
+}
+
+/// Gives the axes of a block to loop axes from `first` on, outer ones first, and leaves the rest unused.
+fn spread(
+    loops: &Loops,
+    mesh: &Mesh,
+    block: &[AxisIndex],
+    together: usize,
+    first: usize,
+    start: &[Vec<AxisIndex>],
+    found: &mut Vec<Vec<Vec<AxisIndex>>>,
+) {
+    found.push(start.to_vec());
+    if block.is_empty() {
+        return;
+    }
+    for loop_axis in first..loops.axes.len() {
+        let mut axes = start.to_vec();
+        for taken in (together..=block.len()).step_by(together) {
+            axes[loop_axis].extend(&block[taken - together..taken]);
+            if !divides(loops.axes[loop_axis], mesh.parts(&axes[loop_axis])) {
+                break;
+            }
+            let rest = &block[taken..];
+            spread(loops, mesh, rest, together, loop_axis + 1, &axes, found);
+        }
+    }
+}
+
+fn divides(axis: Axis, parts: u64) -> bool {
+    axis.size.is_multiple_of(parts) && axis.cut != Cut::Whole
+}
+
+/// The dimensions of the first output over which summands can be scattered.
+fn scatters(plain: &Strategy, loops: &Loops, shape: Option<&[u64]>, mesh: &Mesh) -> Vec<usize> {
+    let (Some(shape), [_]) = (shape, loops.outputs.as_slice()) else { return vec![] };
+    let raw = plain.raw_output(loops, 0);
+    if raw.summed.is_empty() {
+        return vec![];
+    }
+    let summed = mesh.parts(&raw.summed);
+    let fits = |&dim: &usize| shape[dim].is_multiple_of(mesh.parts(&raw.dims[dim]) * summed);
+    (0..shape.len()).filter(fits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::form::Form;
+
+    const ALL: Choices = Choices { use_all_devices: false, refine: true };
+
+    fn product() -> Loops {
+        let form = Form::Matmul { transpose_a: false, transpose_b: false };
+        form.loops(&[&[64, 64], &[64, 64]], &[&[64, 64]]).expect("a product")
+    }
+
+    #[test]
+    fn eight_devices_cut_a_product_in_twenty_ways() {
+        // Exponents of m, k and n with a sum up to 3: C(6, 3); those that cut k also scatter over m or over n.
+        let loops = product();
+        let all = strategies(&loops, None, &Mesh::new(&[8]), ALL);
+        assert_eq!(all.len(), 20);
+        let used =
+            strategies(&loops, None, &Mesh::new(&[8]), Choices { use_all_devices: true, ..ALL });
+        assert_eq!(used.len(), 10);
+        let scattered = strategies(&loops, Some(&[64, 64]), &Mesh::new(&[8]), ALL);
+        assert_eq!(scattered.len(), 20 + 2 * 10);
+    }
+
+    #[test]
+    fn six_devices_cut_by_two_and_three() {
+        // The two goes to m, k, n or nowhere; so does the three, but 64 has no third: 4.
+        assert_eq!(strategies(&product(), None, &Mesh::new(&[6]), ALL).len(), 4);
+    }
+
+    #[test]
+    fn whole_axes_of_the_mesh_are_taken_or_left() {
+        // 4 x 16 unrefined: each axis goes to one of three loops or none.
+        let whole = Choices { refine: false, ..ALL };
+        assert_eq!(strategies(&product(), None, &Mesh::new(&[4, 16]), whole).len(), 16);
+    }
+
+    #[test]
+    fn the_outer_loop_takes_the_outer_axis_and_copies_lie_innermost() {
+        let mesh = Mesh::new(&[8]);
+        let all = strategies(&product(), None, &mesh, ALL);
+        assert!(all.iter().any(|s| s.axes == [vec![0], vec![], vec![1]]));
+        assert!(!all.iter().any(|s| s.axes == [vec![1], vec![], vec![0]]));
+    }
+
+    #[test]
+    fn a_product_with_a_cut_inner_axis_leaves_summands() {
+        let loops = product();
+        let s = Strategy { axes: vec![vec![0], vec![1], vec![]], scatter: Some(1) };
+        assert_eq!(s.raw_output(&loops, 0).summed, [1]);
+        assert_eq!(s.output(&loops, 0).dims, [vec![0], vec![1]]);
+        // Rows are cut: the second factor's gradient is a sum over them.
+        assert_eq!(s.input_gradient(&loops, 1).summed, [0]);
+    }
+}

@@ -1,0 +1,451 @@
+//! The graph of a catalog model: a decoder transformer's operators, forward, with the loss in training.
+//!
+//! Projections that share their input are one product whose columns are interleaved by key head (query, key and
+//! value) or by channel (gate and up), as Megatron-LM stores them, so that one cut of the columns gives each device whole
+//! heads and matching channels.
+
+use super::form::Form;
+use super::ir::{Dtype, Gradients, Graph, Operator, Role, Tensor, GRAPH_SCHEMA};
+use crate::error::{require, Error};
+use crate::spec::model::{Activation, Model, Norm, Position, QkNorm};
+use crate::spec::workload::Precision;
+use serde::{Deserialize, Serialize};
+
+/// What is asked of a model's graph.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelGraph {
+    /// The model.
+    pub model: Model,
+    /// Sequences that all devices work on together.
+    pub batch: u64,
+    /// Tokens in one sequence.
+    pub sequence_length: u64,
+    /// Number format of weights and activations.
+    pub precision: Precision,
+    /// The first so many layers; `null` for all.
+    pub layers: Option<u32>,
+    /// With the loss, and gradients implied.
+    pub training: bool,
+    /// The embedding's rows are padded to a multiple of this.
+    pub vocab_multiple: u64,
+}
+
+/// The graph of a model.
+///
+/// # Errors
+/// A model that is wrong, or whose layers have no graph here.
+pub fn graph(asked: &ModelGraph) -> Result<Graph, Error> {
+    let model = &asked.model;
+    model.validate().map_err(|e| e.under("model"))?;
+    check(asked)?;
+    let dtype = match asked.precision {
+        Precision::Bf16 | Precision::Fp8 => Dtype::Bfloat16,
+        Precision::Fp16 => Dtype::Float16,
+        Precision::Tf32 | Precision::Fp32 => Dtype::Float32,
+    };
+    let mut build = Build { asked, dtype, tensors: vec![], operators: vec![] };
+    let (b, s, h) = (asked.batch, asked.sequence_length, model.hidden);
+    let vocab = model.vocab.next_multiple_of(asked.vocab_multiple);
+    let ids = build.tensor("tokens", &[b, s], Dtype::Int32, Role::Input);
+    let table = build.weight("embedding", &[vocab, h]);
+    let mut x = build.add("embed", "Gather", Form::Gather { axis: 0 }, &[&table, &ids], &[b, s, h]);
+    if model.position == Position::Learned && model.position_rows > 0 {
+        let rows = build.weight("positions", &[model.position_rows, h]);
+        let cut = Form::Slice { axes: vec![0] };
+        let used = build.add("positions.used", "Slice", cut, &[&rows], &[s, h]);
+        x = build.add("positions.add", "Add", Form::Elementwise {}, &[&x, &used], &[b, s, h]);
+    }
+    if model.embedding_norm {
+        x = build.norm("embedding.norm", &x, &[b, s, h]);
+    }
+    for layer in 0..asked.layers.unwrap_or(model.layers) {
+        x = build.layer(&format!("layers.{layer}"), &x);
+    }
+    x = build.norm("norm", &x, &[b, s, h]);
+    let head = if model.tied_embeddings { table } else { build.weight("head", &[vocab, h]) };
+    let product = Form::Matmul { transpose_a: false, transpose_b: true };
+    let mut logits = build.add("logits", "MatMul", product, &[&x, &head], &[b, s, vocab]);
+    if model.head_bias {
+        logits = build.bias("logits.bias", &logits, &[b, s, vocab]);
+    }
+    if asked.training {
+        let labels = build.tensor("labels", &[b, s], Dtype::Int32, Role::Input);
+        let loss = Form::CrossEntropy {};
+        build.add("loss", "CrossEntropy", loss, &[&logits, &labels], &[]);
+    }
+    Ok(Graph {
+        schema: GRAPH_SCHEMA.to_owned(),
+        name: model.name.clone(),
+        gradients: if asked.training { Gradients::Implied } else { Gradients::None },
+        tensors: build.tensors,
+        operators: build.operators,
+    })
+}
+
+fn check(asked: &ModelGraph) -> Result<(), Error> {
+    let model = &asked.model;
+    for (value, path) in [
+        (asked.batch, "batch"),
+        (asked.sequence_length, "sequence_length"),
+        (asked.vocab_multiple, "vocab_multiple"),
+        (u64::from(asked.layers.unwrap_or(1)), "layers"),
+    ] {
+        require(
+            (1..=1 << 30).contains(&value),
+            path,
+            || format!("must be from 1 to 2^30, found {value}"),
+            "Give a whole number.",
+        )?;
+    }
+    let layers = asked.layers.unwrap_or(model.layers);
+    require(
+        layers <= model.layers,
+        "layers",
+        || format!("must be at most the model's {}, found {layers}", model.layers),
+        "Leave it out for all layers.",
+    )?;
+    let windowed = model.window.is_some_and(|window| window.size < asked.sequence_length);
+    let positions = model.position == Position::Learned && model.position_rows > 0;
+    let lacks = [
+        (model.moe.is_some(), "a mixture of experts"),
+        (model.mla.is_some(), "latent attention"),
+        (windowed, "sliding windows"),
+        (model.attention_sinks, "attention sinks"),
+        (model.position == Position::Relative, "relative positions"),
+    ];
+    if let Some((_, what)) = lacks.into_iter().find(|(has, _)| *has) {
+        return Err(Error::new(
+            "model",
+            format!("\"{}\" has {what}, which the operator level does not build", model.name),
+            "Export the model as ONNX, or choose a dense model.",
+        ));
+    }
+    require(
+        !positions || asked.sequence_length <= model.position_rows,
+        "sequence_length",
+        || {
+            format!(
+                "must be at most the {} positions of \"{}\", found {}",
+                model.position_rows, model.name, asked.sequence_length
+            )
+        },
+        "Give a shorter sequence.",
+    )
+}
+
+struct Build<'a> {
+    asked: &'a ModelGraph,
+    dtype: Dtype,
+    tensors: Vec<Tensor>,
+    operators: Vec<Operator>,
+}
+
+impl Build<'_> {
+    fn tensor(&mut self, name: &str, shape: &[u64], dtype: Dtype, role: Role) -> String {
+        self.tensors.push(Tensor { name: name.to_owned(), shape: shape.to_vec(), dtype, role });
+        name.to_owned()
+    }
+
+    fn weight(&mut self, name: &str, shape: &[u64]) -> String {
+        self.tensor(name, shape, self.dtype, Role::Parameter)
+    }
+
+    /// Adds an operator with one output, which bears its name.
+    fn add(
+        &mut self,
+        name: &str,
+        source: &str,
+        form: Form,
+        inputs: &[&str],
+        shape: &[u64],
+    ) -> String {
+        let output = self.tensor(&format!("{name}.out"), shape, self.dtype, Role::Activation);
+        self.operator(name, source, form, inputs, vec![output.clone()]);
+        output
+    }
+
+    fn operator(
+        &mut self,
+        name: &str,
+        source: &str,
+        form: Form,
+        inputs: &[&str],
+        outputs: Vec<String>,
+    ) {
+        self.operators.push(Operator {
+            name: name.to_owned(),
+            source: source.to_owned(),
+            form,
+            inputs: inputs.iter().map(|&input| input.to_owned()).collect(),
+            outputs,
+            host: false,
+        });
+    }
+
+    fn norm(&mut self, name: &str, x: &str, shape: &[u64]) -> String {
+        let model = &self.asked.model;
+        let (source, shifted) = match model.norm {
+            Norm::Rmsnorm => ("RmsNorm", model.norm_bias),
+            Norm::Layernorm => ("LayerNorm", model.norm_bias),
+        };
+        self.norm_over_last(name, source, x, shape, shifted)
+    }
+
+    fn norm_over_last(
+        &mut self,
+        name: &str,
+        source: &str,
+        x: &str,
+        shape: &[u64],
+        shifted: bool,
+    ) -> String {
+        let last = shape.len() - 1;
+        let scale = self.weight(&format!("{name}.scale"), &shape[last..]);
+        let form = Form::Norm { axes: vec![last] };
+        if shifted {
+            let shift = self.weight(&format!("{name}.shift"), &shape[last..]);
+            self.add(name, source, form, &[x, &scale, &shift], shape)
+        } else {
+            self.add(name, source, form, &[x, &scale], shape)
+        }
+    }
+
+    fn bias(&mut self, name: &str, x: &str, shape: &[u64]) -> String {
+        let bias = self.weight(&format!("{name}.weight"), &shape[shape.len() - 1..]);
+        self.add(name, "BiasAdd", Form::Elementwise {}, &[x, &bias], shape)
+    }
+
+    /// `[b, s, width] x [width, columns]`, with a bias if there is one.
+    fn linear(&mut self, name: &str, x: &str, width: u64, columns: u64, biased: bool) -> String {
+        let shape = [self.asked.batch, self.asked.sequence_length, columns];
+        let weight = self.weight(&format!("{name}.weight"), &[width, columns]);
+        let form = Form::Matmul { transpose_a: false, transpose_b: false };
+        let product = self.add(name, "MatMul", form, &[x, &weight], &shape);
+        if biased {
+            self.bias(&format!("{name}.bias"), &product, &shape)
+        } else {
+            product
+        }
+    }
+
+    fn reshape(&mut self, name: &str, x: &str, shape: &[u64]) -> String {
+        self.add(name, "Reshape", Form::Reshape {}, &[x], shape)
+    }
+
+    fn layer(&mut self, name: &str, x: &str) -> String {
+        let model = &self.asked.model;
+        let shape = [self.asked.batch, self.asked.sequence_length, model.hidden];
+        let before = self.norm(&format!("{name}.attention.norm"), x, &shape);
+        let attention = self.attention(&format!("{name}.attention"), &before);
+        let add = Form::Elementwise {};
+        if model.parallel_block {
+            let read = if model.norms_per_layer > 1 {
+                self.norm(&format!("{name}.mlp.norm"), x, &shape)
+            } else {
+                before
+            };
+            let mlp = self.mlp(&format!("{name}.mlp"), &read);
+            let both =
+                self.add(&format!("{name}.sum"), "Add", add.clone(), &[&attention, &mlp], &shape);
+            return self.add(&format!("{name}.residual"), "Add", add, &[x, &both], &shape);
+        }
+        let sandwich = model.norms_per_layer > 2;
+        let attention = if sandwich {
+            self.norm(&format!("{name}.attention.after"), &attention, &shape)
+        } else {
+            attention
+        };
+        let x = self.add(
+            &format!("{name}.attention.residual"),
+            "Add",
+            add.clone(),
+            &[x, &attention],
+            &shape,
+        );
+        let before = self.norm(&format!("{name}.mlp.norm"), &x, &shape);
+        let mut mlp = self.mlp(&format!("{name}.mlp"), &before);
+        if sandwich {
+            mlp = self.norm(&format!("{name}.mlp.after"), &mlp, &shape);
+        }
+        self.add(&format!("{name}.mlp.residual"), "Add", add, &[&x, &mlp], &shape)
+    }
+
+    fn attention(&mut self, name: &str, x: &str) -> String {
+        let model = &self.asked.model;
+        let (b, s, d) = (self.asked.batch, self.asked.sequence_length, model.head_dim);
+        let (heads, groups) = (u64::from(model.heads), u64::from(model.kv_heads));
+        let each = heads / groups;
+        let columns = groups * (each + 2) * d;
+        let fused = self.linear(&format!("{name}.qkv"), x, model.hidden, columns, model.qkv_bias);
+        let by_group =
+            self.reshape(&format!("{name}.by_group"), &fused, &[b, s, groups, (each + 2) * d]);
+        let parts = [("q", each * d), ("k", d), ("v", d)].map(|(part, width)| {
+            let shape = [b, s, groups, width];
+            self.tensor(&format!("{name}.{part}.part"), &shape, self.dtype, Role::Activation)
+        });
+        let split = Form::Split { axis: 3 };
+        self.operator(&format!("{name}.split"), "Split", split, &[&by_group], parts.to_vec());
+        let [q, k, v] = parts;
+        let mut q = self.reshape(&format!("{name}.q.heads"), &q, &[b, s, heads, d]);
+        let mut k = k;
+        match model.qk_norm {
+            QkNorm::None => {}
+            QkNorm::Head => {
+                q = self.norm_over_last(
+                    &format!("{name}.q.norm"),
+                    "RmsNorm",
+                    &q,
+                    &[b, s, heads, d],
+                    false,
+                );
+                k = self.norm_over_last(
+                    &format!("{name}.k.norm"),
+                    "RmsNorm",
+                    &k,
+                    &[b, s, groups, d],
+                    false,
+                );
+            }
+            QkNorm::Full => {
+                q = self.norm_over_heads(&format!("{name}.q.norm"), &q, &[b, s, heads, d]);
+                k = self.norm_over_heads(&format!("{name}.k.norm"), &k, &[b, s, groups, d]);
+            }
+        }
+        if model.position == Position::Rope {
+            // Channels are turned in pairs: places move along the head's width.
+            let turn = Form::Slice { axes: vec![3] };
+            q = self.add(&format!("{name}.q.rope"), "Rope", turn.clone(), &[&q], &[b, s, heads, d]);
+            k = self.add(&format!("{name}.k.rope"), "Rope", turn, &[&k], &[b, s, groups, d]);
+        }
+        let turned = |heads: u64| [b, heads, s, d];
+        let by_head = Form::Transpose { permutation: vec![0, 2, 1, 3] };
+        let q = self.add(
+            &format!("{name}.q.turn"),
+            "Transpose",
+            by_head.clone(),
+            &[&q],
+            &turned(heads),
+        );
+        let k = self.add(
+            &format!("{name}.k.turn"),
+            "Transpose",
+            by_head.clone(),
+            &[&k],
+            &turned(groups),
+        );
+        let v = self.add(
+            &format!("{name}.v.turn"),
+            "Transpose",
+            by_head.clone(),
+            &[&v],
+            &turned(groups),
+        );
+        let form = Form::Attention { causal: true };
+        let mixed = self.add(
+            &format!("{name}.core"),
+            "FlashAttention",
+            form,
+            &[&q, &k, &v],
+            &turned(heads),
+        );
+        let back =
+            self.add(&format!("{name}.turn"), "Transpose", by_head, &[&mixed], &[b, s, heads, d]);
+        let flat = self.reshape(&format!("{name}.flat"), &back, &[b, s, heads * d]);
+        self.linear(&format!("{name}.out"), &flat, heads * d, model.hidden, model.o_bias)
+    }
+
+    /// A norm over all channels of all heads at once.
+    fn norm_over_heads(&mut self, name: &str, x: &str, shape: &[u64; 4]) -> String {
+        let scale = self.weight(&format!("{name}.scale"), &shape[2..]);
+        self.add(name, "RmsNorm", Form::Norm { axes: vec![2, 3] }, &[x, &scale], shape)
+    }
+
+    fn mlp(&mut self, name: &str, x: &str) -> String {
+        let model = &self.asked.model;
+        let (b, s, f) = (self.asked.batch, self.asked.sequence_length, model.ffn_hidden);
+        let source = match model.activation {
+            Activation::Swiglu => "Silu",
+            Activation::Geglu | Activation::Gelu => "Gelu",
+            Activation::Relu => "Relu",
+            Activation::Relu2 => "SquaredRelu",
+        };
+        let act = Form::Elementwise {};
+        let inner = if model.activation.gated() {
+            let fused =
+                self.linear(&format!("{name}.gate_up"), x, model.hidden, 2 * f, model.mlp_bias);
+            let by_channel = self.reshape(&format!("{name}.by_channel"), &fused, &[b, s, f, 2]);
+            let parts = ["gate", "up"].map(|part| {
+                let shape = [b, s, f, 1];
+                self.tensor(&format!("{name}.{part}.part"), &shape, self.dtype, Role::Activation)
+            });
+            let split = Form::Split { axis: 3 };
+            self.operator(&format!("{name}.split"), "Split", split, &[&by_channel], parts.to_vec());
+            let gate = self.reshape(&format!("{name}.gate"), &parts[0], &[b, s, f]);
+            let up = self.reshape(&format!("{name}.up"), &parts[1], &[b, s, f]);
+            let gate = self.add(&format!("{name}.act"), source, act.clone(), &[&gate], &[b, s, f]);
+            self.add(&format!("{name}.mul"), "Mul", act, &[&gate, &up], &[b, s, f])
+        } else {
+            let up = self.linear(&format!("{name}.up"), x, model.hidden, f, model.mlp_bias);
+            self.add(&format!("{name}.act"), source, act, &[&up], &[b, s, f])
+        };
+        self.linear(&format!("{name}.down"), &inner, f, model.hidden, model.mlp_bias)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::gpt;
+
+    fn asked(model: Model) -> ModelGraph {
+        ModelGraph {
+            model,
+            batch: 2,
+            sequence_length: 128,
+            precision: Precision::Bf16,
+            layers: None,
+            training: true,
+            vocab_multiple: 1,
+        }
+    }
+
+    fn parameters(graph: &Graph) -> u64 {
+        let weights = graph.tensors.iter().filter(|t| t.role == Role::Parameter);
+        weights.map(|t| t.shape.iter().product::<u64>()).sum()
+    }
+
+    #[test]
+    fn the_graph_has_the_model_s_parameters() {
+        let plain = gpt(3, 512);
+        let mut llama = gpt(3, 512);
+        llama.norm = Norm::Rmsnorm;
+        llama.norm_bias = false;
+        llama.kv_heads = 2;
+        llama.position = Position::Rope;
+        llama.position_rows = 0;
+        llama.activation = Activation::Swiglu;
+        llama.tied_embeddings = false;
+        (llama.qkv_bias, llama.o_bias, llama.mlp_bias) = (false, false, false);
+        llama.qk_norm = QkNorm::Head;
+        let mut falcon = gpt(3, 512);
+        falcon.parallel_block = true;
+        falcon.norms_per_layer = 1;
+        falcon.qk_norm = QkNorm::Full;
+        let mut gemma = llama.clone();
+        gemma.norms_per_layer = 4;
+        for model in [plain, llama, falcon, gemma] {
+            let graph = graph(&asked(model.clone())).expect("a dense model");
+            assert_eq!(parameters(&graph), model.parameters());
+            graph.validate().expect("a valid graph");
+        }
+    }
+
+    #[test]
+    fn a_model_without_a_graph_is_refused() {
+        let mut model = gpt(3, 512);
+        model.position = Position::Relative;
+        let error = graph(&asked(model)).expect_err("relative positions");
+        assert!(error.what.contains("relative positions"));
+    }
+}

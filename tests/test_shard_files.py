@@ -1,0 +1,92 @@
+"""`autopar shard` on graph files, from the file to the strategies."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autopar.frontends.mindspore_strategy import read
+from conftest import Command
+
+GRAPHS = Path(__file__).parent / "data/graphs"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "products"),
+    [
+        # The head reads the embedding turned over, by an operator of its own.
+        ("gpt2-medium.onnx", "ids:8,512", 24 * 4),
+        ("resnet50.onnx", "image:64,3,224,224", 1),
+        ("images.pb", "image:8,64,64,3", 1),
+    ],
+)
+def test_a_file_is_cut_end_to_end(
+    command: Command, tmp_path: Path, name: str, shape: str, products: int
+) -> None:
+    run = command(
+        "shard", GRAPHS / name, "--chip", "ascend_910b", "--devices", "8", "--method", "dp",
+        "--input-shape", shape, "--save-mindspore", "net.strategy.json", "--format", "json",
+    )  # fmt: skip
+    assert run.code == 0, run.err
+    found = json.loads(run.out)
+    assert found["proof"]["exact"]
+    assert found["problem"]["graph"]["gradients"] == "implied"
+    file = read(tmp_path / "net.strategy.json")
+    assert sum("MatMul_" in each.name for each in file.operators) == products
+    tensors = found["problem"]["graph"]["tensors"]
+    parameters = {tensor["name"] for tensor in tensors if tensor["role"] == "parameter"}
+    assert {layout.name for layout in file.layouts} == parameters
+
+
+def test_inference_has_no_gradients(command: Command) -> None:
+    run = command(
+        "shard", GRAPHS / "encoder-opset14.onnx", "--chip", "a800", "--devices", "4",
+        "--method", "dp", "--inference", "--format", "json",
+    )  # fmt: skip
+    found = json.loads(run.out)
+    assert found["problem"]["graph"]["gradients"] == "none"
+    assert found["cost"]["gradient_ps"] == found["cost"]["optimizer_ps"] == 0
+
+
+@pytest.mark.parametrize("name", ["net.json", "net.ckpt"])
+def test_an_answer_in_mindspores_form_sets_the_next(command: Command, name: str) -> None:
+    asked = (
+        "shard", GRAPHS / "encoder-opset14.onnx", "--chip", "a800", "--devices", "4",
+        "--method", "dp", "--format", "json",
+    )  # fmt: skip
+    first = command(*asked, "--save-mindspore", name)
+    again = command(*asked, "--strategies", name)
+    assert again.code == 0, again.err
+    assert json.loads(again.out)["cost"] == json.loads(first.out)["cost"]
+    assert json.loads(again.out)["problem"]["options"]["strategies"]
+
+
+WRONG = {
+    "a shape for a model": (
+        ("llama2-7b", "--input-shape", "ids:1,2"),
+        "--input-shape: given for a model. Give --batch",
+    ),
+    "an open dimension": ((str(GRAPHS / "gpt2-medium.onnx"),), 'dimension 0 "batch" of this input'),
+    "a strategy for an operator that is not there": (
+        (
+            str(GRAPHS / "encoder-opset14.onnx"),
+            "--strategies",
+            str(GRAPHS.parent / "mindspore/two_matmuls.json"),
+        ),
+        'two_matmuls.json: parallel_strategy_item: the graph has no operator "MatMul_w1"',
+    ),
+    "a file that is not there": (("none.onnx",), "none.onnx: no such file"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "what"), WRONG.values(), ids=WRONG)
+def test_wrong_input_is_refused_in_one_line(
+    command: Command, tmp_path: Path, arguments: tuple[str, ...], what: str
+) -> None:
+    run = command(
+        "shard", *arguments, "--chip", "a800", "--devices", "4", "--save-mindspore", "out.json"
+    )
+    assert run.code == 2
+    assert run.err.count("\n") == 1
+    assert what in run.err
+    assert list(tmp_path.iterdir()) == []
