@@ -21,7 +21,7 @@ RUST_ORDER = """
     testing
     plan
     estimate::flops estimate::collective estimate::compute estimate::shard
-    estimate::layer estimate::block estimate::memory estimate::pipeline estimate::replica
+    estimate::layer estimate::block estimate::memory estimate::longest estimate::pipeline estimate::replica
     estimate::stage estimate
     search::watch search::report search::space search::bound search::holds search::stages
     search::enumerate

@@ -2,6 +2,7 @@
 
 mod draw;
 
+use autopar_core::estimate::longest::{self, Lane};
 use autopar_core::estimate::pipeline::{events, makespan, Chunk, Kind, Sends, StageClock};
 use autopar_core::estimate::stage::Place;
 use autopar_core::estimate::{estimate, Tables};
@@ -250,6 +251,62 @@ fn the_step_is_the_longest_path_through_the_schedule() {
         let got = makespan(schedule, sends, &stages, m);
         assert_eq!(got, expected, "case {n}: {schedule:?} {sends:?} m {m} {stages:?}");
     }
+}
+
+/// Equal passes, or some much longer than others; tails from none to many passes.
+fn lane(draw: &mut Draw) -> Lane {
+    let most = draw.pick(&[3, 10, 100, 1000]);
+    let mut time = |scale: u64| Time(draw.between(0, most) * draw.pick(&[1, 1, scale]));
+    Lane { forward: time(5), backward: time(5), tail: time(20) }
+}
+
+/// The clocks of lanes whose passes hold their sends already.
+fn of_lanes(lanes: &[Lane]) -> Vec<StageClock> {
+    lanes
+        .iter()
+        .map(|l| StageClock {
+            chunks: vec![Chunk {
+                forward: l.forward,
+                input_gradient: l.backward,
+                weight_gradient: Time::ZERO,
+            }],
+            tail: l.tail,
+            ..StageClock::default()
+        })
+        .collect()
+}
+
+#[test]
+fn one_f_one_bs_closed_form_is_its_longest_path() {
+    let mut draw = Draw::new(11);
+    for n in 0..20_000 {
+        let (p, m) = (draw.between(1, 8), draw.between(1, 20));
+        let lanes: Vec<Lane> = (0..p).map(|_| lane(&mut draw)).collect();
+        let expected = simulate(Schedule::OneFOneB, Sends::Blocking, &of_lanes(&lanes), m);
+        assert_eq!(longest::of_stages(&lanes, m), Some(expected), "case {n}: m {m} {lanes:?}");
+    }
+}
+
+#[test]
+fn between_equal_stages_only_the_ends_matter() {
+    let mut draw = Draw::new(12);
+    for n in 0..20_000 {
+        let (p, m) = (draw.between(2, 12), draw.between(1, 28));
+        let ends = [lane(&mut draw), lane(&mut draw), lane(&mut draw)];
+        let mut lanes = vec![ends[1]; p as usize];
+        lanes[0] = ends[0];
+        lanes[p as usize - 1] = ends[2];
+        let expected = simulate(Schedule::OneFOneB, Sends::Blocking, &of_lanes(&lanes), m);
+        let got = longest::of_equal_stages(&ends, p, m);
+        assert_eq!(got, Some(expected), "case {n}: p {p} m {m} {ends:?}");
+    }
+}
+
+#[test]
+fn a_step_too_long_to_add_up_is_left_to_the_recurrence() {
+    let slow = Lane { forward: Time(1 << 60), ..Lane::default() };
+    assert_eq!(longest::of_stages(&[slow, slow], 8), None);
+    assert_eq!(longest::of_equal_stages(&[slow, slow, slow], 3, 8), None);
 }
 
 /// `p` stages of `v` chunks, each `f` forward, `b` to its input's gradient and `w` to its weights'.

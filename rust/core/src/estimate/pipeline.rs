@@ -2,10 +2,11 @@
 //!
 //! A schedule gives every stage an order of passes; a pass starts when the stage is free and what it needs has
 //! arrived. The step is the longest path through these events. GPipe has a closed form, as its two phases
-//! are flow shops with equal jobs. The others run the max-plus recurrence, cut short once a whole round of passes on
+//! are flow shops with equal jobs; so has 1F1B with blocking sends ([`longest`]). The others run the max-plus recurrence, cut short once a whole round of passes on
 //! every stage repeats the round before with one common shift: from there on the recurrence only repeats
 //! it (Baccelli et al., Synchronization and Linearity, 1992).
 
+use super::longest::{self, Lane};
 use crate::spec::problem::Schedule;
 use crate::units::Time;
 
@@ -86,6 +87,14 @@ pub fn makespan(
 ) -> Time {
     match schedule {
         Schedule::GPipe => gpipe(sends, stages, micro_batches),
+        Schedule::OneFOneB if sends == Sends::Blocking => {
+            let lanes: Vec<Lane> = (0..stages.len())
+                .map(|i| lane(&stages[i], i == 0, i + 1 == stages.len()))
+                .collect();
+            longest::of_stages(&lanes, micro_batches).unwrap_or_else(|| {
+                periodic(&Order::new(schedule, stages, micro_batches), sends, stages)
+            })
+        }
         Schedule::OneFOneB
         | Schedule::Interleaved
         | Schedule::ZeroBubbleH1
@@ -93,6 +102,17 @@ pub fn makespan(
             let order = Order::new(schedule, stages, micro_batches);
             periodic(&order, sends, stages)
         }
+    }
+}
+
+/// A stage of 1F1B with its own sends, which block it.
+pub fn lane(stage: &StageClock, first: bool, last: bool) -> Lane {
+    let chunk = stage.chunks[0];
+    let send = |time: Time, to_nobody: bool| if to_nobody { Time::ZERO } else { time };
+    Lane {
+        forward: chunk.forward + send(stage.send_forward, last),
+        backward: chunk.backward() + send(stage.send_backward, first),
+        tail: stage.tail,
     }
 }
 
