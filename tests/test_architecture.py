@@ -21,8 +21,8 @@ RUST_ORDER = """
     testing
     plan
     estimate::flops estimate::collective estimate::compute estimate::shard
-    estimate::layer estimate::block estimate::memory estimate::longest estimate::pipeline estimate::replica
-    estimate::stage estimate
+    estimate::layer estimate::block estimate::memory estimate::longest estimate::pipeline
+    estimate::replica estimate::stage estimate
     search::watch search::report search::space search::bound search::holds search::stages
     search::enumerate
     search::nearest search
@@ -30,11 +30,12 @@ RUST_ORDER = """
     graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp
     graph::recursive graph::propagate
     graph::transformer graph
-    wire lib
+    bulk wire lib
 """.split()
 
 PYTHON_ORDER = """
-    errors spec report graph sharding wire schema files protobuf catalog runs shelf
+    errors spec bulk report graph sharding wire schema files protobuf catalog
+    runs shelf
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches

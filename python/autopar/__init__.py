@@ -9,10 +9,12 @@ Example:
     (3, True)
 """
 
+from autopar.bulk import VIOLATIONS
 from autopar.errors import AutoparError, SpecError
 from autopar.planner import (
     __version__,
     estimate,
+    estimate_many,
     model_facts,
     model_graph,
     plan,
@@ -28,6 +30,7 @@ from autopar.report import Estimate, Plan, Ranked, Recompute, Report, Stage, Tim
 from autopar.spec import Chip, Cluster, DeviceGroup, Framework, Model, Options, Problem, Workload
 
 __all__ = [
+    "VIOLATIONS",
     "AutoparError",
     "Chip",
     "Cluster",
@@ -47,6 +50,7 @@ __all__ = [
     "Workload",
     "__version__",
     "estimate",
+    "estimate_many",
     "model_facts",
     "model_graph",
     "plan",

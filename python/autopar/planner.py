@@ -13,7 +13,7 @@ from dataclasses import replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from autopar import _core, catalog, wire
+from autopar import _core, bulk, catalog, wire
 from autopar.errors import SpecError
 from autopar.frontends import hf
 from autopar.frontends.launch import Launch
@@ -51,6 +51,7 @@ from autopar.spec import (
 
 if TYPE_CHECKING:
     from autopar.frontends.draft import Reading
+    from numpy.typing import ArrayLike, NDArray
 
 __version__ = _core.__version__
 
@@ -344,6 +345,64 @@ def estimate(problem: Problem, plan: Plan) -> Estimate:
 def estimate_json(problem: Problem, plan: Plan) -> str:
     """Returns what a plan costs as the JSON text that the core wrote."""
     return _core.estimate(wire.dumps(problem), wire.dumps(plan))
+
+
+def estimate_many(
+    problem: Problem,
+    plans: "NDArray[Any]",
+    *,
+    layers: "ArrayLike | None" = None,
+    chips: "ArrayLike | None" = None,
+) -> "NDArray[Any]":
+    """Returns what many plans of one problem cost, equal to `estimate` to the last bit.
+
+    No Python object is made for a plan, the GIL is free meanwhile, and Ctrl-C ends it. Plans that
+    are sharded alike share their prices: a table of few shardings and many pipelines is fastest.
+
+    Args:
+        problem: What is trained, on what.
+        plans: Structured array of one dimension, a plan an entry. Its columns are whole numbers of
+            any width: `dp`, `tp`, `sp` (0 or 1), `cp`, `ep`, `etp`, `pp`, `vpp`, `mbs`, `zero`,
+            `shard_group`; `schedule` (0 1f1b, 1 interleaved, 2 gpipe, 3 zb-h1, 4 zb-v);
+            `recompute` (0 none, 1 selective, 2 block, 3 uniform) and `recompute_layers`, of every
+            stage; `offload`, layers a stage; `optimizer_offload` (0 or 1); `chip`, the index of
+            the kind that all stages run on. A column that is left out has `plan`'s default.
+        layers: Layers of each stage, an array of plans by stages; entries after a plan's `pp` are
+            not looked at. Equal shares unless given.
+        chips: Index of each stage's kind of chip, shaped like `layers`, in place of `chip`.
+
+    Returns:
+        Structured array, an entry a plan: `step_ps` (uint64), `step_s`, `tokens_per_s` and `mfu`
+        (float64); `allocated_bytes` and `capacity_bytes` (uint64) of the `stage` (int32) with the
+        least memory to spare; `fits` (bool): the plan runs; `violation` (uint8): 0, or why it does
+        not, as `VIOLATIONS` names it. The cost of an illegal plan is 0 and NaN.
+
+    Raises:
+        SpecError: The problem is wrong, or a column is unknown, not whole or holds an unknown code.
+        KeyboardInterrupt: Ctrl-C ended it.
+
+    Example:
+        >>> import numpy
+        >>> from autopar import VIOLATIONS
+        >>> question = problem("llama2-7b", "a800:8", global_batch_size=64, sequence_length=4096)
+        >>> columns = [("tp", int), ("pp", int), ("zero", int)]
+        >>> table = numpy.array([(1, 1, 0), (2, 2, 1), (3, 1, 0)], dtype=columns)
+        >>> costs = estimate_many(question, table)
+        >>> costs["fits"].tolist(), [VIOLATIONS[code] for code in costs["violation"].tolist()]
+        ([False, True, False], ['memory', '', 'devices'])
+        >>> cost = estimate(question, plan(question, tp=2, pp=2, zero=1))
+        >>> int(costs["step_ps"][1]) == cost.step_ps
+        True
+    """
+    if chips is not None and layers is None:
+        raise SpecError("chips", "given without layers", "Give the layers of each stage too.")
+    words = _core.estimate_many(
+        wire.dumps(problem),
+        bulk.rows(problem, plans),
+        layers=None if layers is None else bulk.lines(layers, "layers"),
+        chips=None if chips is None else bulk.lines(chips, "chips"),
+    )
+    return bulk.answer(words)
 
 
 def fastest(problem: Problem, choices: Iterable[Iterable[Plan]]) -> Plan:

@@ -338,11 +338,15 @@ class Report:
 class Event:
     """One piece of work on a stage's time line.
 
+    A stage waits for its own sends where the schedule blocks on them (1F1B, GPipe); otherwise they
+    run beside its passes. What passes hide of other communication is part of them.
+
     Attributes:
         stage: Pipeline stage, counted from 0.
-        chunk: Model chunk of the stage, counted from 0.
-        micro_batch: Micro-batch, counted from 0.
-        kind: What is done.
+        chunk: Model chunk of the stage, counted from 0; 0 for `data` and `optimizer`.
+        micro_batch: Micro-batch, counted from 0; 0 for `data` and `optimizer`.
+        kind: What is done: a pass, the send of its result, reducing gradients and gathering
+            parameters as far as nothing hides it, or gradient norm and optimizer step.
         start_ps: When it starts, in picoseconds from the start of the step.
         duration_ps: How long it takes, in picoseconds.
     """
@@ -357,12 +361,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The events of one step.
+    """The events of one step. Unless truncated, the last of them ends with the step.
 
     Attributes:
         schema: Kind and version of the document.
-        events: The events, by stage and start.
-        truncated: Whether later micro-batches were left out for size.
+        events: The events, by start and stage.
+        truncated: Whether a step of fewer micro-batches is shown, or its end left out, for size.
     """
 
     schema: Literal["autopar.timeline/1"] = "autopar.timeline/1"

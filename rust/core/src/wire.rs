@@ -4,11 +4,12 @@
 //! operator level graph, sharding-problem and sharding.
 //! Unknown and missing keys are refused with the place where they stand.
 
+use crate::bulk::{self, Stages};
 use crate::error::Error;
 use crate::estimate::collective::Fabric;
 use crate::estimate::compute::{Device, FusedAttention, Gemm};
 use crate::estimate::flops::{self, Rate};
-use crate::estimate::pipeline::Kind;
+use crate::estimate::pipeline::{Kind, Task};
 use crate::estimate::{self, Estimate};
 use crate::graph::ilp::Program;
 use crate::graph::ir::Graph;
@@ -54,6 +55,19 @@ pub fn estimate(problem: &str, plan: &str) -> Result<String, Error> {
     write(&estimate::estimate(&problem, &plan)?)
 }
 
+/// Estimates many plans of one problem; rows of numbers in and out as [`bulk::estimate_many`] has them.
+///
+/// # Errors
+/// A document that is not a valid problem, or rows of another form.
+pub fn estimate_many(
+    problem: &str,
+    cells: &[i32],
+    stages: Option<Stages<'_>>,
+    watch: &Watch,
+) -> Result<Vec<u64>, Error> {
+    bulk::estimate_many(&read_problem(problem)?, cells, stages, watch)
+}
+
 /// Seconds that one step of a plan took, by a published rate: a number as JSON.
 ///
 /// # Errors
@@ -64,7 +78,8 @@ pub fn measured_seconds(problem: &str, plan: &str, rate: &str) -> Result<String,
     write(&flops::measured_seconds(&problem, &plan, read::<Rate>("rate", rate)?)?)
 }
 
-/// The passes of one step of a plan with their times, as JSON; long steps show their first rounds.
+/// Passes, sends, synchronisation and update of one step of a plan with their times, as JSON; a long step is shown as one of
+/// fewer micro-batches.
 ///
 /// # Errors
 /// As [`estimate`].
@@ -80,10 +95,13 @@ pub fn timeline(problem: &str, plan: &str) -> Result<String, Error> {
             stage: e.stage,
             chunk: e.chunk,
             micro_batch: e.micro_batch,
-            kind: match e.kind {
-                Kind::Forward => "forward",
-                Kind::Backward => "backward",
-                Kind::Weight => "weight",
+            kind: match e.task {
+                Task::Pass(Kind::Forward) => "forward",
+                Task::Pass(Kind::Backward) => "backward",
+                Task::Pass(Kind::Weight) => "weight",
+                Task::Send => "send",
+                Task::Synchronise => "data",
+                Task::Update => "optimizer",
             },
             start_ps: e.start.0,
             duration_ps: (e.end - e.start).0,

@@ -64,13 +64,13 @@ pub fn of_stages(lanes: &[Lane], micro_batches: u64) -> Option<Time> {
 }
 
 /// The same where all `p` stages but the first and the last are equal: a time that does not grow with `p`, without an
-/// allocation. `p` is at least 2, and `middle` is not looked at with 2 stages.
+/// allocation. The lanes that a short pipeline does not have are empty: the middle of two, all but the first of one.
 pub fn of_equal_stages(
     [first, middle, last]: &[Lane; 3],
     p: u64,
     micro_batches: u64,
 ) -> Option<Time> {
-    let between = p - 2;
+    let between = p.saturating_sub(2);
     let sum =
         |a: Time, b: Time, c: Time| b.0.checked_mul(between)?.checked_add(a.0)?.checked_add(c.0);
     let all = sum(first.forward, middle.forward, last.forward)?.checked_add(sum(
@@ -82,7 +82,7 @@ pub fn of_equal_stages(
     let kink = p.saturating_sub(micro_batches);
     let mut turns = [Turn::default(); 6];
     let mut count = 0;
-    for index in [0, 1, kink, kink + 1, p - 2, p - 1] {
+    for index in [0, 1, kink, kink + 1, between, p - 1] {
         let seen = turns[..count].iter().any(|t| t.index == index);
         if seen || index >= p {
             continue;

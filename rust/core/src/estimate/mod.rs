@@ -143,6 +143,7 @@ impl Plan {
 /// Prices for every kind of chip under one way of sharding; kinds that are not asked for are left out.
 pub struct Tables<'a> {
     problem: &'a Problem,
+    shard: Shard,
     kinds: Vec<Option<Table<'a>>>,
 }
 
@@ -152,7 +153,17 @@ impl<'a> Tables<'a> {
         let kinds = (0..problem.cluster.groups.len())
             .map(|kind| wanted(kind).then(|| Table::new(problem, kind, shard)))
             .collect();
-        Tables { problem, kinds }
+        Tables { problem, shard, kinds }
+    }
+
+    /// Prices a kind, if it is not yet priced.
+    pub fn price(&mut self, kind: usize) {
+        self.kinds[kind].get_or_insert_with(|| Table::new(self.problem, kind, self.shard));
+    }
+
+    /// What is trained, on what.
+    pub fn problem(&self) -> &'a Problem {
+        self.problem
     }
 
     /// The table of a kind, if it was asked for.
@@ -176,17 +187,21 @@ impl<'a> Tables<'a> {
             return vec![(Time::ZERO, Time::ZERO)];
         }
         let send = |from: usize, to: usize| {
-            let (a, b) = (self.kind(kinds[from]).pricer(), self.kind(kinds[to]).pricer());
-            let bytes = a.boundary_bytes();
-            let seconds = if kinds[from] == kinds[to] {
-                a.fabric().send(bytes, devices_per_stage * from.abs_diff(to) as u64)
-            } else {
-                let link = self.problem.cluster.between_kinds.as_ref();
-                a.fabric().send_between(bytes, b.fabric(), link)
-            };
-            Time::from_seconds(seconds)
+            self.send(kinds[from], kinds[to], devices_per_stage * from.abs_diff(to) as u64)
         };
         (0..pp).map(|i| (send(i, (i + 1) % pp), send(i, (i + pp - 1) % pp))).collect()
+    }
+
+    /// Send of one micro-batch between stages on two kinds, `distance` ranks apart.
+    pub fn send(&self, from: usize, to: usize, distance: u64) -> Time {
+        let (a, b) = (self.kind(from).pricer(), self.kind(to).pricer());
+        let bytes = a.boundary_bytes();
+        Time::from_seconds(if from == to {
+            a.fabric().send(bytes, distance)
+        } else {
+            let link = self.problem.cluster.between_kinds.as_ref();
+            a.fabric().send_between(bytes, b.fabric(), link)
+        })
     }
 }
 
@@ -344,7 +359,8 @@ pub fn timeline(problem: &Problem, plan: &Plan, limit: usize) -> Result<Vec<Even
     let tables = Tables::new(problem, plan.shard(), used);
     let step = Step::new(&tables, plan);
     let shown = plan.micro_batches(problem).min(SHOWN_ROUNDS * plan.pp);
-    Ok(pipeline::events(plan.schedule, step.sends, &step.clocks, shown, limit))
+    let tails: Vec<_> = step.stages.iter().map(|s| (s.synchronise, s.update)).collect();
+    Ok(pipeline::events(plan.schedule, step.sends, &step.clocks, shown, &tails, limit))
 }
 
 /// Rounds of `pp` micro-batches that a timeline shows: warm-up, steady state and cool-down.

@@ -50,17 +50,17 @@ pub enum Sends {
     Overlapped,
 }
 
-/// A pass of the schedule, with when it ran.
+/// A piece of work of the schedule, with when it ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Stage, from 0.
     pub stage: usize,
-    /// Chunk of the stage, from 0.
+    /// Chunk of the stage, from 0; 0 for work on the whole stage.
     pub chunk: usize,
-    /// Micro-batch, from 0.
+    /// Micro-batch, from 0; 0 for work after the last.
     pub micro_batch: u64,
-    /// What it does.
-    pub kind: Kind,
+    /// What is done.
+    pub task: Task,
     /// Start.
     pub start: Time,
     /// End.
@@ -76,6 +76,19 @@ pub enum Kind {
     Backward,
     /// Gradient of the weights.
     Weight,
+}
+
+/// What a stage or its links do in an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// A pass.
+    Pass(Kind),
+    /// Send of a pass's result to the stage that needs it.
+    Send,
+    /// Gradient reduction and parameter gathering that nothing hides.
+    Synchronise,
+    /// Gradient norm and optimizer step.
+    Update,
 }
 
 /// Time from the first pass to the end of the last stage's tail.
@@ -116,18 +129,30 @@ pub fn lane(stage: &StageClock, first: bool, last: bool) -> Lane {
     }
 }
 
-/// The passes of the first `micro_batches` in order of their start, at most `limit` of them.
+/// Passes and sends of a step of `micro_batches`, then the two parts of each stage's tail, synchronisation and update, as
+/// `tails` has them: in order of their start, at most `limit`.
 pub fn events(
     schedule: Schedule,
     sends: Sends,
     stages: &[StageClock],
     micro_batches: u64,
+    tails: &[(Time, Time)],
     limit: usize,
 ) -> Vec<Event> {
     let mut run = Run::new(Order::new(schedule, stages, micro_batches), sends, stages);
     run.record = Some(Vec::new());
     run.finish();
     let mut events = run.record.unwrap_or_default();
+    for (stage, (&free, &(synchronise, update))) in run.free.iter().zip(tails).enumerate() {
+        let mut start = free;
+        for (task, time) in [(Task::Synchronise, synchronise), (Task::Update, update)] {
+            let end = start + time;
+            if time > Time::ZERO {
+                events.push(Event { stage, chunk: 0, micro_batch: 0, task, start, end });
+            }
+            start = end;
+        }
+    }
     events.sort_by_key(|e| (e.start, e.stage, e.end));
     events.truncate(limit);
     events
@@ -498,8 +523,13 @@ impl<'a> Run<'a> {
         self.ends[stage].push(end);
         self.next[stage] += 1;
         if let Some(record) = &mut self.record {
-            let end = start + work;
-            record.push(Event { stage, chunk: chunk as usize, micro_batch, kind, start, end });
+            let (chunk, sent) = (chunk as usize, start + work);
+            let pass = Task::Pass(kind);
+            record.push(Event { stage, chunk, micro_batch, task: pass, start, end: sent });
+            if send > Time::ZERO {
+                let (task, start, end) = (Task::Send, sent, sent + send);
+                record.push(Event { stage, chunk, micro_batch, task, start, end });
+            }
         }
         true
     }
