@@ -24,7 +24,7 @@ RUST_ORDER = """
     estimate::layer estimate::block estimate::memory estimate::longest estimate::pipeline
     estimate::replica estimate::stage estimate
     search::watch search::report search::space search::bound search::holds search::stages
-    search::enumerate
+    search::enumerate search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
     graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp

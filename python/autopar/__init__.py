@@ -23,10 +23,11 @@ from autopar.planner import (
     rerun,
     search,
     shard,
+    sizes,
     solve,
     timeline,
 )
-from autopar.report import Estimate, Plan, Ranked, Recompute, Report, Stage, Timeline
+from autopar.report import Estimate, Plan, Ranked, Recompute, Report, Sizes, Stage, Timeline
 from autopar.spec import Chip, Cluster, DeviceGroup, Framework, Model, Options, Problem, Workload
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Ranked",
     "Recompute",
     "Report",
+    "Sizes",
     "SpecError",
     "Stage",
     "Timeline",
@@ -59,6 +61,7 @@ __all__ = [
     "rerun",
     "search",
     "shard",
+    "sizes",
     "solve",
     "timeline",
 ]

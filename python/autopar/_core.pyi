@@ -17,6 +17,7 @@ __all__ = [
     "shard",
     "sharding_chosen",
     "sharding_program",
+    "sizes",
     "timeline",
 ]
 
@@ -29,6 +30,7 @@ def search(
     time_limit_s: float | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> str: ...
+def sizes(problem: str, *, threads: int = 0, time_limit_s: float | None = None) -> str: ...
 def estimate(problem: str, plan: str) -> str: ...
 def estimate_many(
     problem: str,

@@ -25,6 +25,7 @@ from autopar.report import (
     Rate,
     Recompute,
     Report,
+    Sizes,
     Stage,
     Timeline,
 )
@@ -50,8 +51,9 @@ from autopar.spec import (
 )
 
 if TYPE_CHECKING:
-    from autopar.frontends.draft import Reading
     from numpy.typing import ArrayLike, NDArray
+
+    from autopar.frontends.draft import Reading
 
 __version__ = _core.__version__
 
@@ -310,6 +312,52 @@ def solve_json(
     )
     log.info("report: %d characters", len(text))
     return text
+
+
+def sizes(problem: Problem, *, threads: int = 0, time_limit_s: float | None = None) -> Sizes:
+    """Returns the best plan of every device count up to the problem's, as if others were idle.
+
+    Each count is searched to its end, so the fastest of them is the fastest plan that uses any
+    number of devices within the limit. Where every device-hour has one price, money at a count is
+    proportional to time; then the cheapest of all plans and those that no plan beats in both time
+    and money are among them too. With several prices that does not follow and is not claimed.
+
+    Args:
+        problem: What is trained, on what; at most its devices are used.
+        threads: Threads of the search; 0 takes every core. The answer does not depend on it.
+        time_limit_s: Seconds after which the counts so far are returned, unproved.
+
+    Raises:
+        SpecError: The problem is wrong.
+        KeyboardInterrupt: Ctrl-C ended the search.
+
+    Example:
+        >>> question = problem("llama2-7b", "a800", global_batch_size=10, sequence_length=4096,
+        ...                    devices=16, pp=[1], cp=[1])
+        >>> found = sizes(question)
+        >>> [size.devices for size in found.sizes], found.sizes[found.fastest].devices
+        ([2, 4, 5, 8, 10, 16], 16)
+    """
+    text = _core.sizes(wire.dumps(problem), threads=threads, time_limit_s=time_limit_s)
+    return wire.loads(Sizes, text)
+
+
+def check_one_price(problem: Problem) -> None:
+    """Refuses kinds of chip without a price, or with several.
+
+    Raises:
+        SpecError: Money at a device count is not proportional to time.
+    """
+    first = problem.cluster.groups[0].chip
+    for i, group in enumerate(problem.cluster.groups):
+        path = f"cluster.groups[{i}].chip.price_per_hour"
+        if group.chip.price_per_hour is None:
+            hint = "Give it in the chip's or the cluster's TOML file."
+            raise SpecError(path, f'"{group.chip.name}" has no price', hint)
+        if group.chip.price_per_hour != first.price_per_hour:
+            what = f'"{group.chip.name}" has another price than "{first.name}"'
+            hint = "Search each kind alone: with several prices the fastest need not be cheapest."
+            raise SpecError(path, what, hint)
 
 
 def rerun(report: Report, *, threads: int = 0) -> Report:

@@ -201,6 +201,19 @@ class StageEstimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Money:
+    """Money, in the currency of the chips' prices.
+
+    Attributes:
+        step: Of one step.
+        trillion_tokens: Of training on 10^12 tokens.
+    """
+
+    step: float
+    trillion_tokens: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What one step of a plan costs.
 
@@ -209,6 +222,7 @@ class Estimate:
         step_s: The same in seconds.
         tokens_per_s: Tokens of the whole cluster in a second.
         mfu: Model FLOPs (no recompute, full attention) over the 16-bit peak of the devices used.
+        money: What it costs in money; none unless each chip that the plan uses has a price.
         time: Where the step goes, seen from its slowest stage.
         stages: One entry a pipeline stage.
         violations: Why it does not fit in memory; empty for a plan that runs.
@@ -218,6 +232,7 @@ class Estimate:
     step_s: float
     tokens_per_s: float
     mfu: float
+    money: Money | None = None
     time: TimeItems
     stages: tuple[StageEstimate, ...]
     violations: tuple[str, ...]
@@ -332,6 +347,46 @@ class Report:
     counters: Counters
     infeasible: Infeasible | None
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A device count with its best plan.
+
+    Attributes:
+        devices: Devices that the plan uses.
+        best: The fastest plan.
+        frontier: Whether no other size is better in time or money and as good in the other; false
+            unless every device-hour has one price.
+    """
+
+    devices: int
+    best: Ranked
+    frontier: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The best plan of every device count up to a limit.
+
+    Attributes:
+        schema: Kind and version of the document.
+        problem: The question; its device count is the limit.
+        considered: Device counts to which some degrees multiply.
+        proved: Whether all of them were searched to the end.
+        sizes: Counts at which a plan fits, ascending.
+        fastest: Index of the fastest; the one with the fewest devices of several.
+        cheapest: Index of the one that costs least money; none unless every device-hour has one
+            price.
+    """
+
+    schema: Literal["autopar.sizes/1"] = "autopar.sizes/1"
+    problem: Problem
+    considered: int
+    proved: bool
+    sizes: tuple[Size, ...]
+    fastest: int | None
+    cheapest: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 //! The verbs as text: JSON documents in, JSON documents out.
 //!
-//! The documents are problem, plan, rate, estimate, report and timeline, and the parts of a problem on their own; at the
+//! The documents are problem, plan, rate, estimate, report, sizes and timeline, and the parts of a problem on their own; at the
 //! operator level graph, sharding-problem and sharding.
 //! Unknown and missing keys are refused with the place where they stand.
 
@@ -17,6 +17,7 @@ use crate::graph::problem::{Sharding, ShardingProblem};
 use crate::graph::transformer::{self, ModelGraph};
 use crate::plan::Plan;
 use crate::search::report::Report;
+use crate::search::sizes::Sizes;
 use crate::search::watch::Watch;
 use crate::spec::cluster::{Chip, Cluster, DeviceGroup, Group};
 use crate::spec::framework::Framework;
@@ -38,11 +39,22 @@ pub const TIMELINE_EVENTS: usize = 200_000;
 /// A document that is not a valid problem.
 pub fn search(problem: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
     let problem = read_problem(problem)?;
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| {
+    write(&pool(threads)?.install(|| crate::search::search(problem, watch)))
+}
+
+fn pool(threads: usize) -> Result<rayon::ThreadPool, Error> {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| {
         Error::new("threads", format!("no pool of {threads} threads: {e}"), "Ask for fewer.")
-    })?;
-    let report = pool.install(|| crate::search::search(problem, watch));
-    write(&report)
+    })
+}
+
+/// Searches every device count up to the problem's; the sizes as JSON. `threads` as for [`search`].
+///
+/// # Errors
+/// A document that is not a valid problem.
+pub fn sizes(problem: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
+    let problem = read_problem(problem)?;
+    write(&pool(threads)?.install(|| crate::search::sizes::sizes(problem, watch)))
 }
 
 /// Estimates a plan; the estimate as JSON.
@@ -125,6 +137,7 @@ pub fn canonical(kind: &str, document: &str) -> Result<String, Error> {
         "rate" => again::<Rate>(kind, document),
         "estimate" => again::<Estimate>(kind, document),
         "report" => again::<Report>(kind, document),
+        "sizes" => again::<Sizes>(kind, document),
         "model" => again::<Model>(kind, document),
         "chip" => again::<Chip>(kind, document),
         "framework" => again::<Framework>(kind, document),
@@ -137,7 +150,7 @@ pub fn canonical(kind: &str, document: &str) -> Result<String, Error> {
         _ => Err(Error::new(
             "kind",
             format!("there is no document \"{kind}\""),
-            "Use problem, plan, rate, estimate, report, model, chip, framework, cluster, workload, options, graph, sharding-problem or sharding.",
+            "Use problem, plan, rate, estimate, report, sizes, model, chip, framework, cluster, workload, options, graph, sharding-problem or sharding.",
         )),
     }
 }

@@ -31,7 +31,7 @@ mod _core {
     #[pymodule_export]
     use super::{
         canonical, check_graph, estimate, estimate_many, measured_seconds, model_facts,
-        model_graph, operators, search, shard, sharding_chosen, sharding_program, timeline,
+        model_graph, operators, search, shard, sharding_chosen, sharding_program, sizes, timeline,
     };
 
     #[pymodule_export]
@@ -52,6 +52,25 @@ fn search(
     time_limit_s: Option<f64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
+    let (threads, watch) = run(threads, time_limit_s)?;
+    gate(py, &watch, progress, || wire::search(problem, threads, &watch))
+}
+
+/// Best plans of every device count up to the problem's; the arguments are those of `search`.
+#[pyfunction]
+#[pyo3(signature = (problem, *, threads = 0, time_limit_s = None))]
+fn sizes(
+    py: Python<'_>,
+    problem: &str,
+    threads: i64,
+    time_limit_s: Option<f64>,
+) -> PyResult<String> {
+    let (threads, watch) = run(threads, time_limit_s)?;
+    gate(py, &watch, None, || wire::sizes(problem, threads, &watch))
+}
+
+/// Threads and watch of a search.
+fn run(threads: i64, time_limit_s: Option<f64>) -> PyResult<(usize, Watch)> {
     let threads = usize::try_from(threads).ok().filter(|&n| n <= 1024).ok_or_else(|| {
         let what = format!("must be from 0 to 1024, found {threads}");
         raise(Error::new("threads", what, "Leave it out to use every core."))
@@ -60,8 +79,7 @@ fn search(
         let what = format!("must be seconds from 0, found {}", time_limit_s.unwrap_or_default());
         raise(Error::new("time_limit_s", what, "Leave it out for no limit."))
     })?;
-    let watch = Watch::new(limit);
-    gate(py, &watch, progress, || wire::search(problem, threads, &watch))
+    Ok((threads, Watch::new(limit)))
 }
 
 /// Estimate of one plan: its time and its memory, item by item.

@@ -39,12 +39,35 @@ pub struct Estimate {
     pub tokens_per_s: f64,
     /// Model FLOPs (no recompute, full attention) over the 16-bit peak of the devices used.
     pub mfu: f64,
+    /// What it costs in money, where each of its devices has a price.
+    pub money: Option<Money>,
     /// Where the step goes, seen from its slowest stage. The parts add up to `step_ps`.
     pub time: TimeItems,
     /// One entry a pipeline stage.
     pub stages: Vec<StageEstimate>,
     /// Why it is not a legal plan, or does not fit; empty for a plan that runs.
     pub violations: Vec<String>,
+}
+
+/// Money, in the currency of the prices.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Money {
+    /// Of one step.
+    pub step: f64,
+    /// Of training on 10^12 tokens.
+    pub trillion_tokens: f64,
+}
+
+impl Money {
+    /// Money of `seconds` in which `tokens` are trained on; nothing if a chip that the plan uses has no price.
+    fn of(problem: &Problem, plan: &Plan, seconds: f64, tokens: u64) -> Option<Money> {
+        let devices = plan.devices_per_stage() as f64;
+        let price = |chip: u32| problem.cluster.groups[chip as usize].chip.price_per_hour;
+        let hour: Option<f64> = plan.stages.iter().map(|s| Some(price(s.chip)? * devices)).sum();
+        let step = hour? * seconds / 3600.0;
+        Some(Money { step, trillion_tokens: step / tokens as f64 * 1e12 })
+    }
 }
 
 /// Where a step goes, in picoseconds.
@@ -290,6 +313,7 @@ pub fn estimate(problem: &Problem, plan: &Plan) -> Result<Estimate, Error> {
         step_s: seconds,
         tokens_per_s: tokens as f64 / seconds,
         mfu: flops / seconds / flops::peak(problem, plan),
+        money: Money::of(problem, plan, seconds, tokens),
         time: items(&tables, plan, &step),
         stages: step
             .stages

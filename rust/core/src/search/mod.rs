@@ -5,6 +5,7 @@ pub mod enumerate;
 pub mod holds;
 pub mod nearest;
 pub mod report;
+pub mod sizes;
 pub mod space;
 pub mod stages;
 pub mod watch;
