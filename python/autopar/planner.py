@@ -336,7 +336,7 @@ def sizes(problem: Problem, *, threads: int = 0, time_limit_s: float | None = No
         ...                    devices=16, pp=[1], cp=[1])
         >>> found = sizes(question)
         >>> [size.devices for size in found.sizes], found.sizes[found.fastest].devices
-        ([2, 4, 5, 8, 10, 16], 16)
+        ([1, 2, 4, 5, 8, 10, 16], 16)
     """
     text = _core.sizes(wire.dumps(problem), threads=threads, time_limit_s=time_limit_s)
     return wire.loads(Sizes, text)
