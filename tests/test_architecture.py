@@ -65,6 +65,7 @@ RUST_OWNERS: dict[str, set[str]] = {
         "estimate::*",
         "estimate",
         "search::report",
+        "search::sizes",
         "wire",
         "graph::form",
         "graph::ir",
