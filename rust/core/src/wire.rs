@@ -4,6 +4,7 @@
 //! operator level graph, sharding-problem and sharding.
 //! Unknown and missing keys are refused with the place where they stand.
 
+use crate::calibrate::{self, Calibration};
 use crate::error::Error;
 use crate::estimate::collective::Fabric;
 use crate::estimate::compute::{Device, FusedAttention, Gemm};
@@ -37,10 +38,7 @@ pub const TIMELINE_EVENTS: usize = 200_000;
 /// A document that is not a valid problem.
 pub fn search(problem: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
     let problem = read_problem(problem)?;
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| {
-        Error::new("threads", format!("no pool of {threads} threads: {e}"), "Ask for fewer.")
-    })?;
-    let report = pool.install(|| crate::search::search(problem, watch));
+    let report = pool(threads)?.install(|| crate::search::search(problem, watch));
     write(&report)
 }
 
@@ -52,6 +50,15 @@ pub fn estimate(problem: &str, plan: &str) -> Result<String, Error> {
     let problem = read_problem(problem)?;
     let plan: Plan = read("plan", plan)?;
     write(&estimate::estimate(&problem, &plan)?)
+}
+
+/// Fits figures of a chip to measurements; what was found as JSON. `threads` of 0 takes every processor.
+///
+/// # Errors
+/// A document that is not valid, or measurements that tell nothing.
+pub fn calibrate(document: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
+    let task: Calibration = read("calibration", document)?;
+    write(&pool(threads)?.install(|| calibrate::calibrate(&task, watch))?)
 }
 
 /// Seconds that one step of a plan took, by a published rate: a number as JSON.
@@ -300,6 +307,12 @@ struct ModelFacts {
     layer_parameters: Vec<u64>,
     embedding_parameters: u64,
     head_parameters: u64,
+}
+
+fn pool(threads: usize) -> Result<rayon::ThreadPool, Error> {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| {
+        Error::new("threads", format!("no pool of {threads} threads: {e}"), "Ask for fewer.")
+    })
 }
 
 fn read_problem(document: &str) -> Result<Problem, Error> {
