@@ -107,9 +107,11 @@ def run_point(run: Run | BadRow, device: Chip, shelf: Shelf) -> Point:
         raise run.error
     if run.suspect:
         raise SpecError("notes", "its recorder doubts the run")
+    other = device.name
     if run.chip and plain(run.chip) != plain(device.name):
-        if (other := chip_as_written(run.chip).name) != device.name:
-            raise SpecError("chip", f"ran on {other}")
+        other = chip_as_written(run.chip).name
+    if other != device.name:
+        raise SpecError("chip", f"ran on {other}")
     shelf.chips[device.name] = device
     known = setup(replace(run, chip=device.name), shelf)
     if known.rate is None:

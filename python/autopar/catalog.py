@@ -72,6 +72,7 @@ class ChipEntry:
         checked: When they were compared with the source.
         note: What else to know.
         fitted: Figures that were fitted to training runs, each with the sources of the runs.
+        fitted_as: Chip whose fitted figures this one's follow in a constant ratio.
         best_tflops: Fastest measured products, 10^12 operations a second, before any fit.
         link_line_gb_per_s: What the wires of the link together carry in one direction by the data
             sheet, 10^9 bytes a second.
@@ -90,7 +91,8 @@ class ChipEntry:
     checked: str = ""
     note: str = ""
     fitted: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    best_tflops: Peaks = Peaks()
+    fitted_as: str | None = None
+    best_tflops: Peaks = field(default_factory=Peaks)
     link_line_gb_per_s: float | None = None
     inherits_attention: str | None = None
     inherits_gemm: str | None = None

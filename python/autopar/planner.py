@@ -647,6 +647,7 @@ def calibrate(
     *,
     figures: Sequence[Figure],
     link_line_gb_per_s: float | None = None,
+    cross_validate: bool = True,
     threads: int = 0,
 ) -> Fit:
     """Returns the figures of a chip that measurements tell, fitted to them.
@@ -657,6 +658,7 @@ def calibrate(
         figures: What to fit, the one to tell first first.
         link_line_gb_per_s: What the link's wires carry in one direction, which its rates may not
             exceed; None if unknown.
+        cross_validate: Whether to fit without each fold too, which takes longer.
         threads: Threads of the core; 0 takes every core. The answer does not depend on it.
 
     Raises:
@@ -684,6 +686,7 @@ def calibrate(
             }
             for point in points
         ],
+        "cross_validate": cross_validate,
     }
     found = json.loads(_core.calibrate(json.dumps(document), threads=threads))
     # Errors bear signs, which no figure of a document does.

@@ -141,14 +141,12 @@ def _count(row: dict[str, str], key: str, place: str) -> int:
 
 def _format(row: dict[str, str], place: str) -> Precision:
     text = (row.get("dtype") or row.get("precision") or "bf16").lower().removeprefix("torch.")
-    for known in get_args(Precision):
-        if text.startswith(known):
-            return FORMATS.get(known, known)
-    for spelling, known in FORMATS.items():
+    known: tuple[Precision, ...] = get_args(Precision)
+    for spelling, precision in (*((name, name) for name in known), *FORMATS.items()):
         if text.startswith(spelling):
-            return known
+            return precision
     what = f"no number format is called {shown(text)}"
-    raise SpecError(f"{place}.dtype", what, f"Known: {', '.join(get_args(Precision))}.")
+    raise SpecError(f"{place}.dtype", what, f"Known: {', '.join(known)}.")
 
 
 def _seconds(row: dict[str, str], flops: float, place: str) -> float:
@@ -193,8 +191,8 @@ def _collectives(text: str, name: str) -> list[Point]:
         if operation is None:
             hint = "Put all_gather_perf or alltoall_perf into the file's name."
             raise SpecError(name, "does not say which collective it timed", hint)
-        what = MeasuredCollective(operation=operation, bytes=float(size), ranks=ranks)
-        points.append(Point(group=name, seconds=float(time) * 1e-6, what=what))
+        timed = MeasuredCollective(operation=operation, bytes=float(size), ranks=ranks)
+        points.append(Point(group=name, seconds=float(time) * 1e-6, what=timed))
     if not points:
         raise SpecError(name, "no row of nccl-tests with a time", "Give its whole output.")
     return points

@@ -70,21 +70,25 @@ impl Figure {
         }
     }
 
-    /// Gives a chip with the figures of before another value.
-    pub fn set(self, chip: &mut Chip, value: f64) {
+    /// Changes it on a chip by a factor; a share of something stays at most all of it.
+    pub fn scale(self, chip: &mut Chip, factor: f64) {
+        let share = |part: &mut f64| *part = (*part * factor).min(1.0);
         match self {
-            Figure::Gemm => chip.gemm.efficiency = value,
-            Figure::Fp8 => chip.gemm.fp8_efficiency = value,
-            Figure::Memory => chip.memory_efficiency = value,
-            Figure::Network => chip.network.efficiency = value,
+            Figure::Gemm => share(&mut chip.gemm.efficiency),
+            Figure::Fp8 => share(&mut chip.gemm.fp8_efficiency),
+            Figure::Memory => share(&mut chip.memory_efficiency),
+            Figure::Network => share(&mut chip.network.efficiency),
             Figure::Link => {
-                chip.link.all_reduce_gb_per_s *= value;
-                chip.link.all_gather_gb_per_s *= value;
-                chip.link.all_to_all_gb_per_s *= value;
-                chip.link.p2p_gb_per_s *= value;
+                chip.link.all_reduce_gb_per_s *= factor;
+                chip.link.all_gather_gb_per_s *= factor;
+                chip.link.all_to_all_gb_per_s *= factor;
+                chip.link.p2p_gb_per_s *= factor;
             }
             Figure::Attention => {
-                chip.attention.iter_mut().flat_map(|row| &mut row.tflops).for_each(|r| *r *= value);
+                chip.attention
+                    .iter_mut()
+                    .flat_map(|row| &mut row.tflops)
+                    .for_each(|r| *r *= factor);
             }
             Figure::Launch => {}
         }

@@ -43,6 +43,8 @@ pub struct Calibration {
     pub figures: Vec<Figure>,
     /// The measurements.
     pub points: Vec<Point>,
+    /// Whether to fit without each fold too.
+    pub cross_validate: bool,
 }
 
 /// What a calibration found.
@@ -56,7 +58,7 @@ pub struct Fit {
     pub refused: Vec<Refused>,
     /// One entry a point.
     pub points: Vec<Residual>,
-    /// The fits without one fold each; empty for a single point.
+    /// The fits without one fold each; none for a single point, or where they were not asked for.
     pub folds: Vec<Fold>,
     /// Mean absolute error of the points before.
     pub before: f64,
@@ -135,7 +137,8 @@ pub fn calibrate(task: &Calibration, watch: &Watch) -> Result<Fit, Error> {
     let errors = standard_errors(&bench.slopes(&values, &told, &all)?, NOISE);
     let mut left_out = vec![None; all.len()];
     let mut folds = Vec::new();
-    for (name, members) in bench.folds() {
+    let parts = if task.cross_validate { bench.folds() } else { vec![] };
+    for (name, members) in parts {
         let rest: Vec<usize> = all.iter().copied().filter(|i| !members.contains(i)).collect();
         let (known, _) = bench.told(&rest)?;
         let mut from = start.clone();
@@ -148,7 +151,7 @@ pub fn calibrate(task: &Calibration, watch: &Watch) -> Result<Fit, Error> {
         folds.push(Fold { name, figures });
     }
     let mut chip = task.chip.clone();
-    told.iter().for_each(|&f| task.figures[f].set(&mut chip, values[f].exp()));
+    told.iter().for_each(|&f| task.figures[f].scale(&mut chip, (values[f] - start[f]).exp()));
     let figures = told
         .iter()
         .zip(errors)
@@ -241,7 +244,7 @@ impl<'a> Bench<'a> {
             for ((figure, value), start) in figures.iter().zip(values).zip(&self.start) {
                 // What is not moved keeps its very bits.
                 if value != start {
-                    figure.set(chip, value.exp());
+                    figure.scale(chip, (value - start).exp());
                 }
             }
         };
@@ -369,7 +372,7 @@ impl<'a> Bench<'a> {
         };
         let mut residuals = self.residuals(&values, points)?;
         let mut width = 0.1;
-        while width > 1e-5 {
+        while width > 1e-4 {
             let slopes = self.slopes(&values, figures, points)?;
             let pulls: Vec<f64> =
                 residuals.iter().zip(&weights).map(|(r, w)| w / r.abs().max(width)).collect();
@@ -386,7 +389,7 @@ impl<'a> Bench<'a> {
                 step = newton_step(&free, &residuals, &pulls);
             }
             let mut gain = 0.0;
-            for halving in 0..6 {
+            for halving in 0..4 {
                 let mut next = values.clone();
                 for (j, &f) in figures.iter().enumerate() {
                     let (low, high) = self.bounds[f];
