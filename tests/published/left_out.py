@@ -123,7 +123,9 @@ def _figures(source: str, name: str, own: Iterable[Checked]) -> tuple[Figure, ..
     """Returns the figures that were fitted with a source and matter to its rows on a chip."""
     fitted = catalog.chip(name).fitted
     figures: list[Figure] = [
-        figure for figure in sorted(fitted, key=len) if source in fitted[figure]  # type: ignore[misc]
+        figure
+        for figure in sorted(fitted, key=len)
+        if source in fitted[figure]  # type: ignore[misc]
     ]
     profiles = {
         row.setup.problem.framework.name
@@ -138,9 +140,7 @@ def _figures(source: str, name: str, own: Iterable[Checked]) -> tuple[Figure, ..
 _FITS: dict[tuple[str, tuple[Figure, ...]], dict[str, Factors]] = {}
 
 
-def _fit(
-    source: str, name: str, figures: tuple[Figure, ...], known: Sequence[Checked]
-) -> Factors:
+def _fit(source: str, name: str, figures: tuple[Figure, ...], known: Sequence[Checked]) -> Factors:
     """Returns the factors on a chip's figures that other sources tell; one fit serves all folds."""
     entry = catalog.chip(name)
     seen = {one for sources in entry.fitted.values() for one in sources}

@@ -20,6 +20,8 @@ use std::collections::BTreeMap;
 
 /// Standard deviation, as a share, between repeats of one training run: published repeats differ by 0.1 to 8 %.
 const NOISE: f64 = 0.05;
+/// Standard deviation of normal values over the median of their sizes.
+const DEVIATION_OF_MEDIAN: f64 = 1.4826;
 /// A figure that the points would give to a wider standard error than this share is refused.
 const WIDEST: f64 = 0.15;
 /// A figure that changes no time by this share of its own change does not matter to the points.
@@ -77,7 +79,7 @@ pub struct Fitted {
     pub before: f64,
     /// Its value now.
     pub after: f64,
-    /// Standard error as a share of it, if runs repeat within 5 %.
+    /// Standard error as a share of it, where points scatter as they do about the fit, by 5 % at least.
     pub error: f64,
     /// Whether it stopped at the end of what is plausible.
     pub at_bound: bool,
@@ -123,27 +125,19 @@ pub fn calibrate(task: &Calibration, watch: &Watch) -> Result<Fit, Error> {
     let all: Vec<usize> = (0..task.points.len()).collect();
     let start = bench.start.clone();
     let before = bench.residuals(&start, &all)?;
-    let (told, refused) = bench.told(&all)?;
+    let Settled { told, refused, values, errors } = bench.settle(&all, &start)?;
     if let (true, Some(first)) = (told.is_empty(), refused.first()) {
         let name = first.figure.name();
-        return Err(Error::new(
-            "points",
-            format!("tell no figure; {name}: {}", first.why),
-            &first.cure,
-        ));
+        let what = format!("tell no figure; {name}: {}", first.why);
+        return Err(Error::new("points", what, format!("{}.", first.cure)));
     }
-    let values = bench.fit(&told, &all, &start)?;
     let after = bench.residuals(&values, &all)?;
-    let errors = standard_errors(&bench.slopes(&values, &told, &all)?, NOISE);
     let mut left_out = vec![None; all.len()];
     let mut folds = Vec::new();
     let parts = if task.cross_validate { bench.folds() } else { vec![] };
     for (name, members) in parts {
         let rest: Vec<usize> = all.iter().copied().filter(|i| !members.contains(i)).collect();
-        let (known, _) = bench.told(&rest)?;
-        let mut from = start.clone();
-        known.iter().for_each(|&f| from[f] = values[f]);
-        let found = bench.fit(&known, &rest, &from)?;
+        let Settled { told: known, values: found, .. } = bench.settle(&rest, &values)?;
         for (&i, residual) in members.iter().zip(bench.residuals(&found, &members)?) {
             left_out[i] = Some(residual);
         }
@@ -183,6 +177,14 @@ pub fn calibrate(task: &Calibration, watch: &Watch) -> Result<Fit, Error> {
 
 fn mean_error(residuals: &[f64]) -> f64 {
     residuals.iter().map(|r| r.exp_m1().abs()).sum::<f64>() / residuals.len().max(1) as f64
+}
+
+/// Figures fitted to some points.
+struct Settled {
+    told: Vec<usize>,
+    refused: Vec<Refused>,
+    values: Vec<f64>,
+    errors: Vec<f64>,
 }
 
 /// The points and how they answer to the figures; values are logarithms.
@@ -329,6 +331,36 @@ impl<'a> Bench<'a> {
             refused.push(Refused { figure, why, cure: figure.cure().to_owned() });
         }
         Ok((told, refused))
+    }
+
+    /// Fits the figures that some points tell. Where the points scatter about the fit by more than repeats do, what that leaves
+    /// too open is refused too, the most open first.
+    fn settle(&self, points: &[usize], from: &[f64]) -> Result<Settled, Error> {
+        let (mut told, mut refused) = self.told(points)?;
+        loop {
+            let mut values = self.start.clone();
+            told.iter().for_each(|&f| values[f] = from[f]);
+            let values = self.fit(&told, points, &values)?;
+            let mut sizes: Vec<f64> =
+                self.residuals(&values, points)?.iter().map(|r| r.abs()).collect();
+            sizes.sort_unstable_by(f64::total_cmp);
+            let median = sizes.get(sizes.len() / 2).copied().unwrap_or_default();
+            let scatter = NOISE.max(DEVIATION_OF_MEDIAN * median);
+            let errors = standard_errors(&self.slopes(&values, &told, points)?, scatter);
+            let open = (0..told.len()).max_by(|&a, &b| errors[a].total_cmp(&errors[b]));
+            match open.filter(|&f| errors[f] > WIDEST) {
+                None => return Ok(Settled { told, refused, values, errors }),
+                Some(f) => {
+                    let figure = self.task.figures[told.remove(f)];
+                    let why = format!(
+                        "the points scatter by {} about the fit, which leaves it open to {}",
+                        percent(scatter),
+                        percent(errors[f])
+                    );
+                    refused.push(Refused { figure, why, cure: figure.cure().to_owned() });
+                }
+            }
+        }
     }
 
     /// Each group as a fold with the points in it; ten interleaved folds of a single group, none of a single point.
