@@ -160,6 +160,7 @@ def _fit(source: str, name: str, figures: tuple[Figure, ...], known: Sequence[Ch
         points = [point for point in points if point.group != source]
     if len({point.group for point in points}) < 2:
         return {}
+    before = {figure: _efficiency(entry, figure) for figure in figures if "efficiency" in figure}
     key = (f"{name} {source}" if alone else name, figures)
     if key not in _FITS:
         fit = planner.calibrate(
@@ -169,9 +170,8 @@ def _fit(source: str, name: str, figures: tuple[Figure, ...], known: Sequence[Ch
             link_line_gb_per_s=entry.link_line_gb_per_s,
             cross_validate=not alone,
         )
-        before = {one.figure: one.before for one in fit.figures}
         _FITS[key] = {
-            fold.name: {one: value / before[one] for one, value in fold.figures.items()}
+            fold.name: {one: value / before.get(one, 1.0) for one, value in fold.figures.items()}
             for fold in fit.folds
         } or {source: {one.figure: one.after / one.before for one in fit.figures}}
     return dict(_FITS[key].get(source, {}))

@@ -12,7 +12,7 @@ use crate::error::{require, Error};
 use crate::search::watch::Watch;
 use crate::spec::cluster::Chip;
 use figure::{Figure, LEAST};
-use least::{newton_step, standard_errors};
+use least::{grouped_errors, newton_step, standard_errors};
 use point::Point;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -334,26 +334,32 @@ impl<'a> Bench<'a> {
     }
 
     /// Fits the figures that some points tell. Where the points scatter about the fit by more than repeats do, what that leaves
-    /// too open is refused too, the most open first.
+    /// too open is refused too, the most open first; the first figure is the level about which they scatter, and stays.
     fn settle(&self, points: &[usize], from: &[f64]) -> Result<Settled, Error> {
         let (mut told, mut refused) = self.told(points)?;
         loop {
             let mut values = self.start.clone();
             told.iter().for_each(|&f| values[f] = from[f]);
             let values = self.fit(&told, points, &values)?;
-            let mut sizes: Vec<f64> =
-                self.residuals(&values, points)?.iter().map(|r| r.abs()).collect();
+            let residuals = self.residuals(&values, points)?;
+            let mut sizes: Vec<f64> = residuals.iter().map(|r| r.abs()).collect();
             sizes.sort_unstable_by(f64::total_cmp);
             let median = sizes.get(sizes.len() / 2).copied().unwrap_or_default();
             let scatter = NOISE.max(DEVIATION_OF_MEDIAN * median);
-            let errors = standard_errors(&self.slopes(&values, &told, points)?, scatter);
-            let open = (0..told.len()).max_by(|&a, &b| errors[a].total_cmp(&errors[b]));
+            let slopes = self.slopes(&values, &told, points)?;
+            let groups: Vec<&String> = points.iter().map(|&i| &self.task.points[i].group).collect();
+            let errors: Vec<f64> = standard_errors(&slopes, scatter)
+                .into_iter()
+                .zip(grouped_errors(&slopes, &residuals, &groups))
+                .map(|(alone, together)| alone.max(together))
+                .collect();
+            let open = (1..told.len()).max_by(|&a, &b| errors[a].total_cmp(&errors[b]));
             match open.filter(|&f| errors[f] > WIDEST) {
                 None => return Ok(Settled { told, refused, values, errors }),
                 Some(f) => {
                     let figure = self.task.figures[told.remove(f)];
                     let why = format!(
-                        "the points scatter by {} about the fit, which leaves it open to {}",
+                        "the points lie {} about the fit or their groups disagree, which leaves it open to {}",
                         percent(scatter),
                         percent(errors[f])
                     );
