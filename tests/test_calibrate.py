@@ -11,7 +11,7 @@ import pytest
 from autopar import _core, catalog, planner, wire
 from autopar.calibrate import Calibration, calibrate, chip_toml
 from autopar.errors import SpecError
-from autopar.fit import MeasuredGemm, Point
+from autopar.fit import Figure, MeasuredGemm, Point
 from autopar.points import parse_points
 from autopar.runs import parse_runs, read_runs
 from autopar.setups import setup
@@ -24,26 +24,36 @@ COLUMNS = "id,model,chip,gpus,dp,tp,pp,vpp,sp,cp,gbs,mbs,seq_len,recompute,zero,
 A100 = catalog.chip("a100_80")
 
 
+RANKS = "\n".join(f"#  Rank  {i} Group  0 Pid 1 on node device  {i} [0x07] A100" for i in range(8))
+TABLE = "#       size         count      type   redop    root     time   algbw   busbw #wrong"
+
+
+def nccl_row(size: int) -> str:
+    """Returns a row at a bus bandwidth of 188 = 0.8 x 235 GB/s: 8 ranks carry 2 x 7/8 of it."""
+    time = 2 * 7 / 8 * size / 188e9 * 1e6
+    return f"  {size}  1  float  sum  -1  {time:.1f}  107.4  188.0  0  {time:.1f}  107.4  188.0  0"
+
+
 def rows(source: str = "mine") -> list[str]:
-    """Returns rows without their time: matrix-bound, tensor-parallel and data-parallel runs."""
+    """Returns rows without their time: bound by products and by the network."""
     shapes = [
-        ("llama2-7b", 1, 1, 1, 64, 1),
-        ("llama2-7b", 8, 2, 4, 32, 1),
-        ("llama2-13b", 8, 1, 8, 16, 1),
-        ("llama2-13b", 64, 32, 2, 64, 2),
-        ("llama2-7b", 256, 256, 1, 256, 1),
-        ("llama2-7b", 32, 32, 1, 64, 1),
-        ("llama2-70b", 16, 1, 8, 16, 1),
-        ("llama2-7b", 128, 128, 1, 128, 1),
-        ("llama2-7b", 8, 1, 8, 8, 1),
-        ("llama2-13b", 4, 1, 4, 8, 2),
-        ("llama2-13b", 128, 64, 2, 64, 1),
-        ("llama2-7b", 64, 64, 1, 64, 1),
+        ("llama2-7b", 1, 1, 1, 64, 1, 4096),
+        ("llama2-7b", 8, 2, 4, 32, 1, 4096),
+        ("llama2-13b", 8, 1, 8, 16, 1, 2048),
+        ("llama2-13b", 64, 32, 2, 64, 2, 4096),
+        ("llama2-7b", 256, 256, 1, 256, 1, 512),
+        ("llama2-7b", 32, 32, 1, 64, 1, 4096),
+        ("llama2-70b", 16, 1, 8, 16, 1, 4096),
+        ("llama2-7b", 128, 128, 1, 128, 1, 1024),
+        ("llama2-7b", 8, 1, 8, 8, 1, 2048),
+        ("llama2-13b", 8, 1, 8, 8, 2, 4096),
+        ("llama2-13b", 128, 128, 1, 128, 1, 512),
+        ("llama2-7b", 64, 64, 1, 64, 1, 512),
     ]
     return [
         f"{source}-{i},{model},a100_80,{gpus},{dp},{tp},{gpus // dp // tp},1,1,1,"
-        f"{gbs},{mbs},4096,none,1,bf16,flash"
-        for i, (model, gpus, dp, tp, gbs, mbs) in enumerate(shapes)
+        f"{gbs},{mbs},{length},none,1,bf16,flash"
+        for i, (model, gpus, dp, tp, gbs, mbs, length) in enumerate(shapes)
     ]
 
 
@@ -82,7 +92,10 @@ def test_altered_figures_are_found_again(tmp_path: Path) -> None:
     )
     path = tmp_path / "runs.csv"
     path.write_bytes(measured(other, rows()))
-    found = calibrate([path], A100, figures=("gemm.efficiency", "link", "network.efficiency"))
+    nccl = tmp_path / "all_reduce_perf.txt"
+    nccl.write_text(f"{RANKS}\n{TABLE}\n{nccl_row(8 * 2**30)}\n{nccl_row(4 * 2**30)}\n")
+    figures: tuple[Figure, ...] = ("gemm.efficiency", "link", "network.efficiency")
+    found = calibrate([path, nccl], A100, figures=figures)
     values = {figure.figure: figure.after for figure in found.fit.figures}
     assert values["gemm.efficiency"] == pytest.approx(0.7, rel=0.005)
     assert values["link"] == pytest.approx(0.8, rel=0.02)
@@ -142,18 +155,12 @@ def test_a_product_tells_the_efficiency_worked_by_hand() -> None:
     assert fit.chip.gemm.efficiency == pytest.approx(0.6, rel=1e-4)
 
 
-RANKS = "\n".join(f"#  Rank  {i} Group  0 Pid 1 on node device  {i} [0x07] A100" for i in range(8))
-TABLE = "#       size         count      type   redop    root     time   algbw   busbw #wrong"
-
-
 def test_nccl_tests_output_tells_the_link() -> None:
     """8 GiB at a bus bandwidth of 188 = 0.8 x 235 GB/s take 2 x 7/8 x 8 GiB / 188e9 = 80 ms."""
-    size = 8 * 2**30
-    time = 2 * 7 / 8 * size / 188e9 * 1e6
-    row = f"  {size}    2147483648     float     sum      -1  {time:.1f}  107.4  188.0      0"
     name = "# Collective test starting: all_reduce_perf"
-    points = parse_points(f"{name}\n{RANKS}\n{TABLE}\n{row}  80000.0  107.4  188.0  0\n", "log")
+    points = parse_points(f"{name}\n{RANKS}\n{TABLE}\n{nccl_row(8 * 2**30)}\n", "log")
     assert points is not None
+    assert points[0].seconds == pytest.approx(0.08, rel=0.001)
     fit = planner.calibrate(A100.chip, points, figures=["link"])
     assert fit.figures[0].after == pytest.approx(0.8, rel=0.01)
 

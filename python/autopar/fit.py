@@ -155,7 +155,7 @@ class Fold:
     """The fit without one fold.
 
     Attributes:
-        name: The group that was left out, or a number where all points are of one group.
+        name: The group that was left out, or a number where folds are not groups.
         figures: What the other points tell, with its value.
     """
 

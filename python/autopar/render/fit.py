@@ -51,7 +51,7 @@ def calibration_text(found: Calibration) -> str:
     parts += [plain(errors), ""]
     if fit.left_out is None:
         parts.append("One measurement gives one level; nothing is left to test it on.")
-    elif len(found.sources) > 1:
+    elif {fold.name for fold in fit.folds} == set(found.sources):
         parts.append("Left out: each source predicted by the fit to the others.")
     else:
         parts.append(f"Left out: each of {len(fit.folds)} parts predicted by the fit to the rest.")

@@ -110,7 +110,7 @@ pub struct Residual {
 /// The fit without one fold.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fold {
-    /// The group that was left out, or the fold's number where all points are of one group.
+    /// The group that was left out, or the fold's number where they are not groups.
     pub name: String,
     /// What the other points tell, with its value.
     pub figures: BTreeMap<Figure, f64>,
@@ -369,7 +369,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Each group as a fold with the points in it; ten interleaved folds of a single group, none of a single point.
+    /// Each group as a fold with the points in it; ten interleaved folds of a single group or of several kinds of point, none
+    /// of a single point.
     fn folds(&self) -> Vec<(String, Vec<usize>)> {
         let points = &self.task.points;
         let mut folds: Vec<(String, Vec<usize>)> = vec![];
@@ -379,7 +380,9 @@ impl<'a> Bench<'a> {
                 None => folds.push((point.group.clone(), vec![i])),
             }
         }
-        if folds.len() > 1 {
+        // Runs do not stand for what collectives tell, nor the reverse: kinds that are mixed are cut across.
+        let kind = |point: &Point| std::mem::discriminant(&point.what);
+        if folds.len() > 1 && points.iter().all(|point| kind(point) == kind(&points[0])) {
             return folds;
         }
         let count = if points.len() == 1 { 0 } else { points.len().min(FOLDS) };
