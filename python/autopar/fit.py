@@ -108,8 +108,8 @@ class Fitted:
         figure: Which.
         before: Its value before; 1 for a scale.
         after: Its value now.
-        error: Standard error as a share of it, where points scatter as they do about the fit, by 5 %
-            at least.
+        error: Standard error as a share of it, where points scatter as they do about the fit, by
+            5 % at least.
         at_bound: Whether it stopped at the end of what is plausible.
     """
 

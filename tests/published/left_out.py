@@ -1,7 +1,7 @@
 """The error on each source with every figure that was fitted with it fitted again without it.
 
-Which figures were fitted to which sources the catalog says (`fitted`). The fit is that of
-`autopar calibrate`. What no other source tells falls back to what was measured or published apart
+Which figures were fitted to which sources the catalog says (`fitted`). They are fitted again to the
+same sources but one, by `autopar calibrate`. What none of those tells falls back to what was measured or published apart
 from training runs; the remarks name each such figure.
 """
 
@@ -73,7 +73,7 @@ def leave_out(source: str, rows: Sequence[Checked], known: Sequence[Checked]) ->
             for entry in shelf.frameworks
         )
     for row in own:
-        if isinstance(row.run, Run) and row.run.chip and row.setup:
+        if factors and isinstance(row.run, Run) and row.setup and not is_mixed(row):
             chip = chip_as_written(row.run.chip)
             shelf.chips[row.run.chip] = changed(chip, factors.get(root(chip.name), {}))
     return LeftOut(
@@ -108,6 +108,11 @@ def chip_of(row: Checked) -> Chip:
     """Returns the chip that a row ran on."""
     assert row.setup is not None
     return row.setup.problem.cluster.groups[0].chip
+
+
+def is_mixed(row: Checked) -> bool:
+    """Returns whether a row ran on several kinds of chip."""
+    return row.setup is not None and len(row.setup.problem.cluster.groups) > 1
 
 
 @cache
@@ -152,7 +157,7 @@ def _fit(source: str, name: str, figures: tuple[Figure, ...], known: Sequence[Ch
         )
         for row in known
         if row.setup and row.measured_step_s and not row.suspect and row.skipped is None
-        if source_of(row) in seen and root(chip_of(row).name) == name
+        if source_of(row) in seen and root(chip_of(row).name) == name and not is_mixed(row)
     ]
     # The host's time is fitted with other sources than the chip, so it has a fit of its own.
     alone = "launch_us" in figures
