@@ -65,7 +65,7 @@ def parse_points(text: str, name: str, kernel: str = "") -> list[Point] | None:
 
     Example:
         >>> [point] = parse_points("m,n,k,dtype,time_us\\n4096,4096,4096,bf16,550", "gemm.csv")
-        >>> point.what.k, point.seconds
+        >>> point.what.k, round(point.seconds, 6)
         (4096, 0.00055)
     """
     if re.search(r"^#.*\balgbw\b.*\bbusbw\b", text, re.M):

@@ -116,8 +116,8 @@ def _left_out(apart: dict[str, LeftOut]) -> str:
     ]
     free = [source for source, found in apart.items() if not found.fallen and not found.refitted]
     return (
-        "Left out: every figure that was fitted with a source is fitted again to the same sources but it, and the"
-        " source is\npredicted with that. Mean over the sources:"
+        "Left out: every figure that was fitted with a source is fitted again to the same sources"
+        " without it, and the\nsource is predicted with that. Mean over the sources:"
         f" {_percent(sum(means) / len(means))}. Where none of these tells a figure, it falls"
         " back to\nwhat was measured or published apart from training runs:\n"
         + "\n".join(f"- {line}" for line in told)

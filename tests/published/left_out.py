@@ -1,8 +1,8 @@
 """The error on each source with every figure that was fitted with it fitted again without it.
 
 Which figures were fitted to which sources the catalog says (`fitted`). They are fitted again to the
-same sources but one, by `autopar calibrate`. What none of those tells falls back to what was measured or published apart
-from training runs; the remarks name each such figure.
+same sources but one, by the fit of `autopar calibrate`. What none of those tells falls back to what
+was measured or published apart from training runs; the remarks name each such figure.
 """
 
 from collections.abc import Iterable, Sequence
