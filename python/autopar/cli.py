@@ -352,8 +352,8 @@ def calibrate(
         runs, catalog.chip(chip, "--chip"), figures=figures or calibration.FIGURES
     )
     if output is not None:
-        _save(calibration.chip_toml(found).encode(), output, force)
-    _emit(render.calibration_text(found), None, False)
+        writing.save(calibration.chip_toml(found).encode(), output, force)
+    writing.text(render.calibration_text(found), None, False)
     return DONE
 
 
