@@ -28,8 +28,8 @@ type Outcome<T> = thread::Result<Result<T, Error>>;
 mod _core {
     #[pymodule_export]
     use super::{
-        calibrate, canonical, check_graph, estimate, measured_seconds, model_facts, model_graph, operators,
-        search, shard, sharding_chosen, sharding_program, timeline,
+        calibrate, canonical, check_graph, estimate, measured_seconds, model_facts, model_graph,
+        operators, search, shard, sharding_chosen, sharding_program, timeline,
     };
 
     #[pymodule_export]
