@@ -30,12 +30,13 @@ RUST_ORDER = """
     graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp
     graph::recursive graph::propagate
     graph::transformer graph
+    calibrate::figure calibrate::point calibrate::least calibrate
     bulk wire lib
 """.split()
 
 PYTHON_ORDER = """
-    errors spec bulk report graph sharding wire schema files protobuf catalog
-    runs shelf
+    errors spec bulk report fit graph sharding wire schema files protobuf catalog
+    runs points shelf
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches
@@ -44,10 +45,10 @@ PYTHON_ORDER = """
     frontends.graphdef_tensors frontends.graphdef_forms frontends.graphdef
     frontends.graph_file
     ilp
-    planner setups validate
+    planner setups validate calibrate
     compat compat.keys compat.context compat.settings compat.effects compat.mindspore
     compat.mindformers compat.plans compat.cells
-    render render.text render.terminal render.trace render.errors render.sharding
+    render render.text render.terminal render.trace render.errors render.fit render.sharding
     export export.job export.megatron export.mindformers export.mindspore export.deepspeed
     export.torchtitan export.accelerate export.flagscale export.kubernetes export.launchers
     export.mindspore_strategy export.sharding_table
@@ -59,6 +60,8 @@ PYTHON_ORDER = """
 # Crates and packages that some places own; nothing else names them.
 RUST_OWNERS: dict[str, set[str]] = {
     "serde": {
+        "calibrate::*",
+        "calibrate",
         "units",
         "spec::*",
         "plan",
@@ -73,7 +76,7 @@ RUST_OWNERS: dict[str, set[str]] = {
         "graph::transformer",
     },
     "serde_json": {"wire"},
-    "rayon": {"search::*", "wire"},
+    "rayon": {"calibrate", "search::*", "wire"},
     "std::time": {"search::watch"},
     "std::fs": set(),
     "std::env": set(),

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "__version__",
+    "calibrate",
     "canonical",
     "check_graph",
     "estimate",
@@ -31,6 +32,7 @@ def search(
     progress: Callable[[int, int], object] | None = None,
 ) -> str: ...
 def sizes(problem: str, *, threads: int = 0, time_limit_s: float | None = None) -> str: ...
+def calibrate(document: str, *, threads: int = 0) -> str: ...
 def estimate(problem: str, plan: str) -> str: ...
 def estimate_many(
     problem: str,

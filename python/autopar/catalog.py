@@ -6,7 +6,7 @@ path does too. The name of an entry is its file's stem.
 """
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from autopar.spec import (
     Framework,
     Model,
     NetworkLink,
+    Peaks,
 )
 
 CATALOG_DATE = "2026-11-21"
@@ -70,6 +71,11 @@ class ChipEntry:
         source: Where each group of figures was published.
         checked: When they were compared with the source.
         note: What else to know.
+        fitted: Figures that were fitted to training runs, each with the sources of the runs.
+        fitted_as: Chip whose fitted figures this one's follow in a constant ratio.
+        best_tflops: Fastest measured products, 10^12 operations a second, before any fit.
+        link_line_gb_per_s: What the wires of the link together carry in one direction by the data
+            sheet, 10^9 bytes a second.
         inherits_attention: Chip whose attention rates it has, scaled, of kernels that it names none
             of its own for.
         inherits_gemm: Chip whose curve of matrix products it has, where it names none of its own.
@@ -84,6 +90,10 @@ class ChipEntry:
     source: dict[str, str]
     checked: str = ""
     note: str = ""
+    fitted: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    fitted_as: str | None = None
+    best_tflops: Peaks = field(default_factory=Peaks)
+    link_line_gb_per_s: float | None = None
     inherits_attention: str | None = None
     inherits_gemm: str | None = None
     digest: str
@@ -137,6 +147,7 @@ class FrameworkEntry:
         source: Where each choice is written.
         checked: When it was compared with the source.
         note: What else to know.
+        fitted: Figures that were fitted to training runs, each with the sources of the runs.
         digest: SHA-256 of the file.
     """
 
@@ -146,6 +157,7 @@ class FrameworkEntry:
     source: dict[str, str]
     checked: str = ""
     note: str = ""
+    fitted: dict[str, tuple[str, ...]] = field(default_factory=dict)
     digest: str
 
 
@@ -471,7 +483,7 @@ def _unknown(kind: Kind, name: str, path: str) -> SpecError:
 
 def _split(table: dict[str, Any], entry: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the keys of a table that go to the core and those that say where they come from."""
-    own = {field.name for field in fields(entry)} - {"model", "chip", "framework", "digest"}
+    own = {known.name for known in fields(entry)} - {"model", "chip", "framework", "digest"}
     known = {key: value for key, value in table.items() if key not in own}
     return known, {key: value for key, value in table.items() if key in own}
 

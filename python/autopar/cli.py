@@ -343,6 +343,42 @@ def validate(runs: tuple[str, ...], document: Path | None, by: By, worst: int, f
 
 
 @autopar.command()
+@click.argument("runs", nargs=-1, required=True)
+@click.option("--chip", required=True, help="Chip to start from: a name or a TOML file.")
+@click.option(
+    "--figures",
+    type=lambda text: tuple(item.strip() for item in text.split(",")),
+    help="Figures to fit, as gemm.efficiency,link; all that the measurements tell by default.",
+)
+@flags.output
+@flags.verbose
+def calibrate(
+    runs: tuple[str, ...],
+    chip: str,
+    figures: tuple[Any, ...] | None,
+    output: Path | None,
+    force: bool,
+) -> int:
+    """Fit a chip's physical figures to measured RUNS and write its TOML file with -o.
+
+    RUNS are CSV files as "validate" reads them, of matrix products (m,n,k,dtype,time_us), of
+    causal attention (heads,head_dim,seq_len,pass,time_us), or the output of nccl-tests.
+    What they cannot tell is refused by name.
+    """
+    from autopar import calibrate as calibration
+    from autopar.render import fit as render
+
+    flags.check_output(output, force)
+    found = calibration.calibrate(
+        runs, catalog.chip(chip, "--chip"), figures=figures or calibration.FIGURES
+    )
+    if output is not None:
+        writing.save(calibration.chip_toml(found).encode(), output, force)
+    writing.text(render.calibration_text(found), None, False)
+    return DONE
+
+
+@autopar.command()
 @click.option("--model-name", default="llama2-70b", show_default=True)
 @click.option("--num-gpus", type=int, default=256, show_default=True)
 @click.option("--gpu-infos", default="a800", show_default=True, help="type[:max][,type[:max]...]")

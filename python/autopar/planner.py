@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from autopar import _core, bulk, catalog, wire
 from autopar.errors import SpecError
+from autopar.fit import Figure, Fit, Point, PointError
 from autopar.frontends import hf
 from autopar.frontends.launch import Launch
 from autopar.graph import Graph
@@ -39,6 +40,7 @@ from autopar.sharding import (
 )
 from autopar.spec import (
     Attention,
+    Chip,
     Cluster,
     Framework,
     Granularity,
@@ -744,6 +746,59 @@ def operator_seconds(
     }
     found: dict[str, list[Any]] = json.loads(_core.operators(json.dumps(asked)))
     return found
+
+
+def calibrate(
+    chip: Chip,
+    points: Sequence[Point],
+    *,
+    figures: Sequence[Figure],
+    link_line_gb_per_s: float | None = None,
+    cross_validate: bool = True,
+    threads: int = 0,
+) -> Fit:
+    """Returns the figures of a chip that measurements tell, fitted to them.
+
+    Args:
+        chip: The chip with its present figures.
+        points: What was measured.
+        figures: What to fit, the one to tell first first.
+        link_line_gb_per_s: What the link's wires carry in one direction, which its rates may not
+            exceed; None if unknown.
+        cross_validate: Whether to fit without each fold too, which takes longer.
+        threads: Threads of the core; 0 takes every core. The answer does not depend on it.
+
+    Raises:
+        SpecError: A point is wrong, or the points tell no figure.
+        KeyboardInterrupt: Ctrl-C ended the fit.
+
+    Example:
+        >>> from autopar import catalog
+        >>> from autopar.fit import MeasuredGemm, Point
+        >>> shape = MeasuredGemm(m=8192, n=8192, k=8192, precision="bf16")
+        >>> point = Point(group="mine", seconds=5e-3, what=shape)
+        >>> fit = calibrate(catalog.chip("a800").chip, [point], figures=["gemm.efficiency"])
+        >>> fit.figures[0].figure, round(fit.after, 3)
+        ('gemm.efficiency', 0.0)
+    """
+    document = {
+        "chip": wire.write(chip),
+        "link_line_gb_per_s": link_line_gb_per_s,
+        "figures": list(figures),
+        "points": [
+            {
+                "group": point.group,
+                "seconds": point.seconds,
+                "what": {point.what.kind: wire.write(point.what)},
+            }
+            for point in points
+        ],
+        "cross_validate": cross_validate,
+    }
+    found = json.loads(_core.calibrate(json.dumps(document), threads=threads))
+    # Errors bear signs, which no figure of a document does.
+    errors = tuple(PointError(**error) for error in found.pop("points"))
+    return replace(wire.read(Fit, {**found, "points": []}), points=errors)
 
 
 def plan(

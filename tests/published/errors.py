@@ -7,13 +7,15 @@ python tests/published/errors.py --check   # fails, and prints the cure, where i
 import sys
 from pathlib import Path
 
+from left_out import LeftOut, leave_out, source_of
+
 from autopar.runs import read_runs
 from autopar.validate import Checked, Errors, Group, Summary, check, summarise
 
 FOLDER = Path(__file__).parent
 README = FOLDER.parents[1] / "README.md"
 BEGIN, END = "<!-- errors:begin -->\n", "<!-- errors:end -->"
-COLUMNS = ("runs", "on", "step time: rows", "mean", "median", "bias", "90 %", "doubted",
+COLUMNS = ("runs", "on", "step time: rows", "mean", "left out", "median", "bias", "90 %", "doubted",
            "memory: rows", "mean", "bias")  # fmt: skip
 
 
@@ -53,21 +55,32 @@ def table() -> str:
             chips.setdefault(row.run.series, {})[" with ".join(kinds)] = None
     summary = summarise(rows)
     lines = [COLUMNS, ("---", "---", *["---:"] * (len(COLUMNS) - 2))]
-    lines += [_line(group, ", ".join(chips[group.name])) for group in summary.groups]
+    apart = {
+        source: leave_out(source, rows, rows) for source in dict.fromkeys(map(source_of, rows))
+    }
+    lines += [
+        _line(group, ", ".join(chips[group.name]), _mean(apart[group.name]))
+        for group in summary.groups
+    ]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    alone = summarise(_rows(FOLDER / "single_node"))
-    return f"{text}\n\n{_notes(summary)}\n\n{_alone(alone)}\n"
+    alone = _rows(FOLDER / "single_node")
+    unseen = leave_out(source_of(alone[0]), alone, rows)
+    return (
+        f"{text}\n\n{_notes(summary)}\n\n{_left_out(apart)}\n\n"
+        f"{_alone(summarise(alone), _mean(unseen))}\n"
+    )
 
 
 def _rows(folder: Path) -> list[Checked]:
     return check(run for file in sorted(folder.glob("*.csv")) for run in read_runs(file))
 
 
-def _line(group: Group, chips: str) -> tuple[str, ...]:
+def _line(group: Group, chips: str, left_out: float | None) -> tuple[str, ...]:
     link = f"[{group.name}](tests/published/{group.name}.csv)"
     time, memory = _shares(group.time), _shares(group.memory)
     doubted = _shares(group.time_suspect)
     apart = f"{doubted[0]}: {doubted[1]}" if doubted[0] else ""
+    time = (*time[:2], _percent(left_out), *time[2:])
     return (link, chips, *time, apart, memory[0], memory[1], memory[3])
 
 
@@ -90,11 +103,34 @@ def _notes(summary: Summary) -> str:
     )
 
 
-def _alone(summary: Summary) -> str:
+def _mean(left_out: LeftOut) -> float | None:
+    time = summarise(left_out.rows).time
+    return time.mean if time else None
+
+
+def _left_out(apart: dict[str, LeftOut]) -> str:
+    """Returns the mean of the left-out errors and what no other source told."""
+    means = [mean for found in apart.values() if (mean := _mean(found)) is not None]
+    told = [
+        f"{source}: {', '.join(found.fallen)}" for source, found in apart.items() if found.fallen
+    ]
+    free = [source for source, found in apart.items() if not found.fallen and not found.refitted]
+    return (
+        "Left out: every figure that was fitted with a source is fitted again to the same sources"
+        " without it, and the\nsource is predicted with that. Mean over the sources:"
+        f" {_percent(sum(means) / len(means))}. Where none of these tells a figure, it falls"
+        " back to\nwhat was measured or published apart from training runs:\n"
+        + "\n".join(f"- {line}" for line in told)
+        + (f"\n\nNothing was fitted with {', '.join(free)}." if free else "")
+    )
+
+
+def _alone(summary: Summary, left_out: float | None) -> str:
     time = _shares(summary.time)
     return (
         f"On {time[0]} runs of one node ([vtrain](tests/published/single_node/vtrain-single.csv)):"
-        f" mean {time[1]}, median {time[2]}, bias {time[3]}.\n{_ranks(summary)}"
+        f" mean {time[1]}, left out {_percent(left_out)}, median {time[2]},"
+        f" bias {time[3]}.\n{_ranks(summary)}"
     )
 
 

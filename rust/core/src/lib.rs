@@ -16,6 +16,7 @@
 //! ```
 
 pub mod bulk;
+pub mod calibrate;
 pub mod error;
 pub mod estimate;
 pub mod graph;

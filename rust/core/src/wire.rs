@@ -5,6 +5,7 @@
 //! Unknown and missing keys are refused with the place where they stand.
 
 use crate::bulk::{self, Stages};
+use crate::calibrate::{self, Calibration};
 use crate::error::Error;
 use crate::estimate::collective::Fabric;
 use crate::estimate::compute::{Device, FusedAttention, Gemm};
@@ -42,12 +43,6 @@ pub fn search(problem: &str, threads: usize, watch: &Watch) -> Result<String, Er
     write(&pool(threads)?.install(|| crate::search::search(problem, watch)))
 }
 
-fn pool(threads: usize) -> Result<rayon::ThreadPool, Error> {
-    rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| {
-        Error::new("threads", format!("no pool of {threads} threads: {e}"), "Ask for fewer.")
-    })
-}
-
 /// Searches every device count up to the problem's; the sizes as JSON. `threads` as for [`search`].
 ///
 /// # Errors
@@ -78,6 +73,15 @@ pub fn estimate_many(
     watch: &Watch,
 ) -> Result<Vec<u64>, Error> {
     bulk::estimate_many(&read_problem(problem)?, cells, stages, watch)
+}
+
+/// Fits figures of a chip to measurements; what was found as JSON. `threads` of 0 takes every processor.
+///
+/// # Errors
+/// A document that is not valid, or measurements that tell nothing.
+pub fn calibrate(document: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
+    let task: Calibration = read("calibration", document)?;
+    write(&pool(threads)?.install(|| calibrate::calibrate(&task, watch))?)
 }
 
 /// Seconds that one step of a plan took, by a published rate: a number as JSON.
@@ -331,6 +335,12 @@ struct ModelFacts {
     layer_parameters: Vec<u64>,
     embedding_parameters: u64,
     head_parameters: u64,
+}
+
+fn pool(threads: usize) -> Result<rayon::ThreadPool, Error> {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| {
+        Error::new("threads", format!("no pool of {threads} threads: {e}"), "Ask for fewer.")
+    })
 }
 
 fn read_problem(document: &str) -> Result<Problem, Error> {

@@ -30,7 +30,7 @@ type Outcome<T> = thread::Result<Result<T, Error>>;
 mod _core {
     #[pymodule_export]
     use super::{
-        canonical, check_graph, estimate, estimate_many, measured_seconds, model_facts,
+        calibrate, canonical, check_graph, estimate, estimate_many, measured_seconds, model_facts,
         model_graph, operators, search, shard, sharding_chosen, sharding_program, sizes, timeline,
     };
 
@@ -71,15 +71,23 @@ fn sizes(
 
 /// Threads and watch of a search.
 fn run(threads: i64, time_limit_s: Option<f64>) -> PyResult<(usize, Watch)> {
-    let threads = usize::try_from(threads).ok().filter(|&n| n <= 1024).ok_or_else(|| {
-        let what = format!("must be from 0 to 1024, found {threads}");
-        raise(Error::new("threads", what, "Leave it out to use every core."))
-    })?;
+    let threads = thread_count(threads)?;
     let limit = time_limit_s.map(Duration::try_from_secs_f64).transpose().map_err(|_| {
         let what = format!("must be seconds from 0, found {}", time_limit_s.unwrap_or_default());
         raise(Error::new("time_limit_s", what, "Leave it out for no limit."))
     })?;
     Ok((threads, Watch::new(limit)))
+}
+
+/// Figures of a chip, fitted to measurements.
+///
+/// threads: 0 takes every core.
+#[pyfunction]
+#[pyo3(signature = (document, *, threads = 0))]
+fn calibrate(py: Python<'_>, document: &str, threads: i64) -> PyResult<String> {
+    let threads = thread_count(threads)?;
+    let watch = Watch::new(None);
+    gate(py, &watch, None, || wire::calibrate(document, threads, &watch))
 }
 
 /// Estimate of one plan: its time and its memory, item by item.
@@ -193,6 +201,13 @@ fn model_facts(py: Python<'_>, model: &str) -> PyResult<String> {
 #[pyfunction]
 fn operators(py: Python<'_>, document: &str) -> PyResult<String> {
     brief(py, || wire::operators(document))
+}
+
+fn thread_count(threads: i64) -> PyResult<usize> {
+    usize::try_from(threads).ok().filter(|&n| n <= 1024).ok_or_else(|| {
+        let what = format!("must be from 0 to 1024, found {threads}");
+        raise(Error::new("threads", what, "Leave it out to use every core."))
+    })
 }
 
 /// Runs work that takes milliseconds while other Python threads run.

@@ -1,0 +1,226 @@
+"""The error on each source with every figure that was fitted with it fitted again without it.
+
+Which figures were fitted to which sources the catalog says (`fitted`). They are fitted again to the
+same sources but one, by the fit of `autopar calibrate`. What none of those tells falls back to what
+was measured or published apart from training runs; the remarks name each such figure.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import median
+
+from autopar import catalog, planner
+from autopar.catalog import ChipEntry
+from autopar.errors import SpecError
+from autopar.fit import Figure, MeasuredRun, Point
+from autopar.runs import Run
+from autopar.shelf import Shelf, chip_as_written
+from autopar.spec import Chip
+from autopar.validate import Checked, check_one
+
+Factors = dict[Figure, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A source as its rows are predicted without it.
+
+    Attributes:
+        rows: Its rows, estimated with figures that never saw it.
+        refitted: Figures that other sources told, with their factor on the catalog's.
+        fallen: Figures that no other source tells, with what stood in.
+    """
+
+    rows: list[Checked]
+    refitted: tuple[str, ...]
+    fallen: tuple[str, ...]
+
+
+def source_of(row: Checked) -> str:
+    """Returns whose row it is: the series up to its first hyphen."""
+    return row.run.series.partition("-")[0]
+
+
+def leave_out(source: str, rows: Sequence[Checked], known: Sequence[Checked]) -> LeftOut:
+    """Returns rows of a source, estimated with figures fitted to the others of all known rows."""
+    own = [row for row in rows if source_of(row) == source]
+    factors: dict[str, Factors] = {}
+    for name in sorted({root(chip_of(row).name) for row in own if row.setup}):
+        if figures := _figures(source, name, own):
+            factors[name] = _fit(source, name, figures, known)
+    refitted: list[str] = []
+    fallen: list[str] = []
+    for name, found in factors.items():
+        for figure in _figures(source, name, own):
+            if figure in found:
+                refitted.append(f"{figure} of {name} x {found[figure]:.3f}")
+            else:
+                found[figure], reason = _fallback(source, figure, catalog.chip(name))
+                fallen.append(f"{figure} of {name} ({reason})")
+    shelf = Shelf()
+    launch = [found["launch_us"] for found in factors.values() if "launch_us" in found]
+    if launch:
+        shelf.frameworks = tuple(
+            replace(
+                entry,
+                framework=replace(
+                    entry.framework, launch_us=entry.framework.launch_us * median(launch)
+                ),
+            )
+            if "launch_us" in entry.fitted
+            else entry
+            for entry in shelf.frameworks
+        )
+    for row in own:
+        if factors and isinstance(row.run, Run) and row.setup and not is_mixed(row):
+            chip = chip_as_written(row.run.chip)
+            shelf.chips[row.run.chip] = changed(chip, factors.get(root(chip.name), {}))
+    return LeftOut(
+        rows=[check_one(row.run, shelf) for row in own],
+        refitted=tuple(refitted),
+        fallen=tuple(fallen),
+    )
+
+
+def changed(chip: Chip, factors: Factors) -> Chip:
+    """Returns a chip with some of its figures multiplied, shares to 1 at most."""
+    gemm, link = chip.gemm, chip.link
+    for figure, factor in factors.items():
+        if figure == "gemm.efficiency":
+            gemm = replace(gemm, efficiency=min(1.0, gemm.efficiency * factor))
+        elif figure == "gemm.fp8_efficiency":
+            gemm = replace(gemm, fp8_efficiency=min(1.0, gemm.fp8_efficiency * factor))
+        elif figure == "link":
+            link = replace(
+                link,
+                all_reduce_gb_per_s=link.all_reduce_gb_per_s * factor,
+                all_gather_gb_per_s=link.all_gather_gb_per_s * factor,
+                all_to_all_gb_per_s=link.all_to_all_gb_per_s * factor,
+                p2p_gb_per_s=link.p2p_gb_per_s * factor,
+            )
+        elif figure != "launch_us":
+            raise SystemExit(f"{chip.name}.toml: fitted: {figure} cannot be left out.")
+    return replace(chip, gemm=gemm, link=link)
+
+
+def chip_of(row: Checked) -> Chip:
+    """Returns the chip that a row ran on."""
+    assert row.setup is not None
+    return row.setup.problem.cluster.groups[0].chip
+
+
+def is_mixed(row: Checked) -> bool:
+    """Returns whether a row ran on several kinds of chip."""
+    return row.setup is not None and len(row.setup.problem.cluster.groups) > 1
+
+
+@cache
+def root(name: str) -> str:
+    """Returns the chip whose fitted figures a chip's follow: itself unless the catalog says."""
+    try:
+        return catalog.chip(name).fitted_as or name
+    except SpecError:
+        return name  # Kinds mixed in one row have no one name.
+
+
+def _figures(source: str, name: str, own: Iterable[Checked]) -> tuple[Figure, ...]:
+    """Returns the figures that were fitted with a source and matter to its rows on a chip."""
+    fitted = catalog.chip(name).fitted
+    figures: list[Figure] = [
+        figure
+        for figure in sorted(fitted, key=len)
+        if source in fitted[figure]  # type: ignore[misc]
+    ]
+    profiles = {
+        row.setup.problem.framework.name
+        for row in own
+        if row.setup and root(chip_of(row).name) == name
+    }
+    if any(source in catalog.framework(p).fitted.get("launch_us", ()) for p in profiles):
+        figures.append("launch_us")
+    return tuple(figures)
+
+
+_FITS: dict[tuple[str, tuple[Figure, ...]], dict[str, Factors]] = {}
+
+
+def _fit(source: str, name: str, figures: tuple[Figure, ...], known: Sequence[Checked]) -> Factors:
+    """Returns the factors on a chip's figures that other sources tell; one fit serves all folds."""
+    entry = catalog.chip(name)
+    seen = {one for sources in entry.fitted.values() for one in sources}
+    points = [
+        Point(
+            group=source_of(row),
+            seconds=row.measured_step_s,
+            what=MeasuredRun(problem=row.setup.problem, plan=row.setup.plan),
+        )
+        for row in known
+        if row.setup and row.measured_step_s and not row.suspect and row.skipped is None
+        if source_of(row) in seen and root(chip_of(row).name) == name and not is_mixed(row)
+    ]
+    # The host's time is fitted with other sources than the chip, so it has a fit of its own.
+    alone = "launch_us" in figures
+    if alone:
+        points = [point for point in points if point.group != source]
+    if len({point.group for point in points}) < 2:
+        return {}
+    before = {figure: _efficiency(entry, figure) for figure in figures if "efficiency" in figure}
+    key = (f"{name} {source}" if alone else name, figures)
+    if key not in _FITS:
+        fit = planner.calibrate(
+            entry.chip,
+            points,
+            figures=figures,
+            link_line_gb_per_s=entry.link_line_gb_per_s,
+            cross_validate=not alone,
+        )
+        _FITS[key] = {
+            fold.name: {one: value / before.get(one, 1.0) for one, value in fold.figures.items()}
+            for fold in fit.folds
+        } or {source: {one.figure: one.after / one.before for one in fit.figures}}
+    return dict(_FITS[key].get(source, {}))
+
+
+def _fallback(source: str, figure: Figure, entry: ChipEntry) -> tuple[float, str]:
+    """Returns the factor on a figure that no other source tells, and where it comes from."""
+    others = [
+        other
+        for other in map(catalog.chip, catalog.names("chips"))
+        if other.chip.name != entry.chip.name
+        if not any(source in sources for sources in other.fitted.values())
+    ]
+    if figure == "launch_us":
+        return 0.0, "none: nothing else measured it"
+    if figure == "link":
+        shares = [
+            other.chip.link.all_gather_gb_per_s / other.link_line_gb_per_s
+            for other in others
+            if other.link_line_gb_per_s
+        ]
+        if not entry.link_line_gb_per_s:
+            return 1.0, "as it is"
+        rate = median(shares) * entry.link_line_gb_per_s
+        return rate / entry.chip.link.all_gather_gb_per_s, "the usual share of its line rate"
+    fitted = [other for other in others if figure in other.fitted]
+    own = _efficiency(entry, figure)
+    shares = [
+        _efficiency(other, figure) / burst for other in fitted if (burst := _burst(other, figure))
+    ]
+    if shares and (burst := _burst(entry, figure)):
+        return median(shares) * burst / own, "its fastest product, and the usual share of that"
+    usual = median([_efficiency(other, figure) for other in fitted])
+    return usual / own, "the usual share of the peak"
+
+
+def _efficiency(entry: ChipEntry, figure: Figure) -> float:
+    gemm = entry.chip.gemm
+    return gemm.efficiency if figure == "gemm.efficiency" else gemm.fp8_efficiency
+
+
+def _burst(entry: ChipEntry, figure: Figure) -> float:
+    """Returns the share of the peak that a chip's fastest measured product reached, or 0."""
+    peaks, best = entry.chip.peak_tflops, entry.best_tflops
+    if figure == "gemm.efficiency":
+        return (best.bf16 or 0.0) / (peaks.bf16 or peaks.fp16 or 1.0)
+    return (best.fp8 or 0.0) / (peaks.fp8 or 1.0)
