@@ -24,7 +24,7 @@ RUST_ORDER = """
     estimate::layer estimate::block estimate::memory estimate::pipeline estimate::replica
     estimate::stage estimate
     search::watch search::report search::space search::bound search::holds search::stages
-    search::enumerate
+    search::guess search::descent search::enumerate
     search::nearest search
     wire lib
 """.split()

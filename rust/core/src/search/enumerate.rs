@@ -7,10 +7,12 @@
 //! their optimum are closed at the end, when few of them still matter.
 
 use super::bound::{Continuous, Shape};
+use super::descent::close;
+use super::guess::guess;
 use super::holds::Holds;
 use super::report::{Counters, Cut};
 use super::space::{self, Axes, Cell, Composition, Walked};
-use super::stages::{close, guess, solve, Class, Outcome};
+use super::stages::{solve, Class, Outcome};
 use super::watch::Watch;
 use crate::estimate::block;
 use crate::estimate::layer::Pricer;
