@@ -22,8 +22,8 @@ RUST_ORDER = """
     plan
     estimate::flops estimate::collective estimate::compute estimate::shard
     estimate::layer estimate::block estimate::memory estimate::pipeline estimate::replica
-    estimate::stage estimate
-    search::watch search::report search::space search::bound search::holds search::stages
+    estimate::least estimate::stage estimate
+    search::watch search::report search::space search::bound search::relax search::holds search::stages
     search::guess search::descent search::enumerate
     search::nearest search
     wire lib

@@ -7,8 +7,8 @@ use crate::estimate::Step;
 use crate::units::Time;
 
 /// The time of some plan of a class: layers in proportion to the stages' speed, and the first choice of the list that fits
-/// everywhere. Its time bounds the optimum's from above.
-pub fn guess(class: &Class<'_, '_, '_>, counters: &mut Counters) -> Option<Time> {
+/// everywhere, unless it is slower than `limit`. Its time bounds the optimum's from above.
+pub fn guess(class: &Class<'_, '_, '_>, limit: Time, counters: &mut Counters) -> Option<Time> {
     let solver = Solver::new(class, false, Time::MAX);
     let kinds = class.kinds;
     let speed: Vec<f64> = kinds.iter().map(|&k| 1.0 / class.holds.tables.kind(k).unit()).collect();
@@ -30,6 +30,11 @@ pub fn guess(class: &Class<'_, '_, '_>, counters: &mut Counters) -> Option<Time>
     let choice = (0..class.holds.choices.len()).find(|&n| fits(n))?;
     let stages: Vec<(u32, Choice)> =
         split.iter().map(|&layers| (layers, class.holds.choices[choice])).collect();
+    // The clock runs only where the plan's own bound leaves it a chance.
+    counters.bounds += 1;
+    if solver.end(&stages) > limit {
+        return None;
+    }
     let plan = solver.plan(&stages);
     let step = Step::new(class.holds.tables, &plan);
     counters.estimates += 1;

@@ -6,6 +6,7 @@ pub mod enumerate;
 pub mod guess;
 pub mod holds;
 pub mod nearest;
+pub mod relax;
 pub mod report;
 pub mod space;
 pub mod stages;

@@ -237,6 +237,18 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
         self.class.holds.tables.kind(self.class.kinds[i])
     }
 
+    /// A lower bound on the step of the plan with these stages.
+    pub fn end(&self, stages: &[(u32, Choice)]) -> Time {
+        let mut first = self.layers;
+        let mut tail = Tail::default();
+        for (i, &(layers, choice)) in stages.iter().enumerate().rev() {
+            first -= layers;
+            let (work, _) = self.work_at(self.table(i), &self.place(i, first, layers, choice));
+            tail = tail.after(self.shape, i as u64, &work);
+        }
+        tail.end
+    }
+
     /// Equal stages: the fastest choice that fits, of each family the first.
     fn even(&mut self, counters: &mut Counters) -> Outcome {
         let per_stage = self.layers / self.shape.pp as u32;
