@@ -5,7 +5,7 @@
 use autopar_core::search::search;
 use autopar_core::spec::problem::Problem;
 use autopar_core::Watch;
-use criterion::{criterion_group, criterion_main, Criterion};
+use criterion::Criterion;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 
@@ -50,5 +50,7 @@ fn searches(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, searches);
-criterion_main!(benches);
+fn main() {
+    searches(&mut Criterion::default().configure_from_args());
+    Criterion::default().configure_from_args().final_summary();
+}
