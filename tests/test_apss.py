@@ -276,7 +276,7 @@ def test_only_analytic_mode_writes_traces(command: Command, tmp_path: Path, mode
     )
 
 
-def test_a_trace_has_a_thread_for_each_stage_whose_events_do_not_overlap(
+def test_a_trace_has_a_process_for_each_stage_whose_threads_do_not_overlap(
     command: Command, tmp_path: Path
 ) -> None:
     run = command(
@@ -286,18 +286,25 @@ def test_a_trace_has_a_thread_for_each_stage_whose_events_do_not_overlap(
     best = dicts(run.out)[0]
     trace = json.loads((tmp_path / "cache" / "strategy-1.json").read_text("utf-8"))
     stages = best["strategy"]["pipeline-stage-chips"]
-    names = [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"]
-    assert names == [f"stage {i} ({chip})" for i, chip in enumerate(stages)]
+    names = {
+        e["pid"]: e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "process_name"
+    }
+    assert names == {i: f"stage {i} ({chip})" for i, chip in enumerate(stages)}
+    tracks = {
+        (e["pid"], e["tid"]): e["args"]["name"]
+        for e in trace["traceEvents"]
+        if e["name"] == "thread_name"
+    }
     work = [e for e in trace["traceEvents"] if e["ph"] == "X"]
-    assert {e["tid"] for e in work} == set(range(len(stages)))
+    assert {(e["pid"], e["tid"]) for e in work} == set(tracks)
+    for e in work:
+        where = tracks[e["pid"], e["tid"]]
+        assert where.startswith("communication") == (e["cat"] in ("send", "data"))
+    assert {e["cat"] for e in work} == {"forward", "backward", "send", "data", "optimizer"}
     assert max(e["ts"] + e["dur"] for e in work) <= best["sim_total_time_s"] * 1e6 * (1 + 1e-9)
-    for stage in range(len(stages)):
-        passes = sorted(
-            (e["ts"], e["ts"] + e["dur"])
-            for e in work
-            if e["tid"] == stage and e["cat"] in ("forward", "backward")
-        )
-        assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(passes))
+    for thread in tracks:
+        busy = sorted((e["ts"], e["ts"] + e["dur"]) for e in work if (e["pid"], e["tid"]) == thread)
+        assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(busy))
 
 
 def test_the_module_takes_the_same_flags(command: Command) -> None:

@@ -21,20 +21,21 @@ RUST_ORDER = """
     testing
     plan
     estimate::flops estimate::collective estimate::compute estimate::shard
-    estimate::layer estimate::block estimate::memory estimate::pipeline estimate::replica
-    estimate::least estimate::stage estimate
+    estimate::layer estimate::block estimate::memory estimate::longest estimate::pipeline
+    estimate::replica estimate::least estimate::stage estimate
     search::watch search::report search::space search::bound search::relax search::holds search::stages
-    search::guess search::descent search::enumerate
+    search::guess search::descent search::enumerate search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
     graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp
     graph::recursive graph::propagate
     graph::transformer graph
-    wire lib
+    bulk wire lib
 """.split()
 
 PYTHON_ORDER = """
-    errors spec report graph sharding wire schema files protobuf catalog runs shelf
+    errors spec bulk report graph sharding wire schema files protobuf catalog
+    runs shelf
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches
@@ -64,6 +65,7 @@ RUST_OWNERS: dict[str, set[str]] = {
         "estimate::*",
         "estimate",
         "search::report",
+        "search::sizes",
         "wire",
         "graph::form",
         "graph::ir",

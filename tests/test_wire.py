@@ -15,6 +15,7 @@ ROOTS = {
     "plan": report.Plan,
     "estimate": report.Estimate,
     "report": report.Report,
+    "sizes": report.Sizes,
     "model": spec.Model,
     "chip": spec.Chip,
     "framework": spec.Framework,

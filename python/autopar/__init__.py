@@ -9,10 +9,12 @@ Example:
     (3, True)
 """
 
+from autopar.bulk import VIOLATIONS
 from autopar.errors import AutoparError, SpecError
 from autopar.planner import (
     __version__,
     estimate,
+    estimate_many,
     model_facts,
     model_graph,
     plan,
@@ -21,13 +23,15 @@ from autopar.planner import (
     rerun,
     search,
     shard,
+    sizes,
     solve,
     timeline,
 )
-from autopar.report import Estimate, Plan, Ranked, Recompute, Report, Stage, Timeline
+from autopar.report import Estimate, Plan, Ranked, Recompute, Report, Sizes, Stage, Timeline
 from autopar.spec import Chip, Cluster, DeviceGroup, Framework, Model, Options, Problem, Workload
 
 __all__ = [
+    "VIOLATIONS",
     "AutoparError",
     "Chip",
     "Cluster",
@@ -41,12 +45,14 @@ __all__ = [
     "Ranked",
     "Recompute",
     "Report",
+    "Sizes",
     "SpecError",
     "Stage",
     "Timeline",
     "Workload",
     "__version__",
     "estimate",
+    "estimate_many",
     "model_facts",
     "model_graph",
     "plan",
@@ -55,6 +61,7 @@ __all__ = [
     "rerun",
     "search",
     "shard",
+    "sizes",
     "solve",
     "timeline",
 ]

@@ -1,10 +1,14 @@
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 __all__ = [
     "__version__",
     "canonical",
     "check_graph",
     "estimate",
+    "estimate_many",
     "measured_seconds",
     "model_facts",
     "model_graph",
@@ -13,6 +17,7 @@ __all__ = [
     "shard",
     "sharding_chosen",
     "sharding_program",
+    "sizes",
     "timeline",
 ]
 
@@ -25,7 +30,14 @@ def search(
     time_limit_s: float | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> str: ...
+def sizes(problem: str, *, threads: int = 0, time_limit_s: float | None = None) -> str: ...
 def estimate(problem: str, plan: str) -> str: ...
+def estimate_many(
+    problem: str,
+    plans: NDArray[np.int32],
+    layers: NDArray[np.int32] | None = None,
+    chips: NDArray[np.int32] | None = None,
+) -> NDArray[np.uint64]: ...
 def measured_seconds(problem: str, plan: str, rate: str) -> str: ...
 def timeline(problem: str, plan: str) -> str: ...
 def canonical(kind: str, document: str) -> str: ...

@@ -321,6 +321,7 @@ class _NetworkChange:
 class _GroupRow:
     chip: str
     limit: int | None = None
+    price_per_hour: float | None = None
     network: _NetworkChange = _NetworkChange()
 
 
@@ -345,7 +346,9 @@ def _cluster_file(table: dict[str, Any], file: str, folder: Path, digest: str) -
         entry = chip(name, f"{file}: groups[{i}].chip")
         changes = wire.write(row.network).items()
         network = replace(entry.chip.network, **{k: v for k, v in changes if v is not None})
-        groups.append(DeviceGroup(chip=replace(entry.chip, network=network), limit=row.limit))
+        price = entry.chip.price_per_hour if row.price_per_hour is None else row.price_per_hour
+        priced = replace(entry.chip, network=network, price_per_hour=price)
+        groups.append(DeviceGroup(chip=priced, limit=row.limit))
         digests.append(entry.digest)
     return ClusterEntry(
         groups=tuple(groups),

@@ -32,11 +32,13 @@ DOCUMENTS = (
     "plan",
     "report",
     "estimate",
+    "sizes",
     "graph",
     "sharding-problem",
     "sharding",
     "strategies",
 )
+Objective = Literal["throughput", "cost"]
 
 # The flags that describe what is trained, on what.
 QUESTION = ("model", "cluster", "devices", "global_batch_size", "sequence_length", "precision",
@@ -117,6 +119,7 @@ def autopar() -> None:
 @autopar.command()
 @flags.optional_problem
 @click.option("--top", type=int, default=5, show_default=True, help="Plans to return.")
+@flags.aims
 @flags.limits
 @click.option("--format", "form", type=click.Choice(["table", "json", "apss"]), default="table")
 @click.option(
@@ -141,11 +144,16 @@ def search(
     time_limit: float | None,
     threads: int,
     sp: tuple[str, ...] | None,
+    at_most: int | None,
+    objective: Objective,
+    frontier: bool,
     **arguments: Any,
 ) -> int:
     """Find the fastest plans that fit, and prove it.
 
-    A degree's flag takes the values that are allowed, as --tp 2,4,8.
+    A degree's flag takes the values that are allowed, as --tp 2,4,8. With --at-most the plans are
+    those of the device count whose first plan is the fastest of all counts (--objective cost: the
+    cheapest). At one count and one price the fastest plan is the cheapest.
     """
     if launcher is None:
         flags.check_output(output, force)
@@ -153,9 +161,22 @@ def search(
     if sp is not None:
         given["sp"] = [word == "on" for word in sp]
     if like is not None:
+        if at_most is not None or frontier or objective == "cost":
+            what = "given beside --at-most, --frontier or --objective cost"
+            raise SpecError("--like", what, "Leave these out: the file says its devices.")
         return _search_like(like, given, threads, time_limit, output, force)
+    if at_most is not None:
+        if "devices" in given:
+            raise SpecError("--at-most", "given beside --devices", "Give one of the two.")
+        given["devices"] = at_most
     flags.check_question()
     problem = planner.problem(**given)
+    if objective == "cost" or frontier:
+        planner.check_one_price(problem)
+    if frontier:
+        return _frontier(problem, form, output, force, threads, time_limit)
+    if at_most is not None:
+        problem = _sized(problem, objective, threads, time_limit)
     if launcher is not None:
         return _search_for(launcher, image, problem, threads, time_limit, output, force)
     text = _solve(problem, threads, time_limit)
@@ -626,6 +647,44 @@ def _is_given(name: str) -> bool:
     """Returns whether a flag of the command stands on the command line."""
     source = click.get_current_context().get_parameter_source(name)
     return source is click.core.ParameterSource.COMMANDLINE
+
+
+def _sized(
+    problem: Problem, objective: Objective, threads: int, time_limit: float | None
+) -> Problem:
+    """Returns the problem at its best device count; as it is where nothing fits at any."""
+    from autopar.render import text as render
+
+    found = planner.sizes(problem, threads=threads, time_limit_s=time_limit)
+    place = found.cheapest if objective == "cost" else found.fastest
+    print("note:", render.sizes_note(found), file=sys.stderr)
+    if place is None:
+        return problem
+    return replace(problem, cluster=replace(problem.cluster, devices=found.sizes[place].devices))
+
+
+def _frontier(
+    problem: Problem,
+    form: Format,
+    output: Path | None,
+    force: bool,
+    threads: int,
+    time_limit: float | None,
+) -> int:
+    """Prints the device counts that no other beats in both time and money."""
+    from autopar.render import text as render
+
+    if form == "apss":
+        raise SpecError("--format", "apss has no form for a frontier", "Use table or json.")
+    found = planner.sizes(problem, threads=threads, time_limit_s=time_limit)
+    if not found.sizes:
+        return _fail(f"no plan fits. {render.sizes_note(found)}", NO_PLAN)
+    if form == "json":
+        writing.document(wire.dumps(found), output, force)
+    else:
+        table = render.plain(render.frontier_table(found))
+        writing.text(f"{table}\n\n{render.sizes_note(found)}", output, force)
+    return DONE
 
 
 def _strategies(report: Report) -> list[dict[str, Any]]:

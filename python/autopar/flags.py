@@ -112,6 +112,33 @@ def _problem(command: F, *, required: bool) -> F:
     return command
 
 
+def aims(command: F) -> F:
+    """Adds the flags that say how many devices to use, and what is best."""
+    options = [
+        click.option(
+            "--at-most",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Use up to N devices: the count with the best plan; others stay idle.",
+        ),
+        click.option(
+            "--objective",
+            type=click.Choice(["throughput", "cost"]),
+            default="throughput",
+            show_default=True,
+            help="What is best; cost needs one price for every device-hour.",
+        ),
+        click.option(
+            "--frontier",
+            is_flag=True,
+            help="List the device counts that no other beats in both time and money.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def limits(command: F) -> F:
     """Adds the flags that limit what the search may choose; each is a field of `Options`."""
     counts = {

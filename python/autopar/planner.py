@@ -13,7 +13,7 @@ from dataclasses import replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from autopar import _core, catalog, wire
+from autopar import _core, bulk, catalog, wire
 from autopar.errors import SpecError
 from autopar.frontends import hf
 from autopar.frontends.launch import Launch
@@ -25,6 +25,7 @@ from autopar.report import (
     Rate,
     Recompute,
     Report,
+    Sizes,
     Stage,
     Timeline,
 )
@@ -50,6 +51,8 @@ from autopar.spec import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
     from autopar.frontends.draft import Reading
 
 __version__ = _core.__version__
@@ -311,6 +314,52 @@ def solve_json(
     return text
 
 
+def sizes(problem: Problem, *, threads: int = 0, time_limit_s: float | None = None) -> Sizes:
+    """Returns the best plan of every device count up to the problem's, as if others were idle.
+
+    Each count is searched to its end, so the fastest of them is the fastest plan that uses any
+    number of devices within the limit. Where every device-hour has one price, money at a count is
+    proportional to time; then the cheapest of all plans and those that no plan beats in both time
+    and money are among them too. With several prices that does not follow and is not claimed.
+
+    Args:
+        problem: What is trained, on what; at most its devices are used.
+        threads: Threads of the search; 0 takes every core. The answer does not depend on it.
+        time_limit_s: Seconds after which the counts so far are returned, unproved.
+
+    Raises:
+        SpecError: The problem is wrong.
+        KeyboardInterrupt: Ctrl-C ended the search.
+
+    Example:
+        >>> question = problem("llama2-7b", "a800", global_batch_size=10, sequence_length=4096,
+        ...                    devices=16, pp=[1], cp=[1])
+        >>> found = sizes(question)
+        >>> [size.devices for size in found.sizes], found.sizes[found.fastest].devices
+        ([1, 2, 4, 5, 8, 10, 16], 16)
+    """
+    text = _core.sizes(wire.dumps(problem), threads=threads, time_limit_s=time_limit_s)
+    return wire.loads(Sizes, text)
+
+
+def check_one_price(problem: Problem) -> None:
+    """Refuses kinds of chip without a price, or with several.
+
+    Raises:
+        SpecError: Money at a device count is not proportional to time.
+    """
+    first = problem.cluster.groups[0].chip
+    for i, group in enumerate(problem.cluster.groups):
+        path = f"cluster.groups[{i}].chip.price_per_hour"
+        if group.chip.price_per_hour is None:
+            hint = "Give it in the chip's or the cluster's TOML file."
+            raise SpecError(path, f'"{group.chip.name}" has no price', hint)
+        if group.chip.price_per_hour != first.price_per_hour:
+            what = f'"{group.chip.name}" has another price than "{first.name}"'
+            hint = "Search each kind alone: with several prices the fastest need not be cheapest."
+            raise SpecError(path, what, hint)
+
+
 def rerun(report: Report, *, threads: int = 0) -> Report:
     """Returns the answer to a report's own problem, found again.
 
@@ -344,6 +393,64 @@ def estimate(problem: Problem, plan: Plan) -> Estimate:
 def estimate_json(problem: Problem, plan: Plan) -> str:
     """Returns what a plan costs as the JSON text that the core wrote."""
     return _core.estimate(wire.dumps(problem), wire.dumps(plan))
+
+
+def estimate_many(
+    problem: Problem,
+    plans: "NDArray[Any]",
+    *,
+    layers: "ArrayLike | None" = None,
+    chips: "ArrayLike | None" = None,
+) -> "NDArray[Any]":
+    """Returns what many plans of one problem cost, equal to `estimate` to the last bit.
+
+    No Python object is made for a plan, the GIL is free meanwhile, and Ctrl-C ends it. Plans that
+    are sharded alike share their prices: a table of few shardings and many pipelines is fastest.
+
+    Args:
+        problem: What is trained, on what.
+        plans: Structured array of one dimension, a plan an entry. Its columns are whole numbers of
+            any width: `dp`, `tp`, `sp` (0 or 1), `cp`, `ep`, `etp`, `pp`, `vpp`, `mbs`, `zero`,
+            `shard_group`; `schedule` (0 1f1b, 1 interleaved, 2 gpipe, 3 zb-h1, 4 zb-v);
+            `recompute` (0 none, 1 selective, 2 block, 3 uniform) and `recompute_layers`, of every
+            stage; `offload`, layers a stage; `optimizer_offload` (0 or 1); `chip`, the index of
+            the kind that all stages run on. A column that is left out has `plan`'s default.
+        layers: Layers of each stage, an array of plans by stages; entries after a plan's `pp` are
+            not looked at. Equal shares unless given.
+        chips: Index of each stage's kind of chip, shaped like `layers`, in place of `chip`.
+
+    Returns:
+        Structured array, an entry a plan: `step_ps` (uint64), `step_s`, `tokens_per_s` and `mfu`
+        (float64); `allocated_bytes` and `capacity_bytes` (uint64) of the `stage` (int32) with the
+        least memory to spare; `fits` (bool): the plan runs; `violation` (uint8): 0, or why it does
+        not, as `VIOLATIONS` names it. The cost of an illegal plan is 0 and NaN.
+
+    Raises:
+        SpecError: The problem is wrong, or a column is unknown, not whole or holds an unknown code.
+        KeyboardInterrupt: Ctrl-C ended it.
+
+    Example:
+        >>> import numpy
+        >>> from autopar import VIOLATIONS
+        >>> question = problem("llama2-7b", "a800:8", global_batch_size=64, sequence_length=4096)
+        >>> columns = [("tp", int), ("pp", int), ("zero", int)]
+        >>> table = numpy.array([(1, 1, 0), (2, 2, 1), (3, 1, 0)], dtype=columns)
+        >>> costs = estimate_many(question, table)
+        >>> costs["fits"].tolist(), [VIOLATIONS[code] for code in costs["violation"].tolist()]
+        ([False, True, False], ['memory', '', 'devices'])
+        >>> cost = estimate(question, plan(question, tp=2, pp=2, zero=1))
+        >>> int(costs["step_ps"][1]) == cost.step_ps
+        True
+    """
+    if chips is not None and layers is None:
+        raise SpecError("chips", "given without layers", "Give the layers of each stage too.")
+    words = _core.estimate_many(
+        wire.dumps(problem),
+        bulk.rows(problem, plans),
+        layers=None if layers is None else bulk.lines(layers, "layers"),
+        chips=None if chips is None else bulk.lines(chips, "chips"),
+    )
+    return bulk.answer(words)
 
 
 def fastest(problem: Problem, choices: Iterable[Iterable[Plan]]) -> Plan:

@@ -201,6 +201,19 @@ class StageEstimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Money:
+    """Money, in the currency of the chips' prices.
+
+    Attributes:
+        step: Of one step.
+        trillion_tokens: Of training on 10^12 tokens.
+    """
+
+    step: float
+    trillion_tokens: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """What one step of a plan costs.
 
@@ -209,6 +222,7 @@ class Estimate:
         step_s: The same in seconds.
         tokens_per_s: Tokens of the whole cluster in a second.
         mfu: Model FLOPs (no recompute, full attention) over the 16-bit peak of the devices used.
+        money: What it costs in money; none unless each chip that the plan uses has a price.
         time: Where the step goes, seen from its slowest stage.
         stages: One entry a pipeline stage.
         violations: Why it does not fit in memory; empty for a plan that runs.
@@ -218,6 +232,7 @@ class Estimate:
     step_s: float
     tokens_per_s: float
     mfu: float
+    money: Money | None = None
     time: TimeItems
     stages: tuple[StageEstimate, ...]
     violations: tuple[str, ...]
@@ -335,14 +350,58 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A device count with its best plan.
+
+    Attributes:
+        devices: Devices that the plan uses.
+        best: The fastest plan.
+        frontier: Whether no other size is better in time or money and as good in the other; false
+            unless every device-hour has one price.
+    """
+
+    devices: int
+    best: Ranked
+    frontier: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The best plan of every device count up to a limit.
+
+    Attributes:
+        schema: Kind and version of the document.
+        problem: The question; its device count is the limit.
+        considered: Device counts to which some degrees multiply.
+        proved: Whether all of them were searched to the end.
+        sizes: Counts at which a plan fits, ascending.
+        fastest: Index of the fastest; the one with the fewest devices of several.
+        cheapest: Index of the one that costs least money; none unless every device-hour has one
+            price.
+    """
+
+    schema: Literal["autopar.sizes/1"] = "autopar.sizes/1"
+    problem: Problem
+    considered: int
+    proved: bool
+    sizes: tuple[Size, ...]
+    fastest: int | None
+    cheapest: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One piece of work on a stage's time line.
 
+    A stage waits for its own sends where the schedule blocks on them (1F1B, GPipe); otherwise they
+    run beside its passes. What passes hide of other communication is part of them.
+
     Attributes:
         stage: Pipeline stage, counted from 0.
-        chunk: Model chunk of the stage, counted from 0.
-        micro_batch: Micro-batch, counted from 0.
-        kind: What is done.
+        chunk: Model chunk of the stage, counted from 0; 0 for `data` and `optimizer`.
+        micro_batch: Micro-batch, counted from 0; 0 for `data` and `optimizer`.
+        kind: What is done: a pass, the send of its result, reducing gradients and gathering
+            parameters as far as nothing hides it, or gradient norm and optimizer step.
         start_ps: When it starts, in picoseconds from the start of the step.
         duration_ps: How long it takes, in picoseconds.
     """
@@ -357,12 +416,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The events of one step.
+    """The events of one step. Unless truncated, the last of them ends with the step.
 
     Attributes:
         schema: Kind and version of the document.
-        events: The events, by stage and start.
-        truncated: Whether later micro-batches were left out for size.
+        events: The events, by start and stage.
+        truncated: Whether a step of fewer micro-batches is shown, or its end left out, for size.
     """
 
     schema: Literal["autopar.timeline/1"] = "autopar.timeline/1"

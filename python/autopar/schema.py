@@ -7,7 +7,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
 from autopar.graph import Graph
-from autopar.report import Estimate, Plan, Report
+from autopar.report import Estimate, Plan, Report, Sizes
 from autopar.sharding import Sharding, ShardingProblem, Strategies
 from autopar.spec import Problem
 from autopar.wire import is_required, key_of, write
@@ -21,6 +21,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     "sharding-problem": ShardingProblem,
     "sharding": Sharding,
     "strategies": Strategies,
+    "sizes": Sizes,
 }
 
 

@@ -11,11 +11,13 @@ from autopar.report import (
     Infeasible,
     MemoryShortage,
     ModelFacts,
+    Money,
     NoFactorisation,
     Plan,
     Ranked,
     Recompute,
     Report,
+    Sizes,
 )
 from autopar.spec import Problem
 
@@ -74,32 +76,67 @@ def plain(table: Table) -> str:
 
 def report_table(report: Report) -> Table:
     """Returns the ranked plans, one a row; degrees that are 1 in every row have no column."""
-    plans = [ranked.plan for ranked in report.ranked]
+    return _plans_table(report.problem, report.ranked, {})
+
+
+def frontier_table(found: Sizes) -> Table:
+    """Returns the sizes that no other beats in both time and money, one a row."""
+    sizes = [size for size in found.sizes if size.frontier]
+    devices = {"devices": tuple(f"{size.devices:,}" for size in sizes)}
+    return _plans_table(found.problem, tuple(size.best for size in sizes), devices)
+
+
+def sizes_note(found: Sizes) -> str:
+    """Returns in one line which device counts were searched."""
+    proved = "Proved" if found.proved else "Not proved, as the search was stopped"
+    most = found.problem.cluster.devices
+    return (
+        f"{proved}: of {found.considered:,} device counts up to {most:,} to which degrees multiply,"
+        f" a plan fits at {len(found.sizes):,}."
+    )
+
+
+def _plans_table(
+    problem: Problem, listed: tuple[Ranked, ...], more: dict[str, tuple[str, ...]]
+) -> Table:
+    """Returns plans, one a row, with columns of text after the rank; money if all have a price."""
+    plans = [ranked.plan for ranked in listed]
+    priced = all(ranked.estimate.money is not None for ranked in listed)
     degrees = ["dp", "tp", "pp"]
     degrees += [name for name in ("cp", "ep", "vpp") if any(getattr(p, name) > 1 for p in plans)]
     degrees.append("mbs")
-    headers = ("#", "step s", "tokens/s", "MFU %", "GiB used/usable", *degrees)
+    headers = ("#", *more, "step s", "tokens/s", "MFU %")
+    headers += ("money/step", "money/1e12 tokens") if priced else ()
+    headers += ("GiB used/usable", *degrees)
+    memory = headers.index("GiB used/usable")
     headers += ("sp", "shards", "schedule", "layers", "recompute")
     rows = []
-    for rank, ranked in enumerate(report.ranked, 1):
+    for rank, ranked in enumerate(listed, 1):
         plan, cost = ranked.plan, ranked.estimate
+        money = () if cost.money is None or not priced else _money(cost.money)
         rows.append(
             (
                 str(rank),
+                *(column[rank - 1] for column in more.values()),
                 f"{cost.step_s:.4g}" if cost.step_s < 1000 else f"{cost.step_s:.0f}",
                 f"{cost.tokens_per_s:,.0f}",
                 f"{100 * cost.mfu:.1f}",
-                _memory(report.problem, ranked),
+                *money,
+                _memory(problem, ranked),
                 *(str(getattr(plan, name)) for name in degrees),
                 "yes" if plan.sp else "no",
                 _shards(plan),
                 plan.schedule,
-                _layers(report.problem, plan),
-                _recompute(report.problem, plan),
+                _layers(problem, plan),
+                _recompute(problem, plan),
             )
         )
-    first = 5 + len(degrees)
-    return Table(headers, tuple(rows), frozenset({4, *range(first, first + 5)}))
+    first = memory + 1 + len(degrees)
+    return Table(headers, tuple(rows), frozenset({memory, *range(first, first + 5)}))
+
+
+def _money(money: Money) -> tuple[str, str]:
+    return f"{money.step:,.4g}", f"{money.trillion_tokens:,.0f}"
 
 
 def report_notes(report: Report) -> list[str]:
@@ -148,6 +185,11 @@ def estimate_text(problem: Problem, plan: Plan, estimate: Estimate) -> str:
         "",
         f"step {estimate.step_s:.6g} s, {estimate.tokens_per_s:,.0f} tokens/s,"
         f" MFU {100 * estimate.mfu:.1f} %",
+        *(
+            [f"money {' a step, '.join(_money(estimate.money))} a trillion tokens"]
+            if estimate.money
+            else []
+        ),
         "",
         plain(_time_table(estimate)),
         "",

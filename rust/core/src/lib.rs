@@ -15,6 +15,7 @@
 //! assert_eq!(report.ranked[0].plan.devices(), 8);
 //! ```
 
+pub mod bulk;
 pub mod error;
 pub mod estimate;
 pub mod graph;

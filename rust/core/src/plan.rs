@@ -75,13 +75,51 @@ pub enum Recompute {
 impl Plan {
     /// Devices that the plan uses.
     pub fn devices(&self) -> u64 {
-        self.dp * self.tp * self.cp * self.pp
+        self.devices_per_stage().saturating_mul(self.pp)
     }
 
     /// Devices of one stage.
     pub fn devices_per_stage(&self) -> u64 {
-        self.dp * self.tp * self.cp
+        self.dp.saturating_mul(self.tp).saturating_mul(self.cp)
     }
+}
+
+/// A rule that a plan may break, by what it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Rule {
+    /// Degrees and the stage list are in range.
+    Degrees = 1,
+    /// The degrees multiply to the devices.
+    Devices,
+    /// Tensor and context parallel cut heads evenly.
+    Heads,
+    /// Tensor parallel cuts the MLP evenly.
+    Ffn,
+    /// Where sequence parallel is needed and where it may not be.
+    SequenceParallel,
+    /// The sequence is cut evenly.
+    Sequence,
+    /// Micro-batches fill the batch.
+    Batch,
+    /// Experts are cut evenly, and only where there are any.
+    Experts,
+    /// ZeRO's stage and shard group.
+    Zero,
+    /// The schedule fits the pipeline.
+    Schedule,
+    /// The stages hold the model's layers, in chunks of equal size.
+    Layers,
+    /// Offload stays within a chunk.
+    Offload,
+    /// Recompute stays within a chunk.
+    Recompute,
+    /// Chips are used within their limits.
+    Limit,
+    /// Tensor-parallel groups stay within nodes.
+    Node,
+    /// Stages of a kind are contiguous.
+    Order,
 }
 
 /// Why `plan` is not a legal plan for `problem`: every rule that it breaks, memory apart.
@@ -91,49 +129,78 @@ impl Plan {
 /// parallel.
 pub fn check(problem: &Problem, plan: &Plan) -> Vec<String> {
     let mut broken = Vec::new();
-    let mut rule = |holds: bool, says: &dyn Fn() -> String| {
+    go_through(problem, plan, &mut |_, holds, says| {
         if !holds {
             broken.push(says());
         }
-    };
+    });
+    broken
+}
+
+/// The rule of [`check`]'s first entry, without a word about it: allocates nothing.
+pub fn first_broken(problem: &Problem, plan: &Plan) -> Option<Rule> {
+    let mut first = None;
+    go_through(problem, plan, &mut |rule, holds, _| {
+        if !holds && first.is_none() {
+            first = Some(rule);
+        }
+    });
+    first
+}
+
+/// A rule, whether it holds, and what to say if it does not.
+type Tell<'a> = &'a mut dyn FnMut(Rule, bool, &dyn Fn() -> String);
+
+fn go_through(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
     let (m, w, c) = (&problem.model, &problem.workload, &problem.cluster);
     let degrees = [plan.dp, plan.tp, plan.cp, plan.ep, plan.etp, plan.pp, plan.vpp, plan.mbs];
     if degrees.contains(&0) || degrees.iter().any(|&d| d > 1 << 30) || plan.shard_group == 0 {
-        return vec!["every degree must be from 1 to 2^30".to_owned()];
+        rule(Rule::Degrees, false, &|| "every degree must be from 1 to 2^30".to_owned());
+        return;
     }
     if plan.stages.len() as u64 != plan.pp {
-        return vec![format!("stages has {} entries for pp {}", plan.stages.len(), plan.pp)];
+        rule(Rule::Degrees, false, &|| {
+            format!("stages has {} entries for pp {}", plan.stages.len(), plan.pp)
+        });
+        return;
     }
     if let Some(s) = plan.stages.iter().find(|s| s.chip as usize >= c.groups.len()) {
-        return vec![format!("a stage names chip {}, the cluster has {}", s.chip, c.groups.len())];
+        rule(Rule::Degrees, false, &|| {
+            format!("a stage names chip {}, the cluster has {}", s.chip, c.groups.len())
+        });
+        return;
     }
     let (heads, kv) = (u64::from(m.heads), u64::from(m.kv_heads));
-    rule(plan.devices() == c.devices, &|| {
+    rule(Rule::Devices, plan.devices() == c.devices, &|| {
         format!("dp x tp x cp x pp is {} for {} devices", plan.devices(), c.devices)
     });
-    rule(heads.is_multiple_of(plan.tp), &|| {
+    rule(Rule::Heads, heads.is_multiple_of(plan.tp), &|| {
         format!("tp {} does not divide {heads} heads", plan.tp)
     });
-    rule(kv.is_multiple_of(plan.tp) || plan.tp.is_multiple_of(kv), &|| {
+    rule(Rule::Heads, kv.is_multiple_of(plan.tp) || plan.tp.is_multiple_of(kv), &|| {
         format!("tp {} and {kv} key heads do not divide each other", plan.tp)
     });
-    rule(m.ffn_hidden.is_multiple_of(plan.tp), &|| {
+    rule(Rule::Ffn, m.ffn_hidden.is_multiple_of(plan.tp), &|| {
         format!("tp {} does not divide ffn_hidden {}", plan.tp, m.ffn_hidden)
     });
-    rule(!plan.sp || plan.tp > 1, &|| "sequence parallel needs tp > 1".to_owned());
-    rule(m.moe.is_none() || plan.tp == 1 || plan.sp, &|| {
+    rule(Rule::SequenceParallel, !plan.sp || plan.tp > 1, &|| {
+        "sequence parallel needs tp > 1".to_owned()
+    });
+    rule(Rule::SequenceParallel, m.moe.is_none() || plan.tp == 1 || plan.sp, &|| {
         "experts with tp > 1 need sequence parallel".to_owned()
     });
-    rule(plan.cp == 1 || w.sequence_length.is_multiple_of(2 * plan.cp), &|| {
+    rule(Rule::Sequence, plan.cp == 1 || w.sequence_length.is_multiple_of(2 * plan.cp), &|| {
         format!("2 cp = {} does not divide the sequence {}", 2 * plan.cp, w.sequence_length)
     });
-    rule(problem.exchanges_whole_heads(plan.tp, plan.cp), &|| {
+    rule(Rule::Heads, problem.exchanges_whole_heads(plan.tp, plan.cp), &|| {
         format!("tp x cp = {} does not divide {heads} heads", plan.tp * plan.cp)
     });
-    rule(!plan.sp || (w.sequence_length / plan.cp).is_multiple_of(plan.tp), &|| {
-        format!("tp {} does not divide the sequence of a rank", plan.tp)
-    });
-    rule(w.global_batch_size.is_multiple_of(plan.mbs * plan.dp), &|| {
+    rule(
+        Rule::Sequence,
+        !plan.sp || (w.sequence_length / plan.cp).is_multiple_of(plan.tp),
+        &|| format!("tp {} does not divide the sequence of a rank", plan.tp),
+    );
+    rule(Rule::Batch, w.global_batch_size.is_multiple_of(plan.mbs * plan.dp), &|| {
         format!(
             "mbs x dp = {} does not divide the batch {}",
             plan.mbs * plan.dp,
@@ -141,82 +208,103 @@ pub fn check(problem: &Problem, plan: &Plan) -> Vec<String> {
         )
     });
     match &m.moe {
-        None => rule(plan.ep == 1 && plan.etp == 1, &|| "ep and etp need experts".to_owned()),
+        None => rule(Rule::Experts, plan.ep == 1 && plan.etp == 1, &|| {
+            "ep and etp need experts".to_owned()
+        }),
         Some(moe) => {
-            rule(u64::from(moe.experts).is_multiple_of(plan.ep), &|| {
+            rule(Rule::Experts, u64::from(moe.experts).is_multiple_of(plan.ep), &|| {
                 format!("ep {} does not divide {} experts", plan.ep, moe.experts)
             });
-            rule(plan.etp == 1 || plan.etp == plan.tp, &|| "etp must be 1 or tp".to_owned());
-            rule(moe.expert_ffn.is_multiple_of(plan.etp), &|| {
+            rule(Rule::Experts, plan.etp == 1 || plan.etp == plan.tp, &|| {
+                "etp must be 1 or tp".to_owned()
+            });
+            rule(Rule::Experts, moe.expert_ffn.is_multiple_of(plan.etp), &|| {
                 format!("etp {} does not divide expert_ffn {}", plan.etp, moe.expert_ffn)
             });
-            rule(plan.devices_per_stage().is_multiple_of(plan.ep * plan.etp), &|| {
-                format!("ep x etp = {} does not divide tp x cp x dp", plan.ep * plan.etp)
-            });
+            rule(
+                Rule::Experts,
+                plan.devices_per_stage().is_multiple_of(plan.ep * plan.etp),
+                &|| format!("ep x etp = {} does not divide tp x cp x dp", plan.ep * plan.etp),
+            );
         }
     }
-    rule(plan.zero <= 3, &|| format!("zero goes from 0 to 3, found {}", plan.zero));
-    rule((plan.dp * plan.cp).is_multiple_of(plan.shard_group), &|| {
+    rule(Rule::Zero, plan.zero <= 3, &|| format!("zero goes from 0 to 3, found {}", plan.zero));
+    rule(Rule::Zero, (plan.dp * plan.cp).is_multiple_of(plan.shard_group), &|| {
         format!("shard_group {} does not divide dp x cp", plan.shard_group)
     });
-    rule(plan.zero > 0 || plan.shard_group == 1, &|| "shard_group needs zero > 0".to_owned());
-    check_schedule(problem, plan, &mut rule);
-    check_stages(problem, plan, &mut rule);
-    broken
+    rule(Rule::Zero, plan.zero > 0 || plan.shard_group == 1, &|| {
+        "shard_group needs zero > 0".to_owned()
+    });
+    check_schedule(problem, plan, rule);
+    check_stages(problem, plan, rule);
 }
 
-fn check_schedule(problem: &Problem, plan: &Plan, rule: &mut dyn FnMut(bool, &dyn Fn() -> String)) {
+fn check_schedule(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
     let micro_batches = problem.workload.global_batch_size / (plan.mbs * plan.dp).max(1);
     let uniform = plan
         .stages
         .iter()
         .all(|s| (s.chip, s.layers) == (plan.stages[0].chip, plan.stages[0].layers));
     match plan.schedule {
-        Schedule::OneFOneB => rule(plan.vpp == 1, &|| "1f1b holds one chunk a stage".to_owned()),
+        Schedule::OneFOneB => {
+            rule(Rule::Schedule, plan.vpp == 1, &|| "1f1b holds one chunk a stage".to_owned())
+        }
         Schedule::GPipe => {
-            rule(plan.vpp == 1 && plan.pp > 1, &|| "gpipe needs pp > 1 and vpp 1".to_owned());
+            rule(Rule::Schedule, plan.vpp == 1 && plan.pp > 1, &|| {
+                "gpipe needs pp > 1 and vpp 1".to_owned()
+            });
         }
         Schedule::Interleaved => {
-            rule(plan.vpp > 1 && plan.pp > 1, &|| {
+            rule(Rule::Schedule, plan.vpp > 1 && plan.pp > 1, &|| {
                 "interleaving needs pp > 1 and vpp > 1".to_owned()
             });
-            rule(micro_batches.is_multiple_of(plan.pp), &|| {
+            rule(Rule::Schedule, micro_batches.is_multiple_of(plan.pp), &|| {
                 format!("pp {} does not divide {micro_batches} micro-batches", plan.pp)
             });
         }
         Schedule::ZeroBubbleH1 => {
-            rule(plan.vpp == 1 && plan.pp > 1, &|| "zb-h1 needs pp > 1 and vpp 1".to_owned());
-            rule(uniform, &|| "zero-bubble schedules need equal stages".to_owned());
+            rule(Rule::Schedule, plan.vpp == 1 && plan.pp > 1, &|| {
+                "zb-h1 needs pp > 1 and vpp 1".to_owned()
+            });
+            rule(Rule::Schedule, uniform, &|| "zero-bubble schedules need equal stages".to_owned());
         }
         Schedule::ZeroBubbleV => {
-            rule(plan.vpp == 2 && plan.pp > 1, &|| "zb-v needs pp > 1 and vpp 2".to_owned());
-            rule(uniform, &|| "zero-bubble schedules need equal stages".to_owned());
+            rule(Rule::Schedule, plan.vpp == 2 && plan.pp > 1, &|| {
+                "zb-v needs pp > 1 and vpp 2".to_owned()
+            });
+            rule(Rule::Schedule, uniform, &|| "zero-bubble schedules need equal stages".to_owned());
         }
     }
 }
 
-fn check_stages(problem: &Problem, plan: &Plan, rule: &mut dyn FnMut(bool, &dyn Fn() -> String)) {
+fn check_stages(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
     let layers: u64 = plan.stages.iter().map(|s| u64::from(s.layers)).sum();
-    rule(layers == u64::from(problem.model.layers), &|| {
+    rule(Rule::Layers, layers == u64::from(problem.model.layers), &|| {
         format!("the stages hold {layers} of {} layers", problem.model.layers)
     });
     for (i, s) in plan.stages.iter().enumerate() {
+        // Between the ends, what holds of a stage holds of its equals.
+        if i > 1 && i + 1 < plan.stages.len() && *s == plan.stages[i - 1] {
+            continue;
+        }
         let chunk = u64::from(s.layers).div_ceil(plan.vpp);
         // Interleaved, the embedding may stand in the first chunk of all for layers, and the head in the last.
         let short = chunk * plan.vpp - u64::from(s.layers);
         let end = plan.schedule == Schedule::Interleaved && (i == 0 || i + 1 == plan.stages.len());
-        rule(s.layers > 0 && (short == 0 || (end && short <= chunk)), &|| {
+        rule(Rule::Layers, s.layers > 0 && (short == 0 || (end && short <= chunk)), &|| {
             format!("stage {i}: vpp {} does not divide its {} layers", plan.vpp, s.layers)
         });
-        rule(u64::from(s.offload) <= chunk, &|| format!("stage {i}: offload exceeds its layers"));
-        // Recompute is a setting of a kind of chip: a chunk with fewer layers than it says recomputes them all.
-        let of_kind = plan.stages.iter().filter(|other| other.chip == s.chip);
-        let most =
-            of_kind.map(|other| u64::from(other.layers).div_ceil(plan.vpp)).max().unwrap_or(0);
+        rule(Rule::Offload, u64::from(s.offload) <= chunk, &|| {
+            format!("stage {i}: offload exceeds its layers")
+        });
         match s.recompute {
             Recompute::None | Recompute::Selective => {}
             Recompute::Block { layers } | Recompute::Uniform { layers } => {
-                rule(layers > 0 && u64::from(layers) <= most, &|| {
+                // A setting of a kind of chip: a chunk with fewer layers than it says recomputes them all.
+                let of_kind = plan.stages.iter().filter(|other| other.chip == s.chip);
+                let widest = of_kind.map(|other| other.layers).max().unwrap_or(0);
+                let most = u64::from(widest).div_ceil(plan.vpp);
+                rule(Rule::Recompute, layers > 0 && u64::from(layers) <= most, &|| {
                     format!("stage {i}: recompute of {layers} layers in chunks of at most {most}")
                 });
             }
@@ -226,20 +314,21 @@ fn check_stages(problem: &Problem, plan: &Plan, rule: &mut dyn FnMut(bool, &dyn 
     for (kind, group) in problem.cluster.groups.iter().enumerate() {
         let node = u64::from(group.chip.devices_per_node);
         let of_kind = |s: &&Stage| s.chip as usize == kind;
-        let used = plan.stages.iter().filter(of_kind).count() as u64 * plan.devices_per_stage();
+        let used = plan.stages.iter().filter(of_kind).count() as u64;
+        let used = used.saturating_mul(plan.devices_per_stage());
         if used == 0 {
             continue;
         }
-        rule(used <= problem.available(kind), &|| {
+        rule(Rule::Limit, used <= problem.available(kind), &|| {
             format!("{used} {} are used of {}", group.chip.name, problem.available(kind))
         });
         let whole_nodes = !mixed && plan.tp.is_multiple_of(node);
-        rule(node.is_multiple_of(plan.tp) || whole_nodes, &|| {
+        rule(Rule::Node, node.is_multiple_of(plan.tp) || whole_nodes, &|| {
             format!("a tensor-parallel group of {} leaves its node of {node}", plan.tp)
         });
         let first = plan.stages.iter().position(|s| of_kind(&s)).unwrap_or(0);
         let last = plan.stages.iter().rposition(|s| of_kind(&s)).unwrap_or(0);
-        rule(plan.stages[first..=last].iter().all(|s| of_kind(&s)), &|| {
+        rule(Rule::Order, plan.stages[first..=last].iter().all(|s| of_kind(&s)), &|| {
             format!("the stages of {} are not contiguous", group.chip.name)
         });
     }

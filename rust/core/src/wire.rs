@@ -1,14 +1,15 @@
 //! The verbs as text: JSON documents in, JSON documents out.
 //!
-//! The documents are problem, plan, rate, estimate, report and timeline, and the parts of a problem on their own; at the
+//! The documents are problem, plan, rate, estimate, report, sizes and timeline, and the parts of a problem on their own; at the
 //! operator level graph, sharding-problem and sharding.
 //! Unknown and missing keys are refused with the place where they stand.
 
+use crate::bulk::{self, Stages};
 use crate::error::Error;
 use crate::estimate::collective::Fabric;
 use crate::estimate::compute::{Device, FusedAttention, Gemm};
 use crate::estimate::flops::{self, Rate};
-use crate::estimate::pipeline::Kind;
+use crate::estimate::pipeline::{Kind, Task};
 use crate::estimate::{self, Estimate};
 use crate::graph::ilp::Program;
 use crate::graph::ir::Graph;
@@ -16,6 +17,7 @@ use crate::graph::problem::{Sharding, ShardingProblem};
 use crate::graph::transformer::{self, ModelGraph};
 use crate::plan::Plan;
 use crate::search::report::Report;
+use crate::search::sizes::Sizes;
 use crate::search::watch::Watch;
 use crate::spec::cluster::{Chip, Cluster, DeviceGroup, Group};
 use crate::spec::framework::Framework;
@@ -37,11 +39,22 @@ pub const TIMELINE_EVENTS: usize = 200_000;
 /// A document that is not a valid problem.
 pub fn search(problem: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
     let problem = read_problem(problem)?;
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| {
+    write(&pool(threads)?.install(|| crate::search::search(problem, watch)))
+}
+
+fn pool(threads: usize) -> Result<rayon::ThreadPool, Error> {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(|e| {
         Error::new("threads", format!("no pool of {threads} threads: {e}"), "Ask for fewer.")
-    })?;
-    let report = pool.install(|| crate::search::search(problem, watch));
-    write(&report)
+    })
+}
+
+/// Searches every device count up to the problem's; the sizes as JSON. `threads` as for [`search`].
+///
+/// # Errors
+/// A document that is not a valid problem.
+pub fn sizes(problem: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
+    let problem = read_problem(problem)?;
+    write(&pool(threads)?.install(|| crate::search::sizes::sizes(problem, watch)))
 }
 
 /// Estimates a plan; the estimate as JSON.
@@ -54,6 +67,19 @@ pub fn estimate(problem: &str, plan: &str) -> Result<String, Error> {
     write(&estimate::estimate(&problem, &plan)?)
 }
 
+/// Estimates many plans of one problem; rows of numbers in and out as [`bulk::estimate_many`] has them.
+///
+/// # Errors
+/// A document that is not a valid problem, or rows of another form.
+pub fn estimate_many(
+    problem: &str,
+    cells: &[i32],
+    stages: Option<Stages<'_>>,
+    watch: &Watch,
+) -> Result<Vec<u64>, Error> {
+    bulk::estimate_many(&read_problem(problem)?, cells, stages, watch)
+}
+
 /// Seconds that one step of a plan took, by a published rate: a number as JSON.
 ///
 /// # Errors
@@ -64,7 +90,8 @@ pub fn measured_seconds(problem: &str, plan: &str, rate: &str) -> Result<String,
     write(&flops::measured_seconds(&problem, &plan, read::<Rate>("rate", rate)?)?)
 }
 
-/// The passes of one step of a plan with their times, as JSON; long steps show their first rounds.
+/// Passes, sends, synchronisation and update of one step of a plan with their times, as JSON; a long step is shown as one of
+/// fewer micro-batches.
 ///
 /// # Errors
 /// As [`estimate`].
@@ -80,10 +107,13 @@ pub fn timeline(problem: &str, plan: &str) -> Result<String, Error> {
             stage: e.stage,
             chunk: e.chunk,
             micro_batch: e.micro_batch,
-            kind: match e.kind {
-                Kind::Forward => "forward",
-                Kind::Backward => "backward",
-                Kind::Weight => "weight",
+            kind: match e.task {
+                Task::Pass(Kind::Forward) => "forward",
+                Task::Pass(Kind::Backward) => "backward",
+                Task::Pass(Kind::Weight) => "weight",
+                Task::Send => "send",
+                Task::Synchronise => "data",
+                Task::Update => "optimizer",
             },
             start_ps: e.start.0,
             duration_ps: (e.end - e.start).0,
@@ -107,6 +137,7 @@ pub fn canonical(kind: &str, document: &str) -> Result<String, Error> {
         "rate" => again::<Rate>(kind, document),
         "estimate" => again::<Estimate>(kind, document),
         "report" => again::<Report>(kind, document),
+        "sizes" => again::<Sizes>(kind, document),
         "model" => again::<Model>(kind, document),
         "chip" => again::<Chip>(kind, document),
         "framework" => again::<Framework>(kind, document),
@@ -119,7 +150,7 @@ pub fn canonical(kind: &str, document: &str) -> Result<String, Error> {
         _ => Err(Error::new(
             "kind",
             format!("there is no document \"{kind}\""),
-            "Use problem, plan, rate, estimate, report, model, chip, framework, cluster, workload, options, graph, sharding-problem or sharding.",
+            "Use problem, plan, rate, estimate, report, sizes, model, chip, framework, cluster, workload, options, graph, sharding-problem or sharding.",
         )),
     }
 }

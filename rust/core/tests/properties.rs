@@ -2,7 +2,11 @@
 
 mod draw;
 
-use autopar_core::estimate::pipeline::{events, makespan, Chunk, Kind, Sends, StageClock};
+use autopar_core::bulk::{estimate_many, Stages, LACKS_MEMORY, WORDS};
+use autopar_core::estimate::longest::{self, Lane};
+use autopar_core::estimate::pipeline::{
+    events, makespan, Chunk, Event, Kind, Sends, StageClock, Task,
+};
 use autopar_core::estimate::stage::Place;
 use autopar_core::estimate::{estimate, sends, Tables};
 use autopar_core::plan::{check, Plan, Recompute, Stage};
@@ -251,6 +255,65 @@ fn the_step_is_the_longest_path_through_the_schedule() {
         let got = makespan(schedule, sends, &stages, m);
         assert_eq!(got, expected, "case {n}: {schedule:?} {sends:?} m {m} {stages:?}");
     }
+}
+
+/// Equal passes, or some much longer than others; tails from none to many passes.
+fn lane(draw: &mut Draw) -> Lane {
+    let most = draw.pick(&[3, 10, 100, 1000]);
+    let mut time = |scale: u64| Time(draw.between(0, most) * draw.pick(&[1, 1, scale]));
+    Lane { forward: time(5), backward: time(5), tail: time(20) }
+}
+
+/// The clocks of lanes whose passes hold their sends already.
+fn of_lanes(lanes: &[Lane]) -> Vec<StageClock> {
+    lanes
+        .iter()
+        .map(|l| StageClock {
+            chunks: vec![Chunk {
+                forward: l.forward,
+                input_gradient: l.backward,
+                weight_gradient: Time::ZERO,
+            }],
+            tail: l.tail,
+            ..StageClock::default()
+        })
+        .collect()
+}
+
+#[test]
+fn one_f_one_bs_closed_form_is_its_longest_path() {
+    let mut draw = Draw::new(11);
+    for n in 0..20_000 {
+        let (p, m) = (draw.between(1, 8), draw.between(1, 20));
+        let lanes: Vec<Lane> = (0..p).map(|_| lane(&mut draw)).collect();
+        let expected = simulate(Schedule::OneFOneB, Sends::Blocking, &of_lanes(&lanes), m);
+        assert_eq!(longest::of_stages(&lanes, m), Some(expected), "case {n}: m {m} {lanes:?}");
+    }
+}
+
+#[test]
+fn between_equal_stages_only_the_ends_matter() {
+    let mut draw = Draw::new(12);
+    for n in 0..20_000 {
+        let (p, m) = (draw.between(1, 12), draw.between(1, 28));
+        let mut ends = [lane(&mut draw), lane(&mut draw), lane(&mut draw)];
+        let mut lanes = vec![ends[1]; p as usize];
+        lanes[p as usize - 1] = ends[2];
+        lanes[0] = ends[0];
+        if p == 1 {
+            ends[1..].fill(Lane::default());
+        }
+        let expected = simulate(Schedule::OneFOneB, Sends::Blocking, &of_lanes(&lanes), m);
+        let got = longest::of_equal_stages(&ends, p, m);
+        assert_eq!(got, Some(expected), "case {n}: p {p} m {m} {ends:?}");
+    }
+}
+
+#[test]
+fn a_step_too_long_to_add_up_is_left_to_the_recurrence() {
+    let slow = Lane { forward: Time(1 << 60), ..Lane::default() };
+    assert_eq!(longest::of_stages(&[slow, slow], 8), None);
+    assert_eq!(longest::of_equal_stages(&[slow, slow, slow], 3, 8), None);
 }
 
 /// `p` stages of `v` chunks, each `f` forward, `b` to its input's gradient and `w` to its weights'.
@@ -853,9 +916,214 @@ fn a_faster_chip_never_makes_the_best_plan_slower() {
 fn a_timeline_holds_every_pass_once_and_ends_with_the_step() {
     // Two stages, four micro-batches, ZB-V: 2 stages x 2 chunks x 4 micro-batches x 3 kinds of pass.
     let stages = equal_stages(2, 2, 10, 10, 10);
-    let all = events(Schedule::ZeroBubbleV, Sends::Overlapped, &stages, 4, usize::MAX);
+    let tails = [(Time::ZERO, Time::ZERO); 2];
+    let all = events(Schedule::ZeroBubbleV, Sends::Overlapped, &stages, 4, &tails, usize::MAX);
     assert_eq!(all.len(), 48);
-    assert_eq!(all.iter().filter(|e| e.kind == Kind::Weight).count(), 16);
+    assert_eq!(all.iter().filter(|e| e.task == Task::Pass(Kind::Weight)).count(), 16);
     let end = all.iter().map(|e| e.end).max().unwrap_or_default();
     assert_eq!(end, makespan(Schedule::ZeroBubbleV, Sends::Overlapped, &stages, 4));
+}
+
+#[test]
+fn a_timeline_adds_up_to_the_step() {
+    let mut draw = Draw::new(13);
+    for n in 0..2000 {
+        let Shape { schedule, pp, vpp, micro_batches: m } = shape(&mut draw, 30);
+        let mut stages = clocks(&mut draw, pp, vpp);
+        let tails: Vec<(Time, Time)> = stages
+            .iter_mut()
+            .map(|s| {
+                let update = Time(draw.between(0, s.tail.0));
+                (s.tail - update, update)
+            })
+            .collect();
+        let sends = draw.pick(&SENDS);
+        let all = events(schedule, sends, &stages, m, &tails, usize::MAX);
+        let step = makespan(schedule, sends, &stages, m);
+        let case = format!("case {n}: {schedule:?} {sends:?} m {m} {stages:?}");
+        let end = |e: &Event| if e.task == Task::Send { Time::ZERO } else { e.end };
+        // The last work of a stage may be of no length, and a send that blocks belongs to its stage.
+        let last = all.iter().map(|e| if sends == Sends::Blocking { e.end } else { end(e) }).max();
+        assert_eq!(last, Some(step), "{case}");
+        for (stage, &tail) in tails.iter().enumerate() {
+            let own: Vec<&Event> = all
+                .iter()
+                .filter(|e| e.stage == stage && (e.task != Task::Send || sends == Sends::Blocking))
+                .collect();
+            for pair in own.windows(2) {
+                assert!(pair[0].end <= pair[1].start, "{case}: {pair:?} overlap");
+            }
+            let spent = |task: Task| -> Time {
+                own.iter().filter(|e| e.task == task).map(|e| e.end - e.start).sum()
+            };
+            assert_eq!((spent(Task::Synchronise), spent(Task::Update)), tail, "{case}");
+        }
+    }
+}
+
+// ---- Many plans ------------------------------------------------------------------------------------------------------
+
+/// A row of numbers for a plan, and the layers and chips of its stages.
+fn row(plan: &Plan) -> ([i32; 17], Vec<i32>, Vec<i32>) {
+    let schedule = SCHEDULES.iter().position(|s| *s == plan.schedule).unwrap_or_default();
+    let (recompute, layers) = match plan.stages[0].recompute {
+        Recompute::None => (0, 0),
+        Recompute::Selective => (1, 0),
+        Recompute::Block { layers } => (2, layers),
+        Recompute::Uniform { layers } => (3, layers),
+    };
+    let degrees = [plan.dp, plan.tp, plan.sp.into(), plan.cp, plan.ep, plan.etp, plan.pp, plan.vpp];
+    let rest = [
+        plan.mbs,
+        plan.zero.into(),
+        plan.shard_group,
+        schedule as u64,
+        recompute,
+        layers.into(),
+        plan.stages[0].offload.into(),
+        plan.optimizer_offload.into(),
+        plan.stages[0].chip.into(),
+    ];
+    let mut all = [0; 17];
+    for (cell, value) in all.iter_mut().zip(degrees.into_iter().chain(rest)) {
+        *cell = value as i32;
+    }
+    let layers = plan.stages.iter().map(|s| s.layers as i32).collect();
+    (all, layers, plan.stages.iter().map(|s| s.chip as i32).collect())
+}
+
+/// A plan for the problem's devices that is legal more often than not; its stages equal or not.
+fn any_plan(draw: &mut Draw, problem: &Problem) -> Plan {
+    let devices = problem.cluster.devices;
+    let layers = problem.model.layers;
+    let factor = |draw: &mut Draw, n: u64| {
+        draw.pick(&(1..=n).filter(|d| n.is_multiple_of(*d)).collect::<Vec<_>>())
+    };
+    let most = draw.pick(&[1, devices, devices]);
+    let pp = factor(draw, most).min(u64::from(layers));
+    let tp = factor(draw, devices / pp);
+    let cp = if draw.once_in(3) { factor(draw, devices / pp / tp) } else { 1 };
+    let dp = devices / pp / tp / cp;
+    let schedule = if pp > 1 && draw.once_in(2) { draw.pick(&SCHEDULES) } else { SCHEDULES[0] };
+    let vpp = match schedule {
+        Schedule::Interleaved => 2,
+        Schedule::ZeroBubbleV => 2,
+        _ => 1,
+    };
+    let recompute = match draw.between(0, 3) {
+        0 => Recompute::None,
+        1 => Recompute::Selective,
+        2 => Recompute::Block { layers: draw.between(0, 3) as u32 },
+        _ => Recompute::Uniform { layers: draw.between(1, 3) as u32 },
+    };
+    let kinds = problem.cluster.groups.len() as u64;
+    let (chip, offload) = (draw.between(0, kinds - 1) as u32, draw.pick(&[0, 0, 0, 1, 2]));
+    let stage = Stage { chip, layers: layers / pp as u32, recompute, offload };
+    let mut stages = vec![stage; pp as usize];
+    stages[0].layers += layers % pp as u32;
+    if pp > 1 && draw.once_in(3) {
+        stages[pp as usize - 1].chip = draw.between(0, kinds - 1) as u32;
+    }
+    let zero = draw.between(0, 3) as u8;
+    Plan {
+        dp,
+        tp,
+        sp: tp > 1 && !draw.once_in(4),
+        cp,
+        ep: draw.pick(&[1, 1, 2]),
+        etp: 1,
+        pp,
+        vpp,
+        mbs: draw.pick(&[1, 1, 2]),
+        zero,
+        shard_group: if zero > 0 { factor(draw, dp * cp) } else { 1 },
+        schedule,
+        optimizer_offload: draw.once_in(4),
+        stages,
+    }
+}
+
+#[test]
+fn a_row_of_a_table_costs_what_its_estimate_says() {
+    let mut draw = Draw::new(14);
+    // Plans that ran, that lacked memory, that broke a rule; 1F1B over equal stages.
+    let (mut fit, mut lack, mut illegal, mut plain) = (0, 0, 0, 0);
+    for n in 0..1500 {
+        let kinds = draw.pick(&[1, 1, 2]);
+        let mut problem = draw::problem(&mut draw, kinds);
+        if draw.once_in(2) {
+            problem.model.moe = None;
+            problem.model.window = None;
+        }
+        for group in &mut problem.cluster.groups {
+            group.chip.memory_gib = draw.scale(1.0, 20.0);
+        }
+        // Three of four are the first legal one of several, where there is one.
+        let plans: Vec<Plan> = (0..12)
+            .map(|n| {
+                let mut plan = any_plan(&mut draw, &problem);
+                for _ in 0..10 {
+                    if n % 4 > 0 && !check(&problem, &plan).is_empty() {
+                        plan = any_plan(&mut draw, &problem);
+                    }
+                }
+                plan
+            })
+            .collect();
+        let width = plans.iter().map(|p| p.stages.len()).max().unwrap_or_default();
+        let (mut cells, mut layers, mut chips) = (Vec::new(), Vec::new(), Vec::new());
+        for plan in &plans {
+            let (row, of_stages, on) = row(plan);
+            cells.extend(row);
+            for (list, mut line) in [(&mut layers, of_stages), (&mut chips, on)] {
+                line.resize(width, 0);
+                list.extend(line);
+            }
+        }
+        let stages = Stages { width, layers: &layers, chips: Some(&chips) };
+        let watch = Watch::new(None);
+        let words = estimate_many(&problem, &cells, Some(stages), &watch).expect("known codes");
+        let alike = estimate_many(&problem, &cells, None, &watch).expect("known codes");
+        for (at, plan) in plans.iter().enumerate() {
+            let word = &words[at * WORDS..][..WORDS];
+            let case = format!("case {n}: {plan:?} {problem:?}");
+            let [fits, violation, _, _, stage @ ..] = word[6].to_ne_bytes();
+            let equal = plan.stages.iter().all(|s| *s == plan.stages[0]);
+            match estimate(&problem, plan) {
+                Err(_) => {
+                    illegal += 1;
+                    assert!((1..LACKS_MEMORY).contains(&violation), "{case}");
+                    assert!(word[0] == 0 && f64::from_bits(word[1]).is_nan(), "{case}");
+                }
+                Ok(cost) => {
+                    let bits = [cost.step_s, cost.tokens_per_s, cost.mfu].map(f64::to_bits);
+                    assert_eq!((word[0], &word[1..4]), (cost.step_ps.0, &bits[..]), "{case}");
+                    let left = |i: usize| {
+                        let s = &cost.stages[i];
+                        i128::from(s.capacity_bytes.0) - i128::from(s.allocated_bytes.0)
+                    };
+                    let least = (0..plan.stages.len()).min_by_key(|&i| left(i)).unwrap_or_default();
+                    let fullest = &cost.stages[least];
+                    let memory = [fullest.allocated_bytes.0, fullest.capacity_bytes.0];
+                    assert_eq!(
+                        (&word[4..6], u32::from_ne_bytes(stage)),
+                        (&memory[..], least as u32),
+                        "{case}"
+                    );
+                    assert_eq!(fits == 1, cost.violations.is_empty(), "{case}");
+                    assert_eq!(violation, if fits == 1 { 0 } else { LACKS_MEMORY }, "{case}");
+                    fit += u32::from(fits == 1);
+                    lack += u32::from(fits == 0);
+                    plain += u32::from(equal && plan.pp > 2 && plan.schedule == Schedule::OneFOneB);
+                }
+            }
+            // Equal stages need not be told. A plan without a cost has NaN, which has one pattern of bits here.
+            if equal && problem.model.layers.is_multiple_of(plan.pp as u32) {
+                assert_eq!(word, &alike[at * WORDS..][..WORDS], "{case}");
+            }
+        }
+    }
+    for (count, least) in [(fit, 2000), (lack, 1000), (illegal, 1000), (plain, 200)] {
+        assert!(count > least, "{fit} fit, {lack} lack memory, {illegal} illegal, {plain} plain");
+    }
 }

@@ -1,9 +1,11 @@
 //! The door: `autopar._core`, the verbs of `autopar_core::wire` as Python functions.
 //!
-//! Documents go in and come out as JSON text. Nothing is decided here: gather the arguments, let other Python threads
+//! Documents go in and come out as JSON text, tables of plans as NumPy arrays. Nothing is decided here: gather the arguments, let other Python threads
 //! run, call the core, map the error.
 
+use autopar_core::bulk::{Stages, WORDS};
 use autopar_core::{wire, Error, Watch};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -28,8 +30,8 @@ type Outcome<T> = thread::Result<Result<T, Error>>;
 mod _core {
     #[pymodule_export]
     use super::{
-        canonical, check_graph, estimate, measured_seconds, model_facts, model_graph, operators,
-        search, shard, sharding_chosen, sharding_program, timeline,
+        canonical, check_graph, estimate, estimate_many, measured_seconds, model_facts,
+        model_graph, operators, search, shard, sharding_chosen, sharding_program, sizes, timeline,
     };
 
     #[pymodule_export]
@@ -50,6 +52,25 @@ fn search(
     time_limit_s: Option<f64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
+    let (threads, watch) = run(threads, time_limit_s)?;
+    gate(py, &watch, progress, || wire::search(problem, threads, &watch))
+}
+
+/// Best plans of every device count up to the problem's; the arguments are those of `search`.
+#[pyfunction]
+#[pyo3(signature = (problem, *, threads = 0, time_limit_s = None))]
+fn sizes(
+    py: Python<'_>,
+    problem: &str,
+    threads: i64,
+    time_limit_s: Option<f64>,
+) -> PyResult<String> {
+    let (threads, watch) = run(threads, time_limit_s)?;
+    gate(py, &watch, None, || wire::sizes(problem, threads, &watch))
+}
+
+/// Threads and watch of a search.
+fn run(threads: i64, time_limit_s: Option<f64>) -> PyResult<(usize, Watch)> {
     let threads = usize::try_from(threads).ok().filter(|&n| n <= 1024).ok_or_else(|| {
         let what = format!("must be from 0 to 1024, found {threads}");
         raise(Error::new("threads", what, "Leave it out to use every core."))
@@ -58,14 +79,36 @@ fn search(
         let what = format!("must be seconds from 0, found {}", time_limit_s.unwrap_or_default());
         raise(Error::new("time_limit_s", what, "Leave it out for no limit."))
     })?;
-    let watch = Watch::new(limit);
-    gate(py, &watch, progress, || wire::search(problem, threads, &watch))
+    Ok((threads, Watch::new(limit)))
 }
 
 /// Estimate of one plan: its time and its memory, item by item.
 #[pyfunction]
 fn estimate(py: Python<'_>, problem: &str, plan: &str) -> PyResult<String> {
     brief(py, || wire::estimate(problem, plan))
+}
+
+/// Estimates of many plans: an array of rows in, an array of rows out, as `autopar_core::bulk` has them.
+#[pyfunction]
+#[pyo3(signature = (problem, plans, layers = None, chips = None))]
+fn estimate_many<'py>(
+    py: Python<'py>,
+    problem: &str,
+    plans: PyReadonlyArray2<'py, i32>,
+    layers: Option<PyReadonlyArray2<'py, i32>>,
+    chips: Option<PyReadonlyArray2<'py, i32>>,
+) -> PyResult<Bound<'py, PyArray2<u64>>> {
+    let cells = plans.as_slice()?;
+    let chips = chips.as_ref().map(|chips| chips.as_slice()).transpose()?;
+    let stages = match &layers {
+        None => None,
+        Some(layers) => {
+            Some(Stages { width: layers.as_array().ncols(), layers: layers.as_slice()?, chips })
+        }
+    };
+    let watch = Watch::new(None);
+    let words = gate(py, &watch, None, || wire::estimate_many(problem, cells, stages, &watch))?;
+    PyArray1::from_vec(py, words).reshape([plans.as_array().nrows(), WORDS])
 }
 
 /// Seconds that one step of a plan took, by a published rate.
@@ -159,12 +202,12 @@ fn brief<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T, Error> + Send
 
 /// Runs work that may last, on a thread of its own, while this one looks for Ctrl-C and tells `progress`. What either
 /// raises stops the work through its watch and is raised once the work has ended.
-fn gate(
+fn gate<T: Send>(
     py: Python<'_>,
     watch: &Watch,
     progress: Option<Py<PyAny>>,
-    work: impl FnOnce() -> Result<String, Error> + Send,
-) -> PyResult<String> {
+    work: impl FnOnce() -> Result<T, Error> + Send,
+) -> PyResult<T> {
     py.detach(|| {
         thread::scope(|scope| {
             // Nothing is ever sent: the end of the work, a panic too, drops `running`, and that wakes `ended`.
@@ -198,7 +241,7 @@ fn look(py: Python<'_>, watch: &Watch, progress: Option<&Py<PyAny>>) -> PyResult
 /// What Python sees of a call.
 fn answer<T>(outcome: Outcome<T>) -> PyResult<T> {
     match outcome {
-        Ok(document) => document.map_err(raise),
+        Ok(answer) => answer.map_err(raise),
         Err(panic) => Err(PyRuntimeError::new_err(format!(
             "autopar's core failed: {}. This is a defect of autopar; please report it with the input.",
             message(panic.as_ref())

@@ -11,6 +11,7 @@ pub mod compute;
 pub mod flops;
 pub mod layer;
 pub mod least;
+pub mod longest;
 pub mod memory;
 pub mod pipeline;
 pub mod replica;
@@ -39,12 +40,35 @@ pub struct Estimate {
     pub tokens_per_s: f64,
     /// Model FLOPs (no recompute, full attention) over the 16-bit peak of the devices used.
     pub mfu: f64,
+    /// What it costs in money, where each of its devices has a price.
+    pub money: Option<Money>,
     /// Where the step goes, seen from its slowest stage. The parts add up to `step_ps`.
     pub time: TimeItems,
     /// One entry a pipeline stage.
     pub stages: Vec<StageEstimate>,
     /// Why it is not a legal plan, or does not fit; empty for a plan that runs.
     pub violations: Vec<String>,
+}
+
+/// Money, in the currency of the prices.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Money {
+    /// Of one step.
+    pub step: f64,
+    /// Of training on 10^12 tokens.
+    pub trillion_tokens: f64,
+}
+
+impl Money {
+    /// Money of `seconds` in which `tokens` are trained on; nothing if a chip that the plan uses has no price.
+    fn of(problem: &Problem, plan: &Plan, seconds: f64, tokens: u64) -> Option<Money> {
+        let devices = plan.devices_per_stage() as f64;
+        let price = |chip: u32| problem.cluster.groups[chip as usize].chip.price_per_hour;
+        let hour: Option<f64> = plan.stages.iter().map(|s| Some(price(s.chip)? * devices)).sum();
+        let step = hour? * seconds / 3600.0;
+        Some(Money { step, trillion_tokens: step / tokens as f64 * 1e12 })
+    }
 }
 
 /// Where a step goes, in picoseconds.
@@ -143,6 +167,7 @@ impl Plan {
 /// Prices for every kind of chip under one way of sharding; kinds that are not asked for are left out.
 pub struct Tables<'a> {
     problem: &'a Problem,
+    shard: Shard,
     kinds: Vec<Option<Table<'a>>>,
 }
 
@@ -152,7 +177,17 @@ impl<'a> Tables<'a> {
         let kinds = (0..problem.cluster.groups.len())
             .map(|kind| wanted(kind).then(|| Table::new(problem, kind, shard)))
             .collect();
-        Tables { problem, kinds }
+        Tables { problem, shard, kinds }
+    }
+
+    /// Prices a kind, if it is not yet priced.
+    pub fn price(&mut self, kind: usize) {
+        self.kinds[kind].get_or_insert_with(|| Table::new(self.problem, kind, self.shard));
+    }
+
+    /// What is trained, on what.
+    pub fn problem(&self) -> &'a Problem {
+        self.problem
     }
 
     /// The table of a kind, if it was asked for.
@@ -176,17 +211,21 @@ impl<'a> Tables<'a> {
             return vec![(Time::ZERO, Time::ZERO)];
         }
         let send = |from: usize, to: usize| {
-            let (a, b) = (self.kind(kinds[from]).pricer(), self.kind(kinds[to]).pricer());
-            let bytes = a.boundary_bytes();
-            let seconds = if kinds[from] == kinds[to] {
-                a.fabric().send(bytes, devices_per_stage * from.abs_diff(to) as u64)
-            } else {
-                let link = self.problem.cluster.between_kinds.as_ref();
-                a.fabric().send_between(bytes, b.fabric(), link)
-            };
-            Time::from_seconds(seconds)
+            self.send(kinds[from], kinds[to], devices_per_stage * from.abs_diff(to) as u64)
         };
         (0..pp).map(|i| (send(i, (i + 1) % pp), send(i, (i + pp - 1) % pp))).collect()
+    }
+
+    /// Send of one micro-batch between stages on two kinds, `distance` ranks apart.
+    pub fn send(&self, from: usize, to: usize, distance: u64) -> Time {
+        let (a, b) = (self.kind(from).pricer(), self.kind(to).pricer());
+        let bytes = a.boundary_bytes();
+        Time::from_seconds(if from == to {
+            a.fabric().send(bytes, distance)
+        } else {
+            let link = self.problem.cluster.between_kinds.as_ref();
+            a.fabric().send_between(bytes, b.fabric(), link)
+        })
     }
 }
 
@@ -275,6 +314,7 @@ pub fn estimate(problem: &Problem, plan: &Plan) -> Result<Estimate, Error> {
         step_s: seconds,
         tokens_per_s: tokens as f64 / seconds,
         mfu: flops / seconds / flops::peak(problem, plan),
+        money: Money::of(problem, plan, seconds, tokens),
         time: items(&tables, plan, &step),
         stages: step
             .stages
@@ -344,7 +384,8 @@ pub fn timeline(problem: &Problem, plan: &Plan, limit: usize) -> Result<Vec<Even
     let tables = Tables::new(problem, plan.shard(), used);
     let step = Step::new(&tables, plan);
     let shown = plan.micro_batches(problem).min(SHOWN_ROUNDS * plan.pp);
-    Ok(pipeline::events(plan.schedule, step.sends, &step.clocks, shown, limit))
+    let tails: Vec<_> = step.stages.iter().map(|s| (s.synchronise, s.update)).collect();
+    Ok(pipeline::events(plan.schedule, step.sends, &step.clocks, shown, &tails, limit))
 }
 
 /// Rounds of `pp` micro-batches that a timeline shows: warm-up, steady state and cool-down.

@@ -2,10 +2,11 @@
 //!
 //! A schedule gives every stage an order of passes; a pass starts when the stage is free and what it needs has
 //! arrived. The step is the longest path through these events. GPipe has a closed form, as its two phases
-//! are flow shops with equal jobs. The others run the max-plus recurrence, cut short once a whole round of passes on
+//! are flow shops with equal jobs; so has 1F1B with blocking sends ([`longest`]). The others run the max-plus recurrence, cut short once a whole round of passes on
 //! every stage repeats the round before with one common shift: from there on the recurrence only repeats
 //! it (Baccelli et al., Synchronization and Linearity, 1992).
 
+use super::longest::{self, Lane};
 use crate::spec::problem::Schedule;
 use crate::units::Time;
 
@@ -49,17 +50,17 @@ pub enum Sends {
     Overlapped,
 }
 
-/// A pass of the schedule, with when it ran.
+/// A piece of work of the schedule, with when it ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Stage, from 0.
     pub stage: usize,
-    /// Chunk of the stage, from 0.
+    /// Chunk of the stage, from 0; 0 for work on the whole stage.
     pub chunk: usize,
-    /// Micro-batch, from 0.
+    /// Micro-batch, from 0; 0 for work after the last.
     pub micro_batch: u64,
-    /// What it does.
-    pub kind: Kind,
+    /// What is done.
+    pub task: Task,
     /// Start.
     pub start: Time,
     /// End.
@@ -77,6 +78,19 @@ pub enum Kind {
     Weight,
 }
 
+/// What a stage or its links do in an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// A pass.
+    Pass(Kind),
+    /// Send of a pass's result to the stage that needs it.
+    Send,
+    /// Gradient reduction and parameter gathering that nothing hides.
+    Synchronise,
+    /// Gradient norm and optimizer step.
+    Update,
+}
+
 /// Time from the first pass to the end of the last stage's tail.
 pub fn makespan(
     schedule: Schedule,
@@ -86,6 +100,14 @@ pub fn makespan(
 ) -> Time {
     match schedule {
         Schedule::GPipe => gpipe(sends, stages, micro_batches),
+        Schedule::OneFOneB if sends == Sends::Blocking => {
+            let lanes: Vec<Lane> = (0..stages.len())
+                .map(|i| lane(&stages[i], i == 0, i + 1 == stages.len()))
+                .collect();
+            longest::of_stages(&lanes, micro_batches).unwrap_or_else(|| {
+                periodic(&Order::new(schedule, stages, micro_batches), sends, stages)
+            })
+        }
         Schedule::OneFOneB
         | Schedule::Interleaved
         | Schedule::ZeroBubbleH1
@@ -96,18 +118,41 @@ pub fn makespan(
     }
 }
 
-/// The passes of the first `micro_batches` in order of their start, at most `limit` of them.
+/// A stage of 1F1B with its own sends, which block it.
+pub fn lane(stage: &StageClock, first: bool, last: bool) -> Lane {
+    let chunk = stage.chunks[0];
+    let send = |time: Time, to_nobody: bool| if to_nobody { Time::ZERO } else { time };
+    Lane {
+        forward: chunk.forward + send(stage.send_forward, last),
+        backward: chunk.backward() + send(stage.send_backward, first),
+        tail: stage.tail,
+    }
+}
+
+/// Passes and sends of a step of `micro_batches`, then the two parts of each stage's tail, synchronisation and update, as
+/// `tails` has them: in order of their start, at most `limit`.
 pub fn events(
     schedule: Schedule,
     sends: Sends,
     stages: &[StageClock],
     micro_batches: u64,
+    tails: &[(Time, Time)],
     limit: usize,
 ) -> Vec<Event> {
     let mut run = Run::new(Order::new(schedule, stages, micro_batches), sends, stages);
     run.record = Some(Vec::new());
     run.finish();
     let mut events = run.record.unwrap_or_default();
+    for (stage, (&free, &(synchronise, update))) in run.free.iter().zip(tails).enumerate() {
+        let mut start = free;
+        for (task, time) in [(Task::Synchronise, synchronise), (Task::Update, update)] {
+            let end = start + time;
+            if time > Time::ZERO {
+                events.push(Event { stage, chunk: 0, micro_batch: 0, task, start, end });
+            }
+            start = end;
+        }
+    }
     events.sort_by_key(|e| (e.start, e.stage, e.end));
     events.truncate(limit);
     events
@@ -478,8 +523,13 @@ impl<'a> Run<'a> {
         self.ends[stage].push(end);
         self.next[stage] += 1;
         if let Some(record) = &mut self.record {
-            let end = start + work;
-            record.push(Event { stage, chunk: chunk as usize, micro_batch, kind, start, end });
+            let (chunk, sent) = (chunk as usize, start + work);
+            let pass = Task::Pass(kind);
+            record.push(Event { stage, chunk, micro_batch, task: pass, start, end: sent });
+            if send > Time::ZERO {
+                let (task, start, end) = (Task::Send, sent, sent + send);
+                record.push(Event { stage, chunk, micro_batch, task, start, end });
+            }
         }
         true
     }

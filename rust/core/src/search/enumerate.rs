@@ -78,6 +78,15 @@ impl Best {
         self.guesses.truncate(self.top);
     }
 
+    /// Notes that a class whose guess is among the best has a plan of this time.
+    fn better(&mut self, guess: Time, time: Time) {
+        let place = self.guesses.partition_point(|&t| t < guess);
+        if self.guesses.get(place) == Some(&guess) {
+            self.guesses.remove(place);
+            self.guess(time);
+        }
+    }
+
     /// Enters a plan at its place.
     pub fn offer(&mut self, candidate: Candidate) {
         let place = self.list.partition_point(|c| self.order(c, &candidate).is_lt());
@@ -207,7 +216,8 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
         .collect();
     let mut serial = entries.len() as u64;
     let mut open = None;
-    // Classes wait until all have been guessed at, so that each is solved against a tight limit.
+    // Classes wait until all have been guessed at, so that each is solved against a tight limit; those whose guesses are
+    // among the best are solved at once, which tightens it.
     let mut waiting: BinaryHeap<Node> = BinaryHeap::new();
     let (mut done, mut all) = (0, heap.len() as u64);
     for solving in [false, true] {
@@ -228,6 +238,7 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
                 })
                 .collect();
             done += block.len() as u64;
+            let mut promising = Vec::new();
             for (node, opened) in block.into_iter().zip(results) {
                 counters.merge(&opened.counters);
                 opened.guess.into_iter().for_each(|time| best.guess(time));
@@ -244,7 +255,29 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
                     all += 1;
                 }
                 if matches!(node.part, Part::Class(..)) && !solving {
-                    waiting.push(node);
+                    match opened.guess.filter(|&time| time <= best.limit()) {
+                        Some(time) => promising.push((node, time)),
+                        None => waiting.push(node),
+                    }
+                    all += 1;
+                }
+            }
+            let limit = best.limit();
+            let solved: Vec<Opened> = promising
+                .par_iter()
+                .map(|(node, _)| open_node(problem, &entries[node.entry], node, limit, watch))
+                .collect();
+            done += promising.len() as u64;
+            for ((node, guess), opened) in promising.into_iter().zip(solved) {
+                counters.merge(&opened.counters);
+                if let Some(found) = opened.found {
+                    best.better(guess, found.0);
+                    best.offer(found);
+                }
+                for (bound, classes, part) in opened.parts {
+                    let bound = bound.max(node.bound);
+                    waiting.push(Node { bound, serial, entry: node.entry, classes, part });
+                    serial += 1;
                     all += 1;
                 }
             }

@@ -8,6 +8,7 @@ pub mod holds;
 pub mod nearest;
 pub mod relax;
 pub mod report;
+pub mod sizes;
 pub mod space;
 pub mod stages;
 pub mod watch;

@@ -1,0 +1,385 @@
+//! Many plans of one problem, one row of whole numbers each: what [`estimate`](crate::estimate::estimate) says of a plan, to
+//! the bit, without a document.
+//!
+//! Rows share the price tables of their sharding. A pipeline of equal stages under 1F1B is priced by its first, second and
+//! last stage, and its step is the closed form's; every other plan goes the way of `estimate`.
+
+use crate::error::{require, Error};
+use crate::estimate::longest::{self, Lane};
+use crate::estimate::pipeline::Sends;
+use crate::estimate::shard::Shard;
+use crate::estimate::stage::{Place, StageCost, Table};
+use crate::estimate::{flops, sends, Step, Tables};
+use crate::plan::{first_broken, Plan, Recompute, Rule, Stage};
+use crate::search::watch::Watch;
+use crate::spec::problem::{Problem, Schedule};
+use crate::units::{Bytes, Time};
+use std::collections::HashMap;
+
+/// The columns of a row, in order. A degree that does not lie in 1 to 2^30 makes the row illegal, not the table.
+pub const COLUMNS: [&str; 17] = [
+    "dp",
+    "tp",
+    "sp",
+    "cp",
+    "ep",
+    "etp",
+    "pp",
+    "vpp",
+    "mbs",
+    "zero",
+    "shard_group",
+    "schedule",
+    "recompute",
+    "recompute_layers",
+    "offload",
+    "optimizer_offload",
+    "chip",
+];
+
+/// Words of one answer: step in picoseconds; seconds, tokens a second and MFU as the bits of 64-bit floats; allocated and
+/// offered bytes of the fullest stage; `fits`, violation and stage in one (1, 1, 2 empty and 4 bytes in native order).
+pub const WORDS: usize = 7;
+
+/// Violation of a plan that does not fit in memory. Of others it is the [`Rule`], of none 0.
+pub const LACKS_MEMORY: u8 = 32;
+/// Violation of a step beyond [`Time::MAX`].
+pub const TOO_LONG: u8 = 33;
+
+/// Layers and kinds of chip of each row's stages, one line a row; a line is as long as the deepest pipeline.
+#[derive(Clone, Copy, Debug)]
+pub struct Stages<'a> {
+    /// Entries in a line.
+    pub width: usize,
+    /// Layers of each stage; entries from `pp` on are not looked at.
+    pub layers: &'a [i32],
+    /// Kind of chip of each stage; the row's `chip` for all of them if there is none.
+    pub chips: Option<&'a [i32]>,
+}
+
+/// Sharding tables kept at a time: about 100 MB for a model of 100 layers.
+const KEPT_TABLES: usize = 4096;
+
+/// Rows between two looks at the watch.
+const ROWS_A_LOOK: usize = 256;
+
+/// What each row of [`COLUMNS`] in `cells` costs, [`WORDS`] a row; fewer rows if the watch stopped it.
+///
+/// # Errors
+/// A column that holds a code that does not exist, or stages of another shape than the rows.
+pub fn estimate_many(
+    problem: &Problem,
+    cells: &[i32],
+    stages: Option<Stages<'_>>,
+    watch: &Watch,
+) -> Result<Vec<u64>, Error> {
+    let columns = COLUMNS.len();
+    require(
+        cells.len().is_multiple_of(columns),
+        "plans",
+        || format!("must have {columns} columns, found {} cells", cells.len()),
+        "Give one row a plan.",
+    )?;
+    let rows = cells.len() / columns;
+    if let Some(s) = stages {
+        let entries = rows.saturating_mul(s.width);
+        require(
+            s.layers.len() == entries && s.chips.is_none_or(|chips| chips.len() == entries),
+            "layers",
+            || format!("must have one line for each of {rows} plans"),
+            "Give layers, and chips if any, as arrays of plans by stages.",
+        )?;
+    }
+    let mut bulk = Bulk::new(problem);
+    let mut words = Vec::with_capacity(rows * WORDS);
+    for (n, row) in cells.chunks_exact(columns).enumerate() {
+        if n % ROWS_A_LOOK == 0 && watch.stopped() {
+            break;
+        }
+        let verdict = match bulk.read(n, row, stages)? {
+            None => bulk.price(),
+            Some(rule) => Verdict::illegal(rule),
+        };
+        words.extend(verdict.words());
+    }
+    Ok(words)
+}
+
+/// What one row costs.
+#[derive(Clone, Copy, Debug)]
+struct Verdict {
+    step: Time,
+    tokens_per_s: f64,
+    mfu: f64,
+    allocated: Bytes,
+    capacity: Bytes,
+    stage: u32,
+    violation: u8,
+}
+
+impl Verdict {
+    fn illegal(rule: Rule) -> Verdict {
+        Verdict {
+            step: Time::ZERO,
+            tokens_per_s: f64::NAN,
+            mfu: f64::NAN,
+            allocated: Bytes::ZERO,
+            capacity: Bytes::ZERO,
+            stage: 0,
+            violation: rule as u8,
+        }
+    }
+}
+
+impl Verdict {
+    fn words(&self) -> [u64; WORDS] {
+        let [a, b, c, d] = self.stage.to_ne_bytes();
+        let fits = u8::from(self.violation == 0);
+        let step_s = if self.mfu.is_nan() { f64::NAN } else { self.step.seconds() };
+        [
+            self.step.0,
+            step_s.to_bits(),
+            self.tokens_per_s.to_bits(),
+            self.mfu.to_bits(),
+            self.allocated.0,
+            self.capacity.0,
+            u64::from_ne_bytes([fits, self.violation, 0, 0, a, b, c, d]),
+        ]
+    }
+}
+
+/// What rows share: the tables so far, and one plan that is written over.
+struct Bulk<'a> {
+    problem: &'a Problem,
+    tokens: f64,
+    flops: f64,
+    tables: HashMap<Shard, Tables<'a>>,
+    plan: Plan,
+    /// Whether all stages of the plan are equal.
+    equal: bool,
+}
+
+impl<'a> Bulk<'a> {
+    fn new(problem: &'a Problem) -> Bulk<'a> {
+        let tokens = problem.workload.tokens();
+        Bulk {
+            problem,
+            tokens: tokens as f64,
+            flops: problem.model.model_flops(tokens, problem.workload.sequence_length),
+            tables: HashMap::new(),
+            plan: Plan {
+                dp: 1,
+                tp: 1,
+                sp: false,
+                cp: 1,
+                ep: 1,
+                etp: 1,
+                pp: 1,
+                vpp: 1,
+                mbs: 1,
+                zero: 0,
+                shard_group: 1,
+                schedule: Schedule::OneFOneB,
+                optimizer_offload: false,
+                stages: Vec::new(),
+            },
+            equal: true,
+        }
+    }
+
+    /// Reads row `n` into the plan, or says which rule its stages break before they can be told.
+    fn read(
+        &mut self,
+        n: usize,
+        row: &[i32],
+        stages: Option<Stages<'_>>,
+    ) -> Result<Option<Rule>, Error> {
+        let &[dp, tp, sp, cp, ep, etp, pp, vpp, mbs, zero, shard_group, schedule, recompute, layers, offload, on_host, chip] =
+            row
+        else {
+            unreachable!("a row has {} columns", COLUMNS.len());
+        };
+        let code = |name: &str, found: i32, last: i32| {
+            if (0..=last).contains(&found) {
+                return Ok(());
+            }
+            Err(Error::new(
+                format!("plans[{n}].{name}"),
+                format!("must be from 0 to {last}, found {found}"),
+                "The codes are listed at autopar.estimate_many.",
+            ))
+        };
+        // What is negative is no degree either way.
+        let degree = |found: i32| u64::try_from(found).unwrap_or(0);
+        let count = |found: i32| u32::try_from(found).unwrap_or(u32::MAX);
+        let last_kind = self.problem.cluster.groups.len() as i32 - 1;
+        code("sp", sp, 1)?;
+        code("zero", zero, 3)?;
+        code("schedule", schedule, SCHEDULES.len() as i32 - 1)?;
+        code("recompute", recompute, 3)?;
+        code("optimizer_offload", on_host, 1)?;
+        code("chip", chip, last_kind)?;
+        let recompute = match recompute {
+            0 => Recompute::None,
+            1 => Recompute::Selective,
+            2 => Recompute::Block { layers: count(layers) },
+            _ => Recompute::Uniform { layers: count(layers) },
+        };
+        let all = self.problem.model.layers;
+        let plan = &mut self.plan;
+        plan.dp = degree(dp);
+        plan.tp = degree(tp);
+        plan.sp = sp == 1;
+        plan.cp = degree(cp);
+        plan.ep = degree(ep);
+        plan.etp = degree(etp);
+        plan.pp = degree(pp);
+        plan.vpp = degree(vpp);
+        plan.mbs = degree(mbs);
+        plan.zero = zero as u8;
+        plan.shard_group = degree(shard_group);
+        plan.schedule = SCHEDULES[schedule as usize];
+        plan.optimizer_offload = on_host == 1;
+        let stage = Stage { chip: chip as u32, layers: 0, recompute, offload: count(offload) };
+        let depth = plan.pp as usize;
+        plan.stages.clear();
+        if pp < 1 {
+            return Ok(Some(Rule::Degrees));
+        }
+        match stages {
+            None if !all.is_multiple_of(pp as u32) => return Ok(Some(Rule::Layers)),
+            None => plan.stages.resize(depth, Stage { layers: all / pp as u32, ..stage }),
+            Some(stages) if depth > stages.width => return Ok(Some(Rule::Layers)),
+            Some(stages) => {
+                let line = n * stages.width..n * stages.width + depth;
+                let layers = &stages.layers[line.clone()];
+                plan.stages.extend(layers.iter().map(|&l| Stage { layers: count(l), ..stage }));
+                for (at, &kind) in stages.chips.map_or(&[][..], |c| &c[line]).iter().enumerate() {
+                    code("chips", kind, last_kind)?;
+                    plan.stages[at].chip = kind as u32;
+                }
+            }
+        }
+        self.equal = stages.is_none() || plan.stages.iter().all(|s| *s == plan.stages[0]);
+        Ok(None)
+    }
+
+    /// Prices the plan.
+    fn price(&mut self) -> Verdict {
+        if let Some(rule) = first_broken(self.problem, &self.plan) {
+            return Verdict::illegal(rule);
+        }
+        let plan = &self.plan;
+        let shard = plan.shard();
+        if self.tables.len() >= KEPT_TABLES && !self.tables.contains_key(&shard) {
+            self.tables.clear();
+        }
+        let tables =
+            self.tables.entry(shard).or_insert_with(|| Tables::new(self.problem, shard, |_| false));
+        let distinct = if self.equal { 1 } else { plan.stages.len() };
+        for stage in &plan.stages[..distinct] {
+            tables.price(stage.chip as usize);
+        }
+        let of_equals = if self.equal { equal_stages(tables, plan) } else { None };
+        let (step, fullest) = of_equals.unwrap_or_else(|| {
+            let step = Step::new(tables, plan);
+            let stages = step.stages.iter().zip(&plan.stages).enumerate();
+            let rooms =
+                stages.map(|(i, (cost, s))| Room::of(i, cost, tables.kind(s.chip as usize)));
+            (step.time, fullest(rooms))
+        });
+        let lacks = fullest.allocated > fullest.capacity;
+        let seconds = step.seconds();
+        Verdict {
+            step,
+            tokens_per_s: self.tokens / seconds,
+            mfu: self.flops / seconds / flops::peak(self.problem, plan),
+            allocated: fullest.allocated,
+            capacity: fullest.capacity,
+            stage: fullest.stage as u32,
+            violation: match (lacks, step == Time::MAX) {
+                (true, _) => LACKS_MEMORY,
+                (false, true) => TOO_LONG,
+                (false, false) => 0,
+            },
+        }
+    }
+}
+
+/// Schedules by their code.
+const SCHEDULES: [Schedule; 5] = [
+    Schedule::OneFOneB,
+    Schedule::Interleaved,
+    Schedule::GPipe,
+    Schedule::ZeroBubbleH1,
+    Schedule::ZeroBubbleV,
+];
+
+/// Memory of one stage.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    stage: usize,
+    allocated: Bytes,
+    capacity: Bytes,
+}
+
+impl Room {
+    fn of(stage: usize, cost: &StageCost, table: &Table<'_>) -> Room {
+        Room { stage, allocated: cost.memory.allocated(), capacity: table.capacity() }
+    }
+}
+
+/// The stage with the least memory left, or that lacks most; the first of several.
+fn fullest(rooms: impl Iterator<Item = Room>) -> Room {
+    let left = |room: &Room| i128::from(room.capacity.0) - i128::from(room.allocated.0);
+    rooms.min_by_key(left).expect("a pipeline has a stage")
+}
+
+/// Step and fullest stage of equal stages where they run 1F1B over equal layers: the second stage stands for all between the
+/// ends, which hold as much but for activations in flight, of which the second has most. Nothing for other plans.
+fn equal_stages(tables: &Tables<'_>, plan: &Plan) -> Option<(Time, Room)> {
+    let problem = tables.problem();
+    let table = tables.kind(plan.stages[0].chip as usize);
+    if !table.uniform() || plan.schedule != Schedule::OneFOneB {
+        return None;
+    }
+    debug_assert_eq!(sends(problem, plan.schedule), Sends::Blocking);
+    let micro_batches = plan.micro_batches(problem);
+    let last = plan.stages.len() - 1;
+    let layers = plan.stages[0].layers;
+    // What `Plan::place` says of equal stages.
+    let place = |index: usize| Place {
+        pp: plan.pp,
+        vpp: 1,
+        schedule: plan.schedule,
+        micro_batches,
+        index: index as u64,
+        row: problem.model.layers,
+        lead: 0,
+        first: index as u32 * layers,
+        layers,
+        recompute: plan.stages[0].recompute,
+        offload: plan.stages[0].offload,
+        optimizer_offload: plan.optimizer_offload,
+    };
+    let kind = plan.stages[0].chip as usize;
+    let send =
+        if last == 0 { Time::ZERO } else { tables.send(kind, kind, plan.devices_per_stage()) };
+    let mut lanes = [Lane::default(); 3];
+    let mut rooms = [None; 3];
+    for (n, index) in [0, 1, last].into_iter().enumerate() {
+        // A short pipeline has no middle, and one stage is its own last.
+        if (n == 1 && last < 2) || (n == 2 && last == 0) {
+            continue;
+        }
+        let cost = table.stage(&place(index));
+        lanes[n] = Lane {
+            forward: cost.forward + if index == last { Time::ZERO } else { send },
+            backward: cost.backward + if index == 0 { Time::ZERO } else { send },
+            tail: cost.tail(),
+        };
+        rooms[n] = Some(Room::of(index, &cost, table));
+    }
+    let time = longest::of_equal_stages(&lanes, plan.pp, micro_batches)?;
+    Some((time, fullest(rooms.into_iter().flatten())))
+}
