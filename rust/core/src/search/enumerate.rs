@@ -585,6 +585,9 @@ fn prices(problem: &Problem, entries: &[Entry]) -> EntryPrices {
         .collect()
 }
 
+/// Bytes that no stage needs, finite so that rates may be made of them.
+const UNLIMITED: f64 = 1e18;
+
 /// A bound for every schedule, sharding and composition below an entry: the fastest kinds take as many stages as
 /// they may; activations take their memory, and of parameters and optimizer what the most frugal sharding leaves.
 fn entry_bound(problem: &Problem, entry: &Entry, prices: &EntryPrices) -> Time {
@@ -622,7 +625,7 @@ fn entry_bound(problem: &Problem, entry: &Entry, prices: &EntryPrices) -> Time {
         };
         let (other, ends) = (of(|l| l.other), [of(|l| l.ends[0]), of(|l| l.ends[1])]);
         for least in leasts.iter_mut().flatten() {
-            least.capacity = f64::INFINITY;
+            least.capacity = UNLIMITED;
             (least.other, least.ends) = (other, ends);
         }
     }

@@ -478,5 +478,6 @@ fn both_ways(units: &[f64], m: f64) -> Option<Weights> {
 
 /// Seconds less what rounding to whole picoseconds may have added to their parts.
 fn rounded_down(seconds: f64) -> f64 {
+    debug_assert!(seconds.is_finite(), "a bound is a number");
     (seconds * (1.0 - 1e-9) - 1e-9).max(0.0)
 }
