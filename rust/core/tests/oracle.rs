@@ -11,6 +11,7 @@ use autopar_core::estimate::{estimate, Step, Tables};
 use autopar_core::plan::{check, Plan, Recompute, Stage};
 use autopar_core::search::report::{Infeasible, Report};
 use autopar_core::search::search;
+use autopar_core::spec::framework::ContextExchange;
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
 use autopar_core::units::{Time, GIB};
 use autopar_core::Watch;
@@ -84,8 +85,9 @@ fn every_plan(
                     && divides(tp, heads)
                     && (divides(tp, kv) || divides(kv, tp))
                     && divides(tp, m.ffn_hidden)
-                    && problem.exchanges_whole_heads(tp, cp)
-                    && (cp == 1 || divides(2 * cp, w.sequence_length));
+                    && (cp == 1 || divides(2 * cp, w.sequence_length))
+                    && (problem.framework.context_exchange != ContextExchange::Heads
+                        || divides(tp * cp, heads));
                 if !legal {
                     continue;
                 }

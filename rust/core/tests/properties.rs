@@ -8,9 +8,10 @@ use autopar_core::estimate::pipeline::{
     events, makespan, Chunk, Event, Kind, Sends, StageClock, Task,
 };
 use autopar_core::estimate::stage::Place;
-use autopar_core::estimate::{estimate, Tables};
+use autopar_core::estimate::{estimate, sends, Tables};
 use autopar_core::plan::{check, Plan, Recompute, Stage};
 use autopar_core::search::bound::{Continuous, Shape, Tail, Work};
+use autopar_core::search::relax::{Question, Verdict};
 use autopar_core::search::report::{Ranked, Report};
 use autopar_core::search::search;
 use autopar_core::spec::problem::{Problem, Schedule};
@@ -741,6 +742,81 @@ fn more_recompute_never_makes_a_step_shorter() {
         let times: Vec<Time> = std::iter::once(none).chain(blocks).collect();
         assert!(times.is_sorted(), "block on {said}: {times:?}");
     }
+}
+
+#[test]
+fn the_bound_of_a_class_is_never_above_a_plan_that_fits() {
+    let mut draw = Draw::new(16);
+    let mut tight = 0;
+    for n in 0..4000 {
+        let (mut problem, mut plan) = unequal_plan(&mut draw);
+        if draw.once_in(2) {
+            problem.model.window = draw::problem(&mut draw, 1).model.window;
+        }
+        let deepest = |chip: u32| {
+            let of_kind = plan.stages.iter().filter(|s| s.chip == chip);
+            of_kind.map(|s| s.layers / plan.vpp as u32).max().unwrap_or(1)
+        };
+        let choices: Vec<(Recompute, u32)> = (0..3)
+            .map(|chip| {
+                let layers = draw.between(1, u64::from(deepest(chip))) as u32;
+                let offload = if plan.pp == 1 { layers } else { 0 };
+                draw.pick(&[
+                    (Recompute::None, 0),
+                    (Recompute::None, offload),
+                    (Recompute::Selective, 0),
+                    (Recompute::Block { layers }, 0),
+                    (Recompute::Uniform { layers }, 0),
+                ])
+            })
+            .collect();
+        for stage in &mut plan.stages {
+            (stage.recompute, stage.offload) = choices[stage.chip as usize];
+        }
+        problem.options.recompute.clear();
+        problem.options.activation_offload = true;
+        problem.options.optimizer_offload |= plan.optimizer_offload;
+        problem.options.uneven_layers = true;
+        // Just as much memory as the plan needs.
+        let found = estimate(&problem, &plan).expect("a legal plan");
+        for (chip, group) in problem.cluster.groups.iter_mut().enumerate() {
+            let of_kind = plan.stages.iter().zip(&found.stages);
+            let needs = of_kind.filter(|(s, _)| s.chip as usize == chip);
+            let most = needs.map(|(_, e)| e.allocated_bytes.0).max().unwrap_or(1 << 40) + 1;
+            group.chip.memory_gib = problem.framework.context_gib
+                + most as f64 / GIB / (1.0 - problem.options.memory_margin);
+        }
+        let found = estimate(&problem, &plan).expect("a legal plan");
+        assert!(found.violations.is_empty(), "{:?}", found.violations);
+        let tables = Tables::new(&problem, plan.shard(), |_| true);
+        let leasts: Vec<_> =
+            (0..problem.cluster.groups.len()).map(|kind| Some(tables.kind(kind).least())).collect();
+        let kinds: Vec<usize> = plan.stages.iter().map(|s| s.chip as usize).collect();
+        let equal = plan.stages.iter().all(|s| s.layers == plan.stages[0].layers);
+        let micro_batches = plan.micro_batches(&problem);
+        let Plan { schedule, pp, vpp, .. } = plan;
+        for (any_schedule, even) in [(false, false), (false, true), (true, false)] {
+            if even && !equal {
+                continue;
+            }
+            let shape = Shape { schedule, pp, vpp, micro_batches };
+            let any = Shape { schedule: Schedule::OneFOneB, pp, vpp: 1, micro_batches };
+            let question = Question {
+                problem: &problem,
+                shape: if any_schedule { any } else { shape },
+                sends: sends(&problem, schedule),
+                even: even || pp == 1,
+                any_schedule,
+            };
+            let bound = question.bound(&leasts, &kinds);
+            let Verdict::Seconds(seconds) = bound else {
+                panic!("{n}: {even} {any_schedule}: does not fit: {plan:?}")
+            };
+            assert!(seconds <= found.step_s, "{n}: {seconds} > {} for {plan:?}", found.step_s);
+            tight += u64::from(!any_schedule && seconds > 0.97 * found.step_s);
+        }
+    }
+    assert!(tight > 400, "{tight}");
 }
 
 #[test]

@@ -70,6 +70,11 @@ pub struct InFlight {
 }
 
 impl InFlight {
+    /// Passes of all chunks in flight.
+    pub fn passes(self) -> u64 {
+        self.passes
+    }
+
     /// Passes of `chunk` in flight.
     pub fn of_chunk(self, chunk: u64) -> u64 {
         let round = self.pp * self.vpp;

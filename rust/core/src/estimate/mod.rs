@@ -10,6 +10,7 @@ pub mod collective;
 pub mod compute;
 pub mod flops;
 pub mod layer;
+pub mod least;
 pub mod longest;
 pub mod memory;
 pub mod pipeline;

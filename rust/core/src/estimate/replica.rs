@@ -116,6 +116,19 @@ fn gather(shard: &Shard, framework: &Framework, fabric: &Fabric<'_>, replicas: G
 
 /// Time of a step's end that nothing hides: gradient reduction and parameter gathering.
 pub fn synchronise(end: &StepEnd, rates: &Rates, framework: &Framework) -> Time {
+    exposed(end, rates, framework, [framework.fused_reduce_bytes, framework.fused_gather_bytes])
+}
+
+/// What [`synchronise`] is at least, whatever the size of the pieces that travel: convex in parameters and windows.
+pub fn synchronise_at_least(end: &StepEnd, rates: &Rates, framework: &Framework) -> Time {
+    let fused = framework.fused_reduce_bytes > 0 || framework.fused_gather_bytes > 0;
+    // Without a last piece that nothing hides.
+    let endless = StepEnd { layers: u64::MAX, ..*end };
+    exposed(if fused { &endless } else { end }, rates, framework, [0; 2])
+}
+
+/// The same with pieces of `fused` bytes of gradients and of parameters; a layer's where it is 0.
+fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2]) -> Time {
     let (overlap, bytes) = (&framework.overlap, &framework.bytes);
     // Pieces, and those whose start is charged: of a given size each; of a layer they start behind one another.
     let pieces = |parameters: u64, fused: u64, each: u64| match fused {
@@ -144,13 +157,13 @@ pub fn synchronise(end: &StepEnd, rates: &Rates, framework: &Framework) -> Time 
     Time::from_seconds(
         exposed(
             &rates.reduce,
-            framework.fused_reduce_bytes,
+            fused[0],
             bytes.gradient_sent,
             end.backward_window,
             overlap.gradient_reduce,
         ) + exposed(
             &rates.gather,
-            framework.fused_gather_bytes,
+            fused[1],
             bytes.parameter,
             end.forward_window,
             overlap.parameter_gather,

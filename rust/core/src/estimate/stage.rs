@@ -2,6 +2,7 @@
 
 use super::block;
 use super::layer::Pricer;
+use super::least::{Least, Prices};
 use super::memory::{self, Holdings, MemoryItems};
 use super::pipeline::Chunk;
 use super::replica::{self, Rates, StepEnd};
@@ -180,6 +181,24 @@ impl<'a> Table<'a> {
         let layer = kinds.reduce(pick).unwrap_or_default();
         let layers = self.problem.model.layers as usize;
         Table { prefix: prefix_sums(std::iter::repeat_n(layer, layers)), ..self.clone() }
+    }
+
+    /// What any stage costs at least.
+    pub fn least(&self) -> Least {
+        let layers: Vec<(Layer, u64)> = self
+            .layer_kinds
+            .iter()
+            .enumerate()
+            .map(|(n, layer)| {
+                let count = self.kind_of.iter().filter(|&&k| usize::from(k) == n).count();
+                (*layer, count as u64)
+            })
+            .collect();
+        let boundary = self.pricer.boundary_bytes();
+        let prices = Prices { layers, ends: [self.embedding, self.head], boundary };
+        let devices = self.shard.dp * self.shard.tp * self.shard.cp;
+        let send = Time::from_seconds(self.pricer.fabric().send(boundary, devices)).seconds();
+        Least::new(self.problem, self.kind, &self.shard, &prices, send, Some(self.rates))
     }
 
     /// Which of the distinct layers each layer is.

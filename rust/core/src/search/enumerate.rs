@@ -1,30 +1,32 @@
 //! Branch and bound over the classes of the space.
 //!
-//! First every legal choice of degrees and micro-batch gets a lower bound from its layers' price alone; these entries are
-//! sorted by the bound with a pipeline's usual bubble on top, so that good plans are found early. Then they are searched in
-//! blocks of fixed sizes: inside a block every entry cuts by the plans found before the block and by its own, so that
-//! neither the answer nor a counter depends on the number of threads. Classes whose plan is not yet proved to be
-//! their optimum are closed at the end, when few of them still matter.
+//! Parts of the space stand in a heap in the order of their lower bounds: first every legal choice of degrees and micro-batch
+//! (an entry), then its classes, each bounded with its own sharding, schedule, chips and memory. A part whose bound is above
+//! the N-th best time known is never opened. Before a class is solved, all that could matter are guessed at, so that
+//! the limit is tight. Parts are opened in blocks of fixed sizes against the plans found before the block, so that neither the
+//! answer nor a counter depends on the number of threads. A class whose plan is not yet proved to be its optimum goes back into
+//! the heap until it is closed.
 
 use super::bound::{Continuous, Shape};
+use super::descent::close;
+use super::guess::guess;
 use super::holds::Holds;
+use super::relax::{Question, Verdict};
 use super::report::{Counters, Cut};
-use super::space::{self, Axes, Cell, Composition, Walked};
-use super::stages::{close, guess, solve, Class, Outcome};
+use super::space::{self, Cell, Composition, Walked};
+use super::stages::{solve, Class, Outcome};
 use super::watch::Watch;
-use crate::estimate::block;
-use crate::estimate::layer::Pricer;
+use crate::estimate::least::{Least, Passes, Prices};
+use crate::estimate::pipeline::Sends;
 use crate::estimate::shard::Shard;
-use crate::estimate::Tables;
+use crate::estimate::stage::Table;
+use crate::estimate::{sends, Tables};
 use crate::plan::Plan;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 use rayon::prelude::*;
 use std::cmp::Ordering;
-
-/// Entries that are searched against the same incumbents, at most: blocks double up to this size, so that the first
-/// plans bound most of the rest.
-const BLOCK: usize = 16;
+use std::collections::{BinaryHeap, HashMap};
 
 /// One choice of degrees and micro-batch.
 #[derive(Clone, Copy, Debug)]
@@ -34,19 +36,8 @@ struct Entry {
     ep: u64,
     mbs: u64,
     bound: Time,
-    /// Place in the order of the search.
-    promise: Time,
     /// Classes below it.
     classes: u64,
-}
-
-/// A class whose plan may not be its optimum.
-#[derive(Clone, Debug)]
-struct Open {
-    entry: usize,
-    plan: Plan,
-    bound: Time,
-    time: Time,
 }
 
 /// A plan with its time.
@@ -59,8 +50,8 @@ pub struct Best {
     /// Place of each kind of chip in the order of their names.
     names: Vec<usize>,
     list: Vec<Candidate>,
-    /// At least `top` classes have a plan no slower than this.
-    ceiling: Time,
+    /// The shortest times of some plan of a class, one a class, at most `top`.
+    guesses: Vec<Time>,
 }
 
 impl Best {
@@ -71,12 +62,29 @@ impl Best {
             .iter()
             .map(|g| groups.iter().filter(|other| other.chip.name < g.chip.name).count())
             .collect();
-        Best { top: problem.options.top as usize, names, list: Vec::new(), ceiling: Time::MAX }
+        Best { top: problem.options.top as usize, names, list: Vec::new(), guesses: Vec::new() }
     }
 
     /// A plan slower than this cannot enter.
     pub fn limit(&self) -> Time {
-        self.list.get(self.top - 1).map_or(self.ceiling, |c| c.0.min(self.ceiling))
+        let found = self.list.get(self.top - 1).map_or(Time::MAX, |c| c.0);
+        found.min(self.guesses.get(self.top - 1).copied().unwrap_or(Time::MAX))
+    }
+
+    /// Notes that a class has a plan of this time.
+    fn guess(&mut self, time: Time) {
+        let place = self.guesses.partition_point(|&t| t <= time);
+        self.guesses.insert(place, time);
+        self.guesses.truncate(self.top);
+    }
+
+    /// Notes that a class whose guess is among the best has a plan of this time.
+    fn better(&mut self, guess: Time, time: Time) {
+        let place = self.guesses.partition_point(|&t| t < guess);
+        if self.guesses.get(place) == Some(&guess) {
+            self.guesses.remove(place);
+            self.guess(time);
+        }
     }
 
     /// Enters a plan at its place.
@@ -128,141 +136,357 @@ pub struct Found {
     pub open: Option<Time>,
 }
 
+/// A part of the space with a lower bound for all that is in it.
+struct Node {
+    bound: Time,
+    /// Order of its making, so that equal bounds are taken in turn.
+    serial: u64,
+    entry: usize,
+    /// Classes in it; none where its class is already counted as estimated.
+    classes: u64,
+    part: Part,
+}
+
+/// What a node stands for.
+enum Part {
+    /// All classes of an entry.
+    Entry,
+    /// All compositions under a sharding and a schedule.
+    Schedule((u8, u64), (Schedule, u64)),
+    /// One class.
+    Class((u8, u64), (Schedule, u64), Composition),
+    /// A class with a plan that may not be its optimum, and its time.
+    Open(Box<Plan>, Time),
+}
+
+impl PartialEq for Node {
+    fn eq(&self, other: &Node) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Node {}
+
+impl PartialOrd for Node {
+    fn partial_cmp(&self, other: &Node) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Node {
+    /// The smallest bound is the greatest node: a heap gives it first.
+    fn cmp(&self, other: &Node) -> Ordering {
+        (other.bound, other.serial).cmp(&(self.bound, self.serial))
+    }
+}
+
+/// What became of a node.
+#[derive(Default)]
+struct Opened {
+    /// Its parts.
+    parts: Vec<(Time, u64, Part)>,
+    /// The time of some plan of its class.
+    guess: Option<Time>,
+    /// A plan of its class.
+    found: Option<Candidate>,
+    /// A better plan of an open class, with the one that it replaces.
+    better: Option<(Plan, Candidate)>,
+    counters: Counters,
+}
+
+/// Nodes that are opened, and classes that are solved, against the same incumbents.
+const OPENED: usize = 32;
+const SOLVED: usize = 4;
+
 /// Searches the whole space.
 pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
     let mut counters = Counters::default();
-    let mut entries = entries(problem, &mut counters);
-    entries.sort_by_key(|e| e.promise);
+    let entries = entries(problem, &mut counters);
     let mut best = Best::new(problem);
-    best.ceiling = ceiling(problem, &entries, &mut counters, watch);
-    let mut open: Vec<Open> = Vec::new();
-    let (mut at, mut size) = (0, 1);
-    while at < entries.len() && !watch.stopped() {
-        let block = at..(at + size).min(entries.len());
-        let results: Vec<EntryResult> = block
-            .clone()
-            .into_par_iter()
-            .map(|i| search_entry(problem, &entries, i, &best, watch))
-            .collect();
-        for result in results {
-            counters.merge(&result.counters);
-            result.found.into_iter().for_each(|c| best.offer(c));
-            open.extend(result.open);
+    let mut heap: BinaryHeap<Node> = entries
+        .iter()
+        .enumerate()
+        .map(|(n, e)| Node {
+            bound: e.bound,
+            serial: n as u64,
+            entry: n,
+            classes: e.classes,
+            part: Part::Entry,
+        })
+        .collect();
+    let mut serial = entries.len() as u64;
+    let mut open = None;
+    // Classes wait until all have been guessed at, so that each is solved against a tight limit; those whose guesses are
+    // among the best are solved at once, which tightens it.
+    let mut waiting: BinaryHeap<Node> = BinaryHeap::new();
+    let (mut done, mut all) = (0, heap.len() as u64);
+    for solving in [false, true] {
+        if solving {
+            heap.append(&mut waiting);
         }
-        at = block.end;
-        size = (2 * size).min(BLOCK);
-        watch.advance(at as u64, entries.len() as u64);
+        while heap.peek().is_some_and(|node| node.bound <= best.limit()) && !watch.stopped() {
+            let limit = best.limit();
+            let block = block(&mut heap, limit, if solving { SOLVED } else { OPENED });
+            let results: Vec<Opened> = block
+                .par_iter()
+                .map(|node| {
+                    let entry = &entries[node.entry];
+                    match &node.part {
+                        Part::Class(..) if !solving => guess_node(problem, entry, node, limit),
+                        _ => open_node(problem, entry, node, limit, watch),
+                    }
+                })
+                .collect();
+            done += block.len() as u64;
+            let mut promising = Vec::new();
+            for (node, opened) in block.into_iter().zip(results) {
+                counters.merge(&opened.counters);
+                opened.guess.into_iter().for_each(|time| best.guess(time));
+                opened.found.into_iter().for_each(|c| best.offer(c));
+                opened.better.into_iter().for_each(|(old, c)| best.replace(&old, c));
+                if opened.counters.cut.contains_key(&Cut::Unreached) {
+                    open = Some(open.map_or(node.bound, |o: Time| o.min(node.bound)));
+                }
+                for (bound, classes, part) in opened.parts {
+                    // A part is bounded by what it is a part of.
+                    let bound = bound.max(node.bound);
+                    heap.push(Node { bound, serial, entry: node.entry, classes, part });
+                    serial += 1;
+                    all += 1;
+                }
+                if matches!(node.part, Part::Class(..)) && !solving {
+                    match opened.guess.filter(|&time| time <= best.limit()) {
+                        Some(time) => promising.push((node, time)),
+                        None => waiting.push(node),
+                    }
+                    all += 1;
+                }
+            }
+            let limit = best.limit();
+            let solved: Vec<Opened> = promising
+                .par_iter()
+                .map(|(node, _)| open_node(problem, &entries[node.entry], node, limit, watch))
+                .collect();
+            done += promising.len() as u64;
+            for ((node, guess), opened) in promising.into_iter().zip(solved) {
+                counters.merge(&opened.counters);
+                if let Some(found) = opened.found {
+                    best.better(guess, found.0);
+                    best.offer(found);
+                }
+                for (bound, classes, part) in opened.parts {
+                    let bound = bound.max(node.bound);
+                    waiting.push(Node { bound, serial, entry: node.entry, classes, part });
+                    serial += 1;
+                    all += 1;
+                }
+            }
+            watch.advance(done, all);
+        }
     }
-    for entry in &entries[at..] {
-        counters.cut(Cut::Unreached, entry.classes);
+    heap.append(&mut waiting);
+    let limit = best.limit();
+    let left = heap.peek().map(|node| node.bound).filter(|&bound| bound <= limit);
+    for node in heap {
+        // What the watch left is not proved to be slower.
+        let reason = if node.bound <= limit { Cut::Unreached } else { Cut::Bound };
+        counters.cut(reason, node.classes);
     }
-    let unreached = entries[at..].iter().map(|e| e.bound).min();
-    let unproved = close_all(problem, &entries, open, &mut best, &mut counters, watch);
-    let open = match (unreached, unproved) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    };
+    let complete = left.is_none() && open.is_none();
+    if !complete && !counters.cut.contains_key(&Cut::Unreached) {
+        // Only classes with a plan are left; whether it is their best is not proved.
+        counters.cut.insert(Cut::Unreached, 0);
+    }
+    let open = left.into_iter().chain(open).min();
     Found { best, counters, open }
 }
 
-/// Finds the optimum of every open class that could still enter the list; returns the least bound that is left open
-/// when the watch stops it.
-fn close_all(
-    problem: &Problem,
-    entries: &[Entry],
-    mut open: Vec<Open>,
-    best: &mut Best,
-    counters: &mut Counters,
-    watch: &Watch,
-) -> Option<Time> {
-    open.sort_by_key(|o| o.bound);
-    let mut rest = open.into_iter();
-    for class in rest.by_ref() {
-        if class.bound > best.limit() {
-            return None;
-        }
-        if watch.stopped() {
-            return Some(class.bound);
-        }
-        let entry = &entries[class.entry];
-        let shard = class.plan.shard();
-        let tables = Tables::new(problem, shard, |k| space::places(problem, entry.cell, k, false));
-        let wanted = |k: usize| space::places(problem, entry.cell, k, false);
-        let holds = Holds::new(problem, &tables, class.plan.clone(), wanted);
-        let kinds: Vec<usize> = class.plan.stages.iter().map(|s| s.chip as usize).collect();
-        let whole = Class { holds: &holds, kinds: &kinds };
-        let ceiling = class.time.min(Time(best.limit().0.saturating_add(1)));
-        if let Some((plan, time)) = close(&whole, ceiling, counters) {
-            best.replace(&class.plan, (time, plan));
-        }
+/// Takes the next nodes that may hold a plan within `limit`, at most `most`.
+fn block(heap: &mut BinaryHeap<Node>, limit: Time, most: usize) -> Vec<Node> {
+    let mut block = Vec::with_capacity(most);
+    while block.len() < most && heap.peek().is_some_and(|node| node.bound <= limit) {
+        block.extend(heap.pop());
     }
-    None
+    block
 }
 
-/// Entries, and classes of each, that are guessed at before the search.
-const GUESSES: (usize, usize) = (96, 48);
-
-/// The N-th best of quick guesses at the most promising classes: a time that the N-th best plan does not exceed.
-fn ceiling(problem: &Problem, entries: &[Entry], counters: &mut Counters, watch: &Watch) -> Time {
-    let promising = &entries[..entries.len().min(GUESSES.0)];
-    let guesses: Vec<(Vec<Time>, Counters)> = promising
-        .par_iter()
-        .map(|entry| {
-            let mut counters = Counters::default();
-            let times = guess_entry(problem, entry, &mut counters, watch);
-            (times, counters)
-        })
-        .collect();
-    let mut times = Vec::new();
-    for (found, count) in guesses {
-        counters.merge(&count);
-        times.extend(found);
+/// The time of some plan of a class, if it is within `limit`.
+fn guess_node(problem: &Problem, entry: &Entry, node: &Node, limit: Time) -> Opened {
+    let mut opened = Opened::default();
+    if let Part::Class(sharding, schedule, runs) = &node.part {
+        with_class(problem, entry, (*sharding, *schedule), &stage_kinds(runs), |class| {
+            opened.guess = guess(class, limit, &mut opened.counters);
+        });
     }
-    times.sort_unstable();
-    times.get(problem.options.top as usize - 1).copied().unwrap_or(Time::MAX)
+    opened
 }
 
-/// Times of some plan of some classes of an entry: 1F1B and interleaved, nothing or everything sharded over the whole
-/// group or the optimizer alone.
-fn guess_entry(
+/// Prices a class for `then`.
+fn with_class(
     problem: &Problem,
     entry: &Entry,
-    counters: &mut Counters,
-    watch: &Watch,
-) -> Vec<Time> {
-    let cell = entry.cell;
-    let axes = space::axes(problem, cell);
-    let whole = cell.dp * cell.cp;
-    let mut times = Vec::new();
-    for &sharding in axes.sharding.iter().filter(|s| s.0 == 0 || s.1 == whole) {
-        if space::cut_sharding(problem, cell, sharding).is_some() {
-            continue;
+    (sharding, schedule): ((u8, u64), (Schedule, u64)),
+    kinds: &[usize],
+    then: impl FnOnce(&Class<'_, '_, '_>),
+) {
+    let shard = shard(problem, entry.cell, entry.sp, entry.ep, entry.mbs, sharding);
+    let used = |kind: usize| kinds.contains(&kind);
+    let tables = Tables::new(problem, shard, used);
+    let holds = Holds::new(problem, &tables, degrees(entry, shard, schedule), used);
+    then(&Class { holds: &holds, kinds });
+}
+
+/// Splits a node into its parts, or finds the plan of its class.
+fn open_node(problem: &Problem, entry: &Entry, node: &Node, limit: Time, watch: &Watch) -> Opened {
+    let mut opened = Opened::default();
+    match &node.part {
+        Part::Entry => open_entry(problem, entry, limit, watch, &mut opened),
+        Part::Schedule(sharding, schedule) => {
+            open_schedule(problem, entry, *sharding, *schedule, limit, watch, &mut opened);
         }
-        let shard = shard(problem, cell, entry.sp, entry.ep, entry.mbs, sharding);
-        let wanted = |k: usize| space::places(problem, cell, k, false);
-        let tables = Tables::new(problem, shard, wanted);
-        for &schedule in &axes.schedules {
-            let usual = matches!(schedule.0, Schedule::OneFOneB | Schedule::Interleaved);
-            if !usual || times.len() >= GUESSES.1 || watch.stopped() {
-                continue;
-            }
-            let holds = Holds::new(problem, &tables, degrees(entry, shard, schedule), wanted);
-            let tried = std::cell::Cell::new(0);
-            let prune = |counts: &[u64], _: u64| {
-                let enough = tried.get() >= GUESSES.1;
-                beyond_limits(problem, entry, counts).or(enough.then_some(Cut::Bound))
-            };
-            space::each_composition(problem.cluster.groups.len(), cell.pp, &prune, &mut |step| {
-                let Walked::One(runs) = step else { return };
-                tried.set(tried.get() + 1);
-                if cut_composition(problem, entry, schedule, runs).is_none() {
-                    let kinds = stage_kinds(runs);
-                    times.extend(guess(&Class { holds: &holds, kinds: &kinds }, counters));
+        Part::Class(sharding, schedule, runs) => {
+            with_class(problem, entry, (*sharding, *schedule), &stage_kinds(runs), |class| {
+                match solve(class, limit, &mut opened.counters) {
+                    Outcome::Found(f) => {
+                        opened.counters.estimated += 1;
+                        if f.bound < f.time {
+                            let part = Part::Open(Box::new(f.plan.clone()), f.time);
+                            opened.parts.push((f.bound, 0, part));
+                        }
+                        opened.found = Some((f.time, f.plan));
+                    }
+                    Outcome::Cut(reason) => opened.counters.cut(reason, 1),
                 }
             });
         }
+        Part::Open(plan, time) => {
+            let kinds: Vec<usize> = plan.stages.iter().map(|s| s.chip as usize).collect();
+            let chosen = ((plan.zero, plan.shard_group), (plan.schedule, plan.vpp));
+            let ceiling = (*time).min(Time(limit.0.saturating_add(1)));
+            with_class(problem, entry, chosen, &kinds, |class| {
+                opened.better = close(class, ceiling, &mut opened.counters)
+                    .map(|(better, time)| ((**plan).clone(), (time, better)));
+            });
+        }
     }
-    times
+    opened
+}
+
+/// Bounds every sharding and schedule of an entry.
+fn open_entry(problem: &Problem, entry: &Entry, limit: Time, watch: &Watch, opened: &mut Opened) {
+    let cell = entry.cell;
+    let axes = space::axes(problem, cell);
+    let below = axes.compositions * axes.schedules.len() as u64;
+    let one_kind = problem.cluster.groups.len() == 1;
+    for &sharding in &axes.sharding {
+        let counters = &mut opened.counters;
+        if watch.stopped() {
+            counters.cut(Cut::Unreached, below);
+            continue;
+        }
+        if let Some(reason) = space::cut_sharding(problem, cell, sharding) {
+            counters.cut(reason, below);
+            continue;
+        }
+        if !one_kind {
+            for &schedule in &axes.schedules {
+                let part = Part::Schedule(sharding, schedule);
+                opened.parts.push((entry.bound, axes.compositions, part));
+            }
+            continue;
+        }
+        let shard = shard(problem, cell, entry.sp, entry.ep, entry.mbs, sharding);
+        let table = Table::new(problem, 0, shard);
+        let leasts = [Some(table.least())];
+        let kinds = vec![0; cell.pp as usize];
+        let runs: Composition = vec![(0, cell.pp)];
+        for &schedule in &axes.schedules {
+            if let Some(reason) = cut_composition(problem, entry, schedule, &runs) {
+                counters.cut(reason, 1);
+                continue;
+            }
+            counters.bounds += 1;
+            match class_bound(problem, entry, schedule, &leasts, &kinds) {
+                Verdict::Memory => counters.cut(Cut::Memory, 1),
+                Verdict::Seconds(s) if Time::from_seconds(s) > limit => counters.cut(Cut::Bound, 1),
+                Verdict::Seconds(s) => {
+                    let part = Part::Class(sharding, schedule, runs.clone());
+                    opened.parts.push((Time::from_seconds(s), 1, part));
+                }
+            }
+        }
+    }
+}
+
+/// Bounds every composition under a sharding and a schedule.
+fn open_schedule(
+    problem: &Problem,
+    entry: &Entry,
+    sharding: (u8, u64),
+    schedule: (Schedule, u64),
+    limit: Time,
+    watch: &Watch,
+    opened: &mut Opened,
+) {
+    let cell = entry.cell;
+    let shard = shard(problem, cell, entry.sp, entry.ep, entry.mbs, sharding);
+    let wanted = |kind: usize| space::places(problem, cell, kind, false);
+    let tables = Tables::new(problem, shard, wanted);
+    let leasts: Vec<Option<Least>> =
+        (0..problem.cluster.groups.len()).map(|kind| tables.get(kind).map(Table::least)).collect();
+    let degrees = degrees(entry, shard, schedule);
+    let prune = |counts: &[u64], left: u64| {
+        if watch.stopped() {
+            return Some(Cut::Unreached);
+        }
+        beyond_limits(problem, entry, counts).or_else(|| {
+            too_slow(problem, &tables, &degrees, counts, left, limit).then_some(Cut::Bound)
+        })
+    };
+    let (counters, parts) = (&mut opened.counters, &mut opened.parts);
+    space::each_composition(problem.cluster.groups.len(), cell.pp, &prune, &mut |step| {
+        let runs = match step {
+            Walked::One(runs) => runs,
+            Walked::Cut(reason, classes) => {
+                counters.cut(reason, classes);
+                return;
+            }
+        };
+        if let Some(reason) = cut_composition(problem, entry, schedule, runs) {
+            counters.cut(reason, 1);
+            return;
+        }
+        counters.bounds += 1;
+        match class_bound(problem, entry, schedule, &leasts, &stage_kinds(runs)) {
+            Verdict::Memory => counters.cut(Cut::Memory, 1),
+            Verdict::Seconds(s) if Time::from_seconds(s) > limit => counters.cut(Cut::Bound, 1),
+            Verdict::Seconds(s) => {
+                let part = Part::Class(sharding, schedule, runs.clone());
+                parts.push((Time::from_seconds(s), 1, part));
+            }
+        }
+    });
+}
+
+/// A bound for one class.
+fn class_bound(
+    problem: &Problem,
+    entry: &Entry,
+    (schedule, vpp): (Schedule, u64),
+    leasts: &[Option<Least>],
+    kinds: &[usize],
+) -> Verdict {
+    let micro_batches = problem.workload.global_batch_size / (entry.cell.dp * entry.mbs);
+    let one_kind = kinds.iter().all(|&k| k == kinds[0]);
+    let zero_bubble = matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+    let question = Question {
+        problem,
+        shape: Shape { schedule, pp: entry.cell.pp, vpp, micro_batches },
+        sends: sends(problem, schedule),
+        even: zero_bubble || entry.cell.pp == 1 || (one_kind && !problem.options.uneven_layers),
+        any_schedule: false,
+    };
+    question.bound(leasts, kinds)
 }
 
 /// The kind of each stage.
@@ -303,24 +527,19 @@ fn entries(problem: &Problem, counters: &mut Counters) -> Vec<Entry> {
                 for &mbs in &axes.mbs {
                     match space::cut_shard(problem, cell, sp, ep, mbs) {
                         Some(reason) => counters.cut(reason, axes.below_shard()),
-                        None => entries.push((cell, sp, ep, mbs, axes.below_shard())),
+                        None => {
+                            let classes = axes.below_shard();
+                            entries.push(Entry { cell, sp, ep, mbs, bound: Time::ZERO, classes });
+                        }
                     }
                 }
             }
         }
     }
     counters.bounds += entries.len() as u64;
+    let prices = prices(problem, &entries);
+    entries.par_iter_mut().for_each(|entry| entry.bound = entry_bound(problem, entry, &prices));
     entries
-        .into_par_iter()
-        .map(|(cell, sp, ep, mbs, classes)| {
-            let shard = shard(problem, cell, sp, ep, mbs, (0, 1));
-            let bound = entry_bound(problem, cell, shard);
-            let micro_batches = problem.workload.global_batch_size / (cell.dp * mbs);
-            let bubble = (micro_batches + cell.pp - 1) as f64 / micro_batches as f64;
-            let promise = Time::from_seconds(bound.seconds() * bubble);
-            Entry { cell, sp, ep, mbs, bound, promise, classes }
-        })
-        .collect()
 }
 
 fn shard(
@@ -336,145 +555,91 @@ fn shard(
     Shard { dp: cell.dp, tp: cell.tp, sp, cp: cell.cp, ep, etp, mbs, zero, shard_group, pipelined }
 }
 
+/// What a layer's price depends on, ZeRO apart.
+type PriceKey = (u64, bool, u64, u64, u64, bool);
+
+/// For each kind, prices with nothing sharded, and sharded without what that communicates.
+type EntryPrices = HashMap<PriceKey, Vec<[Prices; 2]>>;
+
+fn price_key(entry: &Entry) -> PriceKey {
+    (entry.cell.tp, entry.sp, entry.cell.cp, entry.ep, entry.mbs, entry.cell.pp > 1)
+}
+
+/// The prices of all entries, each once.
+fn prices(problem: &Problem, entries: &[Entry]) -> EntryPrices {
+    let mut distinct: HashMap<PriceKey, &Entry> = HashMap::new();
+    for entry in entries {
+        distinct.entry(price_key(entry)).or_insert(entry);
+    }
+    distinct
+        .into_par_iter()
+        .map(|(key, e)| {
+            let of_kind = |kind: usize| {
+                [(0, 1), (3, 1)].map(|sharding| {
+                    let shard = shard(problem, e.cell, e.sp, e.ep, e.mbs, sharding);
+                    Prices::new(problem, kind, shard)
+                })
+            };
+            (key, (0..problem.cluster.groups.len()).map(of_kind).collect())
+        })
+        .collect()
+}
+
+/// Bytes that no stage needs, finite so that rates may be made of them.
+const UNLIMITED: f64 = 1e18;
+
 /// A bound for every schedule, sharding and composition below an entry: the fastest kinds take as many stages as
-/// they may, nothing is recomputed, nothing waits.
-fn entry_bound(problem: &Problem, cell: Cell, shard: Shard) -> Time {
-    let model = &problem.model;
+/// they may; activations take their memory, and of parameters and optimizer what the most frugal sharding leaves.
+fn entry_bound(problem: &Problem, entry: &Entry, prices: &EntryPrices) -> Time {
+    let Entry { cell, sp, ep, mbs, .. } = *entry;
     let per_stage = cell.dp * cell.tp * cell.cp;
-    let mut kinds: Vec<(f64, u64)> = (0..problem.cluster.groups.len())
-        .filter(|&kind| space::places(problem, cell, kind, false))
+    let whole = cell.dp * cell.cp;
+    let shardings: Vec<Shard> = [(0, 1), (1, whole), (2, whole), (3, whole)]
+        .into_iter()
+        .map(|sharding| shard(problem, cell, sp, ep, mbs, sharding))
+        .collect();
+    let mut leasts: Vec<Option<Least>> = (0..problem.cluster.groups.len())
         .map(|kind| {
-            let pricer = Pricer::new(problem, kind, shard);
-            let mut seen = Vec::new();
-            for kind in (0..model.layers).map(|i| model.layer_kind(i)) {
-                if !seen.contains(&kind) {
-                    seen.push(kind);
-                }
-            }
-            let unit = seen
-                .into_iter()
-                .map(|k| block::price(&pricer, k).cost)
-                .map(|c| c.forward.total() + c.input_gradient.total() + c.weight_gradient.total())
-                .min()
-                .unwrap_or(Time::ZERO);
-            (unit.seconds(), problem.available(kind) / per_stage)
+            let wanted = space::places(problem, cell, kind, false);
+            let [loud, quiet] = &prices[&price_key(entry)][kind];
+            wanted.then(|| Least::of_shardings(problem, kind, &shardings, loud, quiet))
         })
         .collect();
-    kinds.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let micro_batches = problem.workload.global_batch_size / (cell.dp * shard.mbs);
-    let shape = Shape { schedule: Schedule::ZeroBubbleH1, pp: cell.pp, vpp: 1, micro_batches };
-    let mut bound = Continuous::new(shape);
-    let mut left = cell.pp;
-    for (unit, stages) in kinds {
-        for _ in 0..stages.min(left) {
-            bound.stage(unit, 0.0);
-        }
-        left -= stages.min(left);
+    let mut order: Vec<usize> = (0..leasts.len()).filter(|&k| leasts[k].is_some()).collect();
+    let unit = |k: usize| leasts[k].as_ref().map_or(f64::INFINITY, |l| l.layer.both());
+    order.sort_by(|&a, &b| unit(a).total_cmp(&unit(b)));
+    let mut kinds = Vec::with_capacity(cell.pp as usize);
+    for &kind in &order {
+        let stages = (problem.available(kind) / per_stage).min(cell.pp - kinds.len() as u64);
+        kinds.extend(std::iter::repeat_n(kind, stages as usize));
     }
-    if left > 0 {
+    if kinds.len() < cell.pp as usize {
         // The limits give too few stages: every composition will be cut.
         return Time::MAX;
     }
-    // Rounded down by more than the integer prices can have been rounded up.
-    Time::from_seconds(bound.bound(f64::from(model.layers)) * (1.0 - 1e-9))
-}
-
-/// What one entry gave.
-#[derive(Default)]
-struct EntryResult {
-    found: Vec<Candidate>,
-    open: Vec<Open>,
-    counters: Counters,
-}
-
-/// Searches all classes of one entry.
-fn search_entry(
-    problem: &Problem,
-    entries: &[Entry],
-    index: usize,
-    incumbents: &Best,
-    watch: &Watch,
-) -> EntryResult {
-    let entry = &entries[index];
-    let mut result = EntryResult::default();
-    if entry.bound > incumbents.limit() {
-        result.counters.cut(Cut::Bound, entry.classes);
-        return result;
-    }
-    let mut best = incumbents.clone();
-    let cell = entry.cell;
-    let axes = space::axes(problem, cell);
-    let mut search =
-        EntrySearch { problem, entry, index, best: &mut best, result: &mut result, watch };
-    for &sharding in &axes.sharding {
-        if let Some(reason) = space::cut_sharding(problem, cell, sharding) {
-            search.result.counters.cut(reason, axes.compositions * axes.schedules.len() as u64);
-            continue;
+    // The layers fit best with the slowest stages last.
+    if order.len() > 1 {
+        // Any kind may stand anywhere: memory is left to the classes, and the ends take what they take on the fastest.
+        let of = |pick: fn(&Least) -> Passes| {
+            leasts.iter().flatten().map(pick).reduce(Passes::min).unwrap_or_default()
+        };
+        let (other, ends) = (of(|l| l.other), [of(|l| l.ends[0]), of(|l| l.ends[1])]);
+        for least in leasts.iter_mut().flatten() {
+            least.capacity = UNLIMITED;
+            (least.other, least.ends) = (other, ends);
         }
-        search.sharding(&axes, sharding);
     }
-    result
-}
-
-struct EntrySearch<'p, 's> {
-    problem: &'p Problem,
-    entry: &'s Entry,
-    index: usize,
-    best: &'s mut Best,
-    result: &'s mut EntryResult,
-    watch: &'s Watch,
-}
-
-impl EntrySearch<'_, '_> {
-    fn sharding(&mut self, axes: &Axes, sharding: (u8, u64)) {
-        let e = self.entry;
-        let problem = self.problem;
-        let shard = shard(problem, e.cell, e.sp, e.ep, e.mbs, sharding);
-        let tables =
-            Tables::new(problem, shard, |kind| space::places(problem, e.cell, kind, false));
-        for &schedule in &axes.schedules {
-            let wanted = |k: usize| space::places(problem, e.cell, k, false);
-            let holds = Holds::new(problem, &tables, degrees(e, shard, schedule), wanted);
-            let limit = std::cell::Cell::new(self.best.limit());
-            let prune = |counts: &[u64], left: u64| {
-                if self.watch.stopped() {
-                    return Some(Cut::Unreached);
-                }
-                beyond_limits(problem, e, counts)
-                    .or_else(|| too_slow(&holds, counts, left, limit.get()).then_some(Cut::Bound))
-            };
-            let counters = &mut self.result.counters;
-            let (best, open, found) =
-                (&mut *self.best, &mut self.result.open, &mut self.result.found);
-            space::each_composition(problem.cluster.groups.len(), e.cell.pp, &prune, &mut |step| {
-                let runs = match step {
-                    Walked::One(runs) => runs,
-                    Walked::Cut(reason, classes) => {
-                        counters.cut(reason, classes);
-                        return;
-                    }
-                };
-                if let Some(reason) = cut_composition(problem, e, schedule, runs) {
-                    counters.cut(reason, 1);
-                    return;
-                }
-                let kinds = stage_kinds(runs);
-                let class = Class { holds: &holds, kinds: &kinds };
-                match solve(&class, limit.get(), counters) {
-                    Outcome::Found(f) => {
-                        counters.estimated += 1;
-                        best.offer((f.time, f.plan.clone()));
-                        limit.set(best.limit());
-                        if f.bound < f.time {
-                            let (plan, bound, time) = (f.plan.clone(), f.bound, f.time);
-                            open.push(Open { entry: self.index, plan, bound, time });
-                        }
-                        found.push((f.time, f.plan));
-                    }
-                    Outcome::Cut(reason) => counters.cut(reason, 1),
-                }
-            });
-        }
+    let micro_batches = problem.workload.global_batch_size / (cell.dp * mbs);
+    let question = Question {
+        problem,
+        shape: Shape { schedule: Schedule::OneFOneB, pp: cell.pp, vpp: 1, micro_batches },
+        sends: Sends::Overlapped,
+        even: cell.pp == 1,
+        any_schedule: true,
+    };
+    match question.bound(&leasts, &kinds) {
+        Verdict::Seconds(seconds) => Time::from_seconds(seconds),
+        Verdict::Memory => Time::MAX,
     }
 }
 
@@ -486,19 +651,25 @@ fn beyond_limits(problem: &Problem, entry: &Entry, counts: &[u64]) -> Option<Cut
 }
 
 /// Whether no order of these counts of stages, with those left on the fastest kind still to come, can meet the limit.
-fn too_slow(holds: &Holds<'_, '_>, counts: &[u64], left: u64, limit: Time) -> bool {
+fn too_slow(
+    problem: &Problem,
+    tables: &Tables<'_>,
+    d: &Plan,
+    counts: &[u64],
+    left: u64,
+    limit: Time,
+) -> bool {
     if limit == Time::MAX {
         return false;
     }
-    let d = &holds.degrees;
     let mut stages: Vec<(f64, u64)> = counts
         .iter()
         .enumerate()
         .filter(|&(_, &n)| n > 0)
-        .filter_map(|(kind, &n)| Some((holds.tables.get(kind)?.unit(), n)))
+        .filter_map(|(kind, &n)| Some((tables.get(kind)?.unit(), n)))
         .collect();
-    let coming = (counts.len()..holds.problem.cluster.groups.len())
-        .filter_map(|kind| Some(holds.tables.get(kind)?.unit()))
+    let coming = (counts.len()..problem.cluster.groups.len())
+        .filter_map(|kind| Some(tables.get(kind)?.unit()))
         .min_by(f64::total_cmp);
     stages.extend(coming.map(|unit| (unit, left)));
     // The layers fit best with the slowest stages last.
@@ -507,7 +678,7 @@ fn too_slow(holds: &Holds<'_, '_>, counts: &[u64], left: u64, limit: Time) -> bo
         schedule: d.schedule,
         pp: d.pp,
         vpp: d.vpp,
-        micro_batches: d.micro_batches(holds.problem),
+        micro_batches: d.micro_batches(problem),
     };
     let mut bound = Continuous::new(shape);
     for (unit, n) in stages {
@@ -515,7 +686,7 @@ fn too_slow(holds: &Holds<'_, '_>, counts: &[u64], left: u64, limit: Time) -> bo
             bound.stage(unit, 0.0);
         }
     }
-    bound.bound(f64::from(holds.problem.model.layers)) > limit.seconds() * (1.0 + 1e-9)
+    bound.bound(f64::from(problem.model.layers)) > limit.seconds() * (1.0 + 1e-9)
 }
 
 /// The class's plan without stages.

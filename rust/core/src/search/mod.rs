@@ -1,9 +1,12 @@
 //! How the best is found: the whole space, in order of a lower bound, until the bound passes the N-th best.
 
 pub mod bound;
+pub mod descent;
 pub mod enumerate;
+pub mod guess;
 pub mod holds;
 pub mod nearest;
+pub mod relax;
 pub mod report;
 pub mod sizes;
 pub mod space;

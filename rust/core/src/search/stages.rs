@@ -4,7 +4,7 @@
 //! ([`Tail`]); labels of the same layers and recompute are kept when none dominates them. Recompute is one choice a kind
 //! of chip, so a label carries its kind's choice until the kind's first stage. The label with the smallest
 //! end bounds the class from below, and its plan is estimated. Where the estimate is longer than the label, the class stays
-//! open ([`Found::bound`] below its time) until [`close`] estimates every split whose bound is below the best
+//! open ([`Found::bound`] below its time) until the descent ([`super::descent`]) estimates every split whose bound is below the best
 //! estimate: so the answer is the optimum of the estimate, not of the bound.
 
 use super::bound::{Continuous, Shape, Tail, Work};
@@ -44,13 +44,16 @@ pub struct Found {
 }
 
 /// Labels by stage, then by the layers before it.
-type Labels = Vec<Vec<Vec<Label>>>;
+pub(super) type Labels = Vec<Vec<Vec<Label>>>;
 
 #[derive(Clone, Copy, Debug)]
-struct Label {
-    tail: Tail,
-    layers: u32,
-    choice: usize,
+pub(super) struct Label {
+    /// Paths through the stages from this one on.
+    pub tail: Tail,
+    /// Layers of a chunk.
+    pub layers: u32,
+    /// Index of its choice.
+    pub choice: usize,
     /// Index of the label of the next stage.
     next: usize,
 }
@@ -78,75 +81,27 @@ pub fn solve(class: &Class<'_, '_, '_>, limit: Time, counters: &mut Counters) ->
     best.map_or(Outcome::Cut(cut), Outcome::Found)
 }
 
-/// Some plan of a class, quickly: layers in proportion to the stages' speed, and the first choice of the list that fits
-/// everywhere. Its time bounds the optimum's from above.
-pub fn guess(class: &Class<'_, '_, '_>, counters: &mut Counters) -> Option<Time> {
-    let solver = Solver::new(class, false, Time::MAX);
-    let kinds = class.kinds;
-    let speed: Vec<f64> = kinds.iter().map(|&k| 1.0 / class.holds.tables.kind(k).unit()).collect();
-    let total: f64 = speed.iter().sum();
-    let (mut split, mut placed, mut share) = (Vec::with_capacity(kinds.len()), 0u32, 0.0);
-    for (i, speed) in speed.iter().enumerate() {
-        share += speed;
-        let left = (kinds.len() - 1 - i) as u32;
-        let until = (f64::from(solver.layers) * share / total).round() as u32;
-        let layers = until.clamp(placed + 1, solver.layers - left) - placed;
-        split.push(layers);
-        placed += layers;
-    }
-    let even = (1..kinds.len()).all(|i| kinds[i] != kinds[i - 1] || split[i] == split[i - 1]);
-    if !even && !class.holds.problem.options.uneven_layers {
-        return None;
-    }
-    let fits = |n: usize| split.iter().enumerate().all(|(i, &layers)| solver.most(i, n) >= layers);
-    let choice = (0..class.holds.choices.len()).find(|&n| fits(n))?;
-    let stages: Vec<(u32, Choice)> =
-        split.iter().map(|&layers| (layers, class.holds.choices[choice])).collect();
-    let plan = solver.plan(&stages);
-    let step = Step::new(class.holds.tables, &plan);
-    counters.estimates += 1;
-    step.lacking(class.holds.tables, &plan).is_empty().then_some(step.time)
-}
-
-/// The optimum of a class if it is faster than `time`.
-pub fn close(
-    class: &Class<'_, '_, '_>,
-    time: Time,
-    counters: &mut Counters,
-) -> Option<(Plan, Time)> {
-    let mut best = None;
-    let mut ceiling = time;
-    for optimizer_offload in class.optimizer_offloads() {
-        let limit = Time(ceiling.0.saturating_sub(1));
-        let mut solver = Solver::new(class, optimizer_offload, limit);
-        if let Some((plan, time)) = solver.exhaust(ceiling, counters) {
-            ceiling = time;
-            best = Some((plan, time));
-        }
-    }
-    best
-}
-
 impl Class<'_, '_, '_> {
-    fn optimizer_offloads(&self) -> impl Iterator<Item = bool> {
+    pub(super) fn optimizer_offloads(&self) -> impl Iterator<Item = bool> {
         let allowed = self.holds.problem.options.optimizer_offload;
         [false, true].into_iter().filter(move |&offload| !offload || allowed)
     }
 }
 
-struct Solver<'s, 'c, 't, 'a> {
-    class: &'s Class<'c, 't, 'a>,
-    shape: Shape,
+/// One class under one setting of the optimizer's place.
+pub(super) struct Solver<'s, 'c, 't, 'a> {
+    pub class: &'s Class<'c, 't, 'a>,
+    pub shape: Shape,
     optimizer_offload: bool,
     limit: Time,
     sends: Sends,
     crossing: Vec<(Time, Time)>,
     /// Layers of one chunk row: what the stages share.
-    layers: u32,
+    pub layers: u32,
     /// Choices of each stage's kind that may be best; stages of one kind share the list.
-    choices: Vec<Vec<Choice>>,
+    pub choices: Vec<Vec<Choice>>,
     /// Most layers of a chunk that each stage can hold under each choice.
-    caps: Vec<Vec<u32>>,
+    pub caps: Vec<Vec<u32>>,
     /// Most layers of a chunk that each stage passes within the limit, memory apart.
     time_caps: Vec<u32>,
     memo: Vec<Vec<Option<Option<Work>>>>,
@@ -155,7 +110,7 @@ struct Solver<'s, 'c, 't, 'a> {
 }
 
 impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
-    fn new(class: &'s Class<'c, 't, 'a>, optimizer_offload: bool, limit: Time) -> Self {
+    pub fn new(class: &'s Class<'c, 't, 'a>, optimizer_offload: bool, limit: Time) -> Self {
         let (problem, d) = (class.holds.problem, &class.holds.degrees);
         let shape = Shape {
             schedule: d.schedule,
@@ -227,7 +182,7 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
     }
 
     /// Layers that stage `i` may hold at most under a choice of the list.
-    fn most(&self, i: usize, choice: usize) -> u32 {
+    pub fn most(&self, i: usize, choice: usize) -> u32 {
         self.class.holds.most(self.class.kinds[i], i, choice, self.optimizer_offload)
     }
 
@@ -280,6 +235,18 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
 
     fn table(&self, i: usize) -> &Table<'a> {
         self.class.holds.tables.kind(self.class.kinds[i])
+    }
+
+    /// A lower bound on the step of the plan with these stages.
+    pub fn end(&self, stages: &[(u32, Choice)]) -> Time {
+        let mut first = self.layers;
+        let mut tail = Tail::default();
+        for (i, &(layers, choice)) in stages.iter().enumerate().rev() {
+            first -= layers;
+            let (work, _) = self.work_at(self.table(i), &self.place(i, first, layers, choice));
+            tail = tail.after(self.shape, i as u64, &work);
+        }
+        tail.end
     }
 
     /// Equal stages: the fastest choice that fits, of each family the first.
@@ -335,7 +302,7 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
         }
     }
 
-    fn plan(&self, stages: &[(u32, Choice)]) -> Plan {
+    pub fn plan(&self, stages: &[(u32, Choice)]) -> Plan {
         let mut plan = self.class.holds.degrees.clone();
         plan.optimizer_offload = self.optimizer_offload;
         plan.stages = stages
@@ -412,17 +379,6 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
         Outcome::Found(Found { plan, time, bound })
     }
 
-    /// The best split faster than `ceiling`, by estimating every one whose bound is.
-    fn exhaust(&mut self, ceiling: Time, counters: &mut Counters) -> Option<(Plan, Time)> {
-        if !self.prepare_choices() {
-            return None;
-        }
-        let labels = self.labels(counters);
-        let mut descent = Descent { labels: &labels, best: None, ceiling };
-        self.descend(&mut descent, &mut Vec::new(), &mut Vec::new(), 0, counters);
-        descent.best
-    }
-
     /// Whether some split without recompute meets the limit if memory were no matter: the programme with one choice, which
     /// cuts most classes at a small part of the cost of all.
     fn fast_enough_together(&mut self, counters: &mut Counters) -> bool {
@@ -440,7 +396,7 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
     }
 
     /// Labels by stage and by the layers before it, for `choices` and `caps`.
-    fn labels(&mut self, counters: &mut Counters) -> Labels {
+    pub fn labels(&mut self, counters: &mut Counters) -> Labels {
         let pp = self.class.kinds.len();
         counters.bounds += 1;
         let most: Vec<u32> =
@@ -486,7 +442,7 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
     /// Fills `choices` and `caps`; false when the stages cannot hold the model within the limit.
     ///
     /// A choice is left out when another that is never slower holds as much on every stage.
-    fn prepare_choices(&mut self) -> bool {
+    pub fn prepare_choices(&mut self) -> bool {
         let holds = self.class.holds;
         let pp = self.class.kinds.len();
         self.choices = vec![Vec::new(); pp];
@@ -527,7 +483,7 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
     }
 
     /// The work of stage `i`, remembered for all places from which the same layers follow.
-    fn work(&mut self, i: usize, first: u32, layers: u32, choice: usize) -> Option<Work> {
+    pub fn work(&mut self, i: usize, first: u32, layers: u32, choice: usize) -> Option<Work> {
         let place = self.place(i, first, layers, self.choices[i][choice]);
         let width = self.layers as usize + 1;
         if self.memo[i].is_empty() {
@@ -590,87 +546,7 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
     }
 
     /// Whether two stages of one kind may stand side by side, by their layers and choice.
-    fn alike(&self, a: (u32, usize), b: (u32, usize)) -> bool {
+    pub fn alike(&self, a: (u32, usize), b: (u32, usize)) -> bool {
         a.1 == b.1 && (a.0 == b.0 || self.class.holds.problem.options.uneven_layers)
-    }
-
-    /// Estimates every split whose bound is below the best estimate.
-    fn descend(
-        &mut self,
-        descent: &mut Descent<'_>,
-        stages: &mut Vec<(u32, usize)>,
-        works: &mut Vec<Work>,
-        first: u32,
-        counters: &mut Counters,
-    ) {
-        let i = stages.len();
-        if i == self.class.kinds.len() {
-            let chosen: Vec<(u32, Choice)> = stages
-                .iter()
-                .enumerate()
-                .map(|(i, &(layers, choice))| (layers, self.choices[i][choice]))
-                .collect();
-            let plan = self.plan(&chosen);
-            let time = Step::new(self.class.holds.tables, &plan).time;
-            counters.estimates += 1;
-            if time < descent.ceiling {
-                descent.ceiling = time;
-                descent.best = Some((plan, time));
-            }
-            return;
-        }
-        let last = i + 1 == self.class.kinds.len();
-        let bound_by = i > 0 && self.class.kinds[i - 1] == self.class.kinds[i];
-        for choice in 0..self.choices[i].len() {
-            let left = self.layers - first;
-            let range = if last { left..=left } else { 1..=left };
-            for layers in range {
-                if layers > self.caps[i][choice] {
-                    break;
-                }
-                if bound_by && !self.alike(stages[i - 1], (layers, choice)) {
-                    continue;
-                }
-                let Some(work) = self.work(i, first, layers, choice) else { continue };
-                works.push(work);
-                counters.bounds += 1;
-                let next_same = !last && self.class.kinds[i + 1] == self.class.kinds[i];
-                let follows =
-                    |l: &Label| !next_same || self.alike((l.layers, l.choice), (layers, choice));
-                let reaches = descent.rest(i + 1, first + layers, follows).iter().any(|tail| {
-                    let whole = works
-                        .iter()
-                        .enumerate()
-                        .rev()
-                        .fold(*tail, |t, (j, w)| t.after(self.shape, j as u64, w));
-                    whole.end < descent.ceiling
-                });
-                if reaches {
-                    stages.push((layers, choice));
-                    self.descend(descent, stages, works, first + layers, counters);
-                    stages.pop();
-                }
-                works.pop();
-            }
-        }
-    }
-}
-
-/// A search through the splits of one class below the best estimate.
-struct Descent<'l> {
-    labels: &'l [Vec<Vec<Label>>],
-    best: Option<(Plan, Time)>,
-    ceiling: Time,
-}
-
-impl Descent<'_> {
-    /// Bounds of the stages from `i` on, of the labels that may follow.
-    fn rest(&self, i: usize, first: u32, follows: impl Fn(&Label) -> bool) -> Vec<Tail> {
-        match self.labels.get(i) {
-            None => vec![Tail::default()],
-            Some(rows) => {
-                rows[first as usize].iter().filter(|l| follows(l)).map(|l| l.tail).collect()
-            }
-        }
     }
 }

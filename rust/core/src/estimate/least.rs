@@ -1,0 +1,299 @@
+//! What a stage costs at least, before its layers and recompute are chosen: what the search's bounds are made of.
+//!
+//! Layers of the sort that most of them are count in full; the others count with the time of their passes alone. Every
+//! figure is at most what [`super::stage::Table`] gives for any stage that holds as many of them.
+
+use super::block;
+use super::layer::Pricer;
+use super::memory::{self, Holdings};
+use super::replica::{self, Rates, StepEnd};
+use super::shard::{End, Layer, Shard, Totals};
+use crate::spec::model::LayerKind;
+use crate::spec::problem::Problem;
+use crate::units::{Bytes, Time};
+
+/// Passes of one micro-batch, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Passes {
+    /// Forward.
+    pub forward: f64,
+    /// Backward, nothing recomputed.
+    pub backward: f64,
+}
+
+impl Passes {
+    fn of(totals: &Totals, count: u64) -> Passes {
+        let backward = totals.input_gradient + totals.weight_gradient;
+        Passes {
+            forward: totals.forward.seconds() * count as f64,
+            backward: backward.seconds() * count as f64,
+        }
+    }
+
+    /// Both.
+    pub fn both(self) -> f64 {
+        self.forward + self.backward
+    }
+}
+
+impl Passes {
+    /// The shorter of each.
+    pub fn min(self, o: Passes) -> Passes {
+        Passes { forward: self.forward.min(o.forward), backward: self.backward.min(o.backward) }
+    }
+}
+
+impl std::ops::Add for Passes {
+    type Output = Passes;
+    fn add(self, o: Passes) -> Passes {
+        Passes { forward: self.forward + o.forward, backward: self.backward + o.backward }
+    }
+}
+
+/// A quantity that grows with the layers of a stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Line {
+    /// Without layers.
+    pub base: f64,
+    /// For each layer.
+    pub each: f64,
+}
+
+/// The prices of a model's distinct layers, each with how many there are, and of its ends.
+#[derive(Clone, Debug)]
+pub struct Prices {
+    /// The distinct layers.
+    pub layers: Vec<(Layer, u64)>,
+    /// The embedding, and the head.
+    pub ends: [End; 2],
+    /// Bytes of one message between stages.
+    pub boundary: f64,
+}
+
+impl Prices {
+    /// On chips of group `kind`.
+    pub fn new(problem: &Problem, kind: usize, shard: Shard) -> Prices {
+        let pricer = Pricer::new(problem, kind, shard);
+        let mut sorts: Vec<(LayerKind, u64)> = Vec::new();
+        for index in 0..problem.model.layers {
+            let sort = problem.model.layer_kind(index);
+            match sorts.iter_mut().find(|s| s.0 == sort) {
+                Some(known) => known.1 += 1,
+                None => sorts.push((sort, 1)),
+            }
+        }
+        Prices {
+            layers: sorts.into_iter().map(|(s, n)| (block::price(&pricer, s), n)).collect(),
+            ends: [pricer.embedding(), pricer.head()],
+            boundary: pricer.boundary_bytes(),
+        }
+    }
+
+    fn widest(&self, of: impl Fn(&Layer) -> u64) -> u64 {
+        self.layers.iter().map(|l| of(&l.0)).max().unwrap_or(0)
+    }
+
+    /// Bytes of `dense` and `expert` parameters with their gradients, optimizer state and buffers.
+    fn resident(
+        &self,
+        problem: &Problem,
+        shard: &Shard,
+        (dense, expert): (u64, u64),
+        on_host: bool,
+    ) -> f64 {
+        let held = Holdings {
+            dense_parameters: dense,
+            expert_parameters: expert,
+            layer_parameters: (
+                self.widest(|l| l.cost.dense_parameters),
+                self.widest(|l| l.cost.expert_parameters),
+            ),
+            boundary: Bytes::from_f64(if shard.pipelined { self.boundary } else { 0.0 }),
+            ..Holdings::default()
+        };
+        memory::items(&held, shard, on_host, &problem.framework).allocated().0 as f64
+    }
+
+    /// The same as a line over the frequent layers.
+    fn resident_line(&self, problem: &Problem, shard: &Shard, on_host: bool) -> Line {
+        let (layer, most) = self.layers[self.frequent()];
+        let cost = &layer.cost;
+        let base = self.resident(problem, shard, (0, 0), on_host);
+        let parameters = (most * cost.dense_parameters, most * cost.expert_parameters);
+        let all = self.resident(problem, shard, parameters, on_host);
+        Line { base: base - ROUNDED, each: (all - base) / most.max(1) as f64 }
+    }
+
+    fn frequent(&self) -> usize {
+        let most = self.layers.iter().map(|l| l.1).max().unwrap_or(0);
+        self.layers.iter().position(|l| l.1 == most).unwrap_or(0)
+    }
+}
+
+/// The least of everything on one kind of chip under one way of sharding.
+#[derive(Clone, Debug)]
+pub struct Least {
+    rates: Option<Rates>,
+    /// Layers of the most frequent sort, and of all others.
+    pub frequent: u64,
+    /// Layers of other sorts.
+    pub others: u64,
+    /// Passes of a frequent layer.
+    pub layer: Passes,
+    /// Passes of all other layers together.
+    pub other: Passes,
+    /// Passes of the embedding, and of the head.
+    pub ends: [Passes; 2],
+    /// Seconds that selective and full recompute add to a frequent layer.
+    pub again: [f64; 2],
+    /// Bytes that a frequent layer keeps of a micro-batch: everything, without the attention core, its input alone.
+    pub kept: [f64; 3],
+    /// Bytes that live only while a layer runs: always, and with selective and with full recompute besides.
+    pub working: [f64; 3],
+    /// Bytes of parameters, gradients, optimizer state and buffers; with the optimizer on the device, and on the host.
+    pub resident: [Line; 2],
+    /// What the embedding and the head add to them, in the same order.
+    pub end_resident: [[f64; 2]; 2],
+    /// Bytes that the embedding and the head keep of a micro-batch.
+    pub end_kept: [f64; 2],
+    /// Bytes of the logits.
+    pub logits: f64,
+    /// Bytes that the allocator may hand out.
+    pub capacity: f64,
+    /// Bytes a second to the host.
+    pub host: f64,
+    /// Seconds of a send to the next stage of the same kind.
+    pub send: f64,
+    dense: [u64; 3],
+    expert: u64,
+}
+
+/// Bytes by which rounding up to whole parameters may lift a sum.
+const ROUNDED: f64 = 256.0;
+
+impl Least {
+    /// Without `rates` the end of the step takes no time; `send` is the time of a message to the next stage.
+    pub fn new(
+        problem: &Problem,
+        kind: usize,
+        shard: &Shard,
+        prices: &Prices,
+        send: f64,
+        rates: Option<Rates>,
+    ) -> Least {
+        let chip = &problem.cluster.groups[kind].chip;
+        let place = prices.frequent();
+        let (frequent, most) = &prices.layers[place];
+        let totals = Totals::from(&frequent.cost);
+        let rest = || prices.layers.iter().enumerate().filter(|&(n, _)| n != place).map(|(_, l)| l);
+        let working = [
+            prices.widest(|l| l.transient.0),
+            prices.widest(|l| (l.cost.kept - l.cost.kept_selective).0),
+            prices.widest(|l| l.cost.kept.0),
+        ];
+        let dense = [
+            totals.dense_parameters,
+            prices.ends[0].cost.dense_parameters,
+            prices.ends[1].cost.dense_parameters,
+        ];
+        let resident = [false, true].map(|on_host| prices.resident_line(problem, shard, on_host));
+        let end_resident = [1, 2].map(|end| {
+            [0, 1].map(|host| {
+                prices.resident(problem, shard, (dense[end], 0), host == 1)
+                    - resident[host].base
+                    - 2.0 * ROUNDED
+            })
+        });
+        let capacity =
+            memory::capacity(chip, &problem.framework, problem.options.memory_margin).0 as f64;
+        Least {
+            rates,
+            frequent: *most,
+            others: rest().map(|l| l.1).sum(),
+            layer: Passes::of(&totals, 1),
+            other: rest()
+                .map(|(layer, count)| Passes::of(&Totals::from(&layer.cost), *count))
+                .fold(Passes::default(), |a, b| a + b),
+            ends: [0, 1].map(|end| Passes::of(&Totals::from(&prices.ends[end].cost), 1)),
+            again: [totals.recompute_selective.seconds(), totals.recompute_full.seconds()],
+            kept: [totals.kept, totals.kept_selective, totals.kept_input].map(|b| b.0 as f64),
+            working: working.map(|bytes| bytes as f64),
+            resident,
+            end_resident,
+            end_kept: [0, 1].map(|end| prices.ends[end].cost.kept.0 as f64),
+            logits: prices.ends[1].logits.0 as f64,
+            capacity,
+            host: chip.host.pcie_gb_per_s * 1e9,
+            send,
+            dense,
+            expert: totals.expert_parameters,
+        }
+    }
+
+    /// The least under any of some shardings: `quiet` are the prices without what the passes of sharded parameters communicate.
+    pub fn of_shardings(
+        problem: &Problem,
+        kind: usize,
+        shardings: &[Shard],
+        prices: &Prices,
+        quiet: &Prices,
+    ) -> Least {
+        let mut least = Least::new(problem, kind, &shardings[0], prices, 0.0, None);
+        let on_host = problem.options.optimizer_offload;
+        for shard in &shardings[1..] {
+            for host in [false, on_host] {
+                let line = prices.resident_line(problem, shard, host);
+                let to = &mut least.resident[usize::from(host)];
+                *to = Line { base: to.base.min(line.base), each: to.each.min(line.each) };
+            }
+        }
+        // What the ends need depends on the sharding.
+        least.end_resident = [[0.0; 2]; 2];
+        let other = Least::new(problem, kind, &shardings[0], quiet, 0.0, None);
+        least.layer = least.layer.min(other.layer);
+        least.other = least.other.min(other.other);
+        least.ends = [0, 1].map(|end| least.ends[end].min(other.ends[end]));
+        least
+    }
+
+    /// Seconds that a stage of `vpp` chunks needs at least after its last pass when it holds `layers` frequent layers, whatever
+    /// it recomputes: convex in `layers`.
+    pub fn tail(
+        &self,
+        problem: &Problem,
+        (pp, vpp): (u64, u64),
+        layers: u64,
+        (first, last): (bool, bool),
+        on_host: bool,
+    ) -> f64 {
+        let Some(rates) = &self.rates else { return 0.0 };
+        // Where passes hide communication, the others count as if they were frequent too.
+        let n = (layers + self.others) as f64;
+        let end = |at: usize, there: bool| if there { self.ends[at] } else { Passes::default() };
+        let fixed = self.other + end(0, first) + end(1, last);
+        let forward = n * self.layer.forward + fixed.forward;
+        // Recompute and transfers to the host may lengthen the backward pass behind which gradients travel.
+        let backward = n * (self.layer.backward + self.again[1])
+            + fixed.backward
+            + 2.0 * (n * self.kept[0]) / self.host * f64::from(u8::from(pp == 1));
+        let forward = forward + (n * self.kept[0]) / self.host * f64::from(u8::from(pp == 1));
+        // As in a stage's cost, where every chunk but the last passes behind the others' rounds.
+        let rounds = (1 + (vpp - 1) * pp) as f64;
+        let whole = if vpp == 1 { 1.0 } else { 1.0 + rounds / vpp as f64 };
+        let dense = |at: usize, there: bool| if there { self.dense[at] } else { 0 };
+        let step_end = StepEnd {
+            dense_parameters: layers * self.dense[0] + dense(1, first) + dense(2, last),
+            expert_parameters: layers * self.expert,
+            tied_parameters: 0,
+            // Where layers differ, a last piece that nothing hides would bend the curve downwards: it is left out.
+            layers: if self.others == 0 { layers } else { u64::MAX },
+            backward_window: Time::from_seconds(backward * whole),
+            forward_window: Time::from_seconds(
+                forward * if vpp == 1 { 1.0 } else { rounds / vpp as f64 },
+            ),
+        };
+        (replica::synchronise_at_least(&step_end, rates, &problem.framework)
+            + replica::update(&step_end, rates, on_host))
+        .seconds()
+    }
+}

@@ -1,0 +1,121 @@
+//! From a class's labels to its optimum: every split whose bound is below the best estimate is estimated.
+
+use super::bound::{Tail, Work};
+use super::holds::Choice;
+use super::report::Counters;
+use super::stages::{Class, Label, Labels, Solver};
+use crate::estimate::Step;
+use crate::plan::Plan;
+use crate::units::Time;
+
+/// The optimum of a class if it is faster than `time`.
+pub fn close(
+    class: &Class<'_, '_, '_>,
+    time: Time,
+    counters: &mut Counters,
+) -> Option<(Plan, Time)> {
+    let mut best = None;
+    let mut ceiling = time;
+    for optimizer_offload in class.optimizer_offloads() {
+        let limit = Time(ceiling.0.saturating_sub(1));
+        let mut solver = Solver::new(class, optimizer_offload, limit);
+        if let Some((plan, time)) = solver.exhaust(ceiling, counters) {
+            ceiling = time;
+            best = Some((plan, time));
+        }
+    }
+    best
+}
+
+impl Solver<'_, '_, '_, '_> {
+    /// The best split faster than `ceiling`, by estimating every one whose bound is.
+    fn exhaust(&mut self, ceiling: Time, counters: &mut Counters) -> Option<(Plan, Time)> {
+        if !self.prepare_choices() {
+            return None;
+        }
+        let labels = self.labels(counters);
+        let mut descent = Descent { labels: &labels, best: None, ceiling };
+        self.descend(&mut descent, &mut Vec::new(), &mut Vec::new(), 0, counters);
+        descent.best
+    }
+
+    /// Estimates every split whose bound is below the best estimate.
+    fn descend(
+        &mut self,
+        descent: &mut Descent<'_>,
+        stages: &mut Vec<(u32, usize)>,
+        works: &mut Vec<Work>,
+        first: u32,
+        counters: &mut Counters,
+    ) {
+        let i = stages.len();
+        if i == self.class.kinds.len() {
+            let chosen: Vec<(u32, Choice)> = stages
+                .iter()
+                .enumerate()
+                .map(|(i, &(layers, choice))| (layers, self.choices[i][choice]))
+                .collect();
+            let plan = self.plan(&chosen);
+            let time = Step::new(self.class.holds.tables, &plan).time;
+            counters.estimates += 1;
+            if time < descent.ceiling {
+                descent.ceiling = time;
+                descent.best = Some((plan, time));
+            }
+            return;
+        }
+        let last = i + 1 == self.class.kinds.len();
+        let bound_by = i > 0 && self.class.kinds[i - 1] == self.class.kinds[i];
+        for choice in 0..self.choices[i].len() {
+            let left = self.layers - first;
+            let range = if last { left..=left } else { 1..=left };
+            for layers in range {
+                if layers > self.caps[i][choice] {
+                    break;
+                }
+                if bound_by && !self.alike(stages[i - 1], (layers, choice)) {
+                    continue;
+                }
+                let Some(work) = self.work(i, first, layers, choice) else { continue };
+                works.push(work);
+                counters.bounds += 1;
+                let next_same = !last && self.class.kinds[i + 1] == self.class.kinds[i];
+                let follows =
+                    |l: &Label| !next_same || self.alike((l.layers, l.choice), (layers, choice));
+                let reaches = descent.rest(i + 1, first + layers, follows).iter().any(|tail| {
+                    let whole = works
+                        .iter()
+                        .enumerate()
+                        .rev()
+                        .fold(*tail, |t, (j, w)| t.after(self.shape, j as u64, w));
+                    whole.end < descent.ceiling
+                });
+                if reaches {
+                    stages.push((layers, choice));
+                    self.descend(descent, stages, works, first + layers, counters);
+                    stages.pop();
+                }
+                works.pop();
+            }
+        }
+    }
+}
+
+/// A search through the splits of one class below the best estimate.
+struct Descent<'l> {
+    labels: &'l Labels,
+    best: Option<(Plan, Time)>,
+    ceiling: Time,
+}
+
+impl Descent<'_> {
+    /// Bounds of the stages from `i` on, of the labels that may follow.
+    fn rest(&self, i: usize, first: u32, follows: impl Fn(&Label) -> bool) -> Vec<Tail> {
+        match self.labels.get(i) {
+            None => vec![Tail::default()],
+            Some(rows) => {
+                rows[first as usize].iter().filter(|l| follows(l)).map(|l| l.tail).collect()
+            }
+        }
+    }
+}

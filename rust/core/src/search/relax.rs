@@ -1,0 +1,483 @@
+//! Lower bounds on every plan of a class, memory included, before any layer is placed.
+//!
+//! A stage that holds x layers needs at least some seconds a micro-batch: x times a layer's passes while everything fits,
+//! more for what memory makes it recompute, and beyond some x nothing fits. The lower convex hull of that curve is its
+//! [`Rungs`]. Let g_j(x_j) be the curves' values. Paths through the schedule say that a step T is at least
+//! `sum_j c_ij g_j + tail_0` for every stage i, with `c_ij` the times that the path through stage i meets stage j; it ends
+//! on the first stage, with that stage's tail. So for any `y_i >= 0` of sum Y, `T Y >= sum_j w_j g_j(x_j) + Y tail_0` with
+//! `w_j = sum_i y_i c_ij`: the least of the right side over all `x` that add up to the model's layers is found by climbing the cheapest rungs first.
+//! The y are chosen so that a layer without recompute weighs the same on every stage.
+
+use super::bound::Shape;
+use crate::estimate::least::{Least, Line, Passes};
+use crate::estimate::memory::in_flight;
+use crate::estimate::pipeline::Sends;
+use crate::spec::problem::{Granularity, Problem, Schedule};
+
+/// What is asked about a class.
+pub struct Question<'p> {
+    /// The problem.
+    pub problem: &'p Problem,
+    /// Schedule and depth.
+    pub shape: Shape,
+    /// How sends meet computation.
+    pub sends: Sends,
+    /// Whether all stages hold equally many layers.
+    pub even: bool,
+    /// Asks for every schedule at once; `shape` then gives the depth alone.
+    pub any_schedule: bool,
+}
+
+/// A lower bound, or that nothing fits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict {
+    /// No plan takes fewer seconds.
+    Seconds(f64),
+    /// No plan fits in memory.
+    Memory,
+}
+
+/// The lower hull of a stage's seconds a micro-batch over its layers: corners in order, the first at no layers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rungs {
+    corners: [(f64, f64); 5],
+    len: usize,
+}
+
+impl Rungs {
+    /// Adds a corner further right, dropping those that are now above the hull.
+    fn push(&mut self, corner: (f64, f64)) {
+        while self.len > 1 {
+            let (a, b) = (self.corners[self.len - 2], self.corners[self.len - 1]);
+            let above = (b.1 - a.1) * (corner.0 - a.0) >= (corner.1 - a.1) * (b.0 - a.0);
+            if !above {
+                break;
+            }
+            self.len -= 1;
+        }
+        self.corners[self.len] = corner;
+        self.len += 1;
+    }
+}
+
+/// Where a stage stands, as far as its memory is concerned.
+#[derive(Clone, Copy)]
+struct Spot {
+    /// Micro-batches in flight of a layer, at least.
+    in_flight: f64,
+    /// Of the first chunk, and of the last.
+    at_ends: [f64; 2],
+    first: bool,
+    last: bool,
+}
+
+/// The cheapest way to hold a number of layers, and how many can be held.
+struct Room<'l> {
+    least: &'l Least,
+    spot: Spot,
+    on_host: usize,
+    /// Bytes that are taken without layers, without working set and logits.
+    taken: f64,
+}
+
+impl Room<'_> {
+    fn new<'l>(least: &'l Least, spot: Spot, on_host: usize) -> Room<'l> {
+        let mut taken = least.resident[on_host].base;
+        for (at, there) in [(0, spot.first), (1, spot.last)] {
+            if there {
+                taken += least.end_resident[at][on_host] + least.end_kept[at] * spot.at_ends[at];
+            }
+        }
+        Room { least, spot, on_host, taken }
+    }
+
+    /// Bytes left for layers when `again` (none, selective, full) is recomputed.
+    fn left(&self, again: usize) -> f64 {
+        self.left_beside(if again > 0 { self.least.working[again] } else { 0.0 })
+    }
+
+    /// Bytes left for layers beside a working set that is larger by `more`.
+    fn left_beside(&self, more: f64) -> f64 {
+        let l = self.least;
+        let working = l.working[0] + more;
+        let logits = if self.spot.last { l.logits } else { 0.0 };
+        l.capacity - self.taken - working.max(logits)
+    }
+
+    /// Layers that fit when every one is treated alike.
+    fn most(&self, again: usize) -> f64 {
+        let each =
+            self.least.resident[self.on_host].each + self.spot.in_flight * self.least.kept[again];
+        self.left(again) / each.max(1.0)
+    }
+
+    /// Layers that fit when at least one layer's input is kept of each chunk pass.
+    fn most_grouped(&self) -> f64 {
+        self.left(2) / self.least.resident[self.on_host].each.max(1.0)
+    }
+
+    /// The hull up to `limit` layers.
+    fn rungs(&self, allowed: &Allowed, limit: f64) -> Rungs {
+        let l = self.least;
+        let unit = l.layer.both();
+        let mut ends = [(-1.0, 0.0); 4];
+        if allowed.none || allowed.block {
+            ends[0] = (self.most(0), unit);
+        }
+        if allowed.selective {
+            ends[1] = (self.most(1), unit + l.again[0]);
+        }
+        if allowed.block {
+            ends[2] = (self.most(2), unit + l.again[1]);
+        }
+        if allowed.uniform {
+            ends[3] = (self.most_grouped(), unit + l.again[1]);
+        }
+        let mut rungs = Rungs::default();
+        rungs.push((0.0, 0.0));
+        let mut reached = 0.0;
+        for (layers, slope) in ends {
+            // Corners in order of their slope: one that reaches no further is no help.
+            if layers > reached {
+                rungs.push((layers, slope * layers));
+                reached = layers;
+            }
+            if reached >= limit {
+                break;
+            }
+        }
+        rungs
+    }
+
+    /// Seconds a micro-batch of exactly `layers` frequent layers of one chunk each; nothing if they do not fit. `alone`: without
+    /// a pipeline, where activations may wait on the host.
+    fn seconds(&self, allowed: &Allowed, layers: f64, alone: bool) -> Option<f64> {
+        let l = self.least;
+        let plain = layers * l.layer.both();
+        if allowed.none && self.most(0) >= layers {
+            return Some(plain);
+        }
+        let n = self.spot.in_flight;
+        let resident = l.resident[self.on_host].each * layers;
+        let mut best = f64::INFINITY;
+        if allowed.selective && self.most(1) >= layers {
+            best = plain + layers * l.again[0];
+        }
+        // The fewest layers that must be recomputed so that the others' activations fit.
+        let lacking = resident + n * l.kept[0] * layers - self.left(2);
+        let recomputed = (lacking / (n * (l.kept[0] - l.kept[2])).max(1.0) - 1e-9).ceil().max(1.0);
+        if allowed.block && recomputed <= layers {
+            best = best.min(plain + recomputed * l.again[1]);
+        }
+        if allowed.uniform && self.most_grouped() >= layers {
+            best = best.min(plain + layers * l.again[1]);
+        }
+        if allowed.offload && alone {
+            // Two layers are on their way to and from the host.
+            let spare = self.left_beside(2.0 * l.working[2]);
+            let moved =
+                ((resident + l.kept[0] * layers - spare) / l.kept[0].max(1.0) - 1e-9).ceil();
+            if moved <= layers {
+                let passes = self.passes(layers);
+                let transfer = moved.max(1.0) * l.kept[0] / l.host;
+                let wait =
+                    (transfer - passes.forward).max(0.0) + (transfer - passes.backward).max(0.0);
+                best = best.min(plain + wait);
+            }
+        }
+        best.is_finite().then_some(best)
+    }
+
+    /// All passes of a stage that holds `layers` frequent layers, the others and both ends.
+    fn passes(&self, layers: f64) -> Passes {
+        let l = self.least;
+        let all = l.other + l.ends[0] + l.ends[1];
+        Passes {
+            forward: layers * l.layer.forward + all.forward,
+            backward: layers * l.layer.backward + all.backward,
+        }
+    }
+}
+
+/// The ways to save memory that the options allow.
+#[derive(Clone, Copy, Debug)]
+struct Allowed {
+    none: bool,
+    selective: bool,
+    block: bool,
+    uniform: bool,
+    offload: bool,
+}
+
+impl Allowed {
+    fn new(problem: &Problem) -> Allowed {
+        let o = &problem.options;
+        let allows = |g| o.recompute.is_empty() || o.recompute.contains(&g);
+        Allowed {
+            none: allows(Granularity::None),
+            selective: allows(Granularity::Selective),
+            block: allows(Granularity::Block),
+            uniform: allows(Granularity::Uniform),
+            offload: o.activation_offload && allows(Granularity::None),
+        }
+    }
+}
+
+impl Question<'_> {
+    /// A bound for all plans whose stages are on `kinds`, one entry a stage; `leasts` by kind.
+    pub fn bound(&self, leasts: &[Option<Least>], kinds: &[usize]) -> Verdict {
+        let hosts: &[usize] = if self.problem.options.optimizer_offload { &[0, 1] } else { &[0] };
+        let mut best = Verdict::Memory;
+        for &on_host in hosts {
+            let found = if self.even {
+                self.equal(leasts, kinds, on_host)
+            } else {
+                self.unequal(leasts, kinds, on_host)
+            };
+            best = match (best, found) {
+                (Verdict::Seconds(a), Verdict::Seconds(b)) => Verdict::Seconds(a.min(b)),
+                (Verdict::Memory, other) | (other, Verdict::Memory) => other,
+            };
+        }
+        best
+    }
+
+    fn least<'l>(&self, leasts: &'l [Option<Least>], kind: usize) -> &'l Least {
+        leasts[kind].as_ref().expect("a stage's kind is priced")
+    }
+
+    /// Whether stage `i` holds the embedding, and the head.
+    fn ends(&self, i: usize) -> (bool, bool) {
+        if self.any_schedule && self.shape.pp > 1 {
+            return (false, false);
+        }
+        let last = match self.shape.schedule {
+            Schedule::ZeroBubbleV => 0,
+            _ => self.shape.pp as usize - 1,
+        };
+        (i == 0, i == last)
+    }
+
+    fn spot(&self, least: &Least, i: usize) -> Spot {
+        let Shape { schedule, pp, vpp, micro_batches } = self.shape;
+        let flying = in_flight(schedule, pp, vpp, i as u64, micro_batches);
+        let (first, last) = self.ends(i);
+        let in_flight = if self.any_schedule && least.others > 0 && pp > 1 {
+            0.0
+        } else if least.others == 0 {
+            flying.passes() as f64 / vpp as f64
+        } else {
+            // The frequent layers may all lie in the chunks with fewest passes in flight.
+            (0..vpp).map(|c| flying.of_chunk(c)).min().unwrap_or(0) as f64
+        };
+        let at_ends = [0, vpp - 1].map(|c| flying.of_chunk(c) as f64);
+        Spot { in_flight, at_ends, first, last }
+    }
+
+    /// Seconds of a micro-batch that stage `i` spends in sends to neighbours of its kind.
+    fn sends(&self, least: &Least, kinds: &[usize], i: usize) -> f64 {
+        if self.any_schedule || self.sends == Sends::Overlapped {
+            return 0.0;
+        }
+        let down = i + 1 < kinds.len() && kinds[i + 1] == kinds[i];
+        let up = i > 0 && kinds[i - 1] == kinds[i];
+        least.send * (u64::from(down) + u64::from(up)) as f64 * self.shape.vpp as f64
+    }
+
+    /// Stages with equally many layers: the longest of the paths that go down to one stage, through its work and back.
+    fn equal(&self, leasts: &[Option<Least>], kinds: &[usize], on_host: usize) -> Verdict {
+        let Shape { schedule, pp, vpp, micro_batches } = self.shape;
+        let allowed = Allowed::new(self.problem);
+        let m = micro_batches as f64;
+        let layers = u64::from(self.problem.model.layers) / pp;
+        let (mut longest, mut tail) = (0.0f64, 0.0);
+        let mut ahead = 0.0;
+        for (i, &kind) in kinds.iter().enumerate() {
+            let least = self.least(leasts, kind);
+            let spot = self.spot(least, i);
+            // Others may lie on other stages.
+            let frequent =
+                layers.saturating_sub(if pp > 1 { least.others } else { 0 }).min(least.frequent);
+            let room = Room::new(least, spot, on_host);
+            let Some(mut work) = room.seconds(&allowed, frequent as f64, pp == 1) else {
+                return Verdict::Memory;
+            };
+            if pp == 1 {
+                work += least.other.both();
+            }
+            work += self.sends(least, kinds, i);
+            let mut forward = frequent as f64 * least.layer.forward;
+            for (at, there) in [(0, spot.first), (1, spot.last)] {
+                if there {
+                    work += least.ends[at].both();
+                    forward += least.ends[at].forward;
+                }
+            }
+            let zero_bubble = matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+            if i == 0 || zero_bubble {
+                let ends = (spot.first, spot.last);
+                tail = least.tail(self.problem, (pp, vpp), frequent, ends, on_host == 1);
+            }
+            longest = longest.max(ahead + m * work + tail);
+            ahead += match schedule {
+                // The first chunk may be lighter where layers differ.
+                _ if least.others > 0 && vpp > 1 => 0.0,
+                Schedule::OneFOneB | Schedule::Interleaved => work / vpp as f64,
+                Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => {
+                    frequent as f64 / vpp as f64 * least.layer.forward
+                }
+                Schedule::GPipe => forward,
+            };
+        }
+        Verdict::Seconds(rounded_down(longest))
+    }
+
+    /// Stages with any numbers of layers: the weighted sum of the paths.
+    fn unequal(&self, leasts: &[Option<Least>], kinds: &[usize], on_host: usize) -> Verdict {
+        let Shape { pp, vpp, .. } = self.shape;
+        let allowed = Allowed::new(self.problem);
+        let units: Vec<f64> = kinds.iter().map(|&k| self.least(leasts, k).layer.both()).collect();
+        let differ = kinds.iter().any(|&k| self.least(leasts, k).others > 0);
+        let weights = self.weights(&units, differ);
+        let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
+        let even = u64::from(self.problem.model.layers) / pp;
+        // Layers, and weighted seconds a layer, of every rung.
+        let mut rungs: Vec<(f64, f64)> = Vec::with_capacity(2 * kinds.len());
+        let (mut fixed, mut lightest) = (0.0, f64::INFINITY);
+        let mut lightest_ends = f64::INFINITY;
+        let (mut frequent, mut others) = (0, Passes::default());
+        for (i, &kind) in kinds.iter().enumerate() {
+            let least = self.least(leasts, kind);
+            let spot = self.spot(least, i);
+            let hull = Room::new(least, spot, on_host).rungs(&allowed, limit);
+            let w = weights.w[i];
+            // The tail is convex: the line through two neighbouring counts is below it at all others.
+            let line = if i > 0 || self.any_schedule {
+                Line::default()
+            } else {
+                let ends = (spot.first, spot.last);
+                let at = |n| least.tail(self.problem, (pp, vpp), n, ends, on_host == 1);
+                let (a, b) = (at(even), at(even + 1));
+                Line { base: a - (b - a) * even as f64, each: b - a }
+            };
+            fixed += weights.sum * line.base + w * self.sends(least, kinds, i);
+            for (at, there) in [(0, spot.first), (1, spot.last)] {
+                if there {
+                    fixed += w * least.ends[at].both();
+                }
+            }
+            lightest = f64::min(lightest, w * least.other.both());
+            lightest_ends = f64::min(lightest_ends, w * (least.ends[0] + least.ends[1]).both());
+            (frequent, others) = (least.frequent, least.other);
+            let whole = (hull.corners[hull.len - 1].0 + 1e-9).min(limit).floor();
+            for pair in hull.corners[..hull.len].windows(2) {
+                let (a, b) = (pair[0], pair[1]);
+                let slope = (b.1 - a.1) / (b.0 - a.0);
+                let layers = b.0.min(whole) - a.0;
+                if layers > 0.0 {
+                    rungs.push((layers, w * slope + weights.sum * line.each));
+                }
+            }
+        }
+        if others.both() > 0.0 {
+            fixed += lightest;
+        }
+        if self.any_schedule && pp > 1 {
+            // They stand on some stages.
+            fixed += lightest_ends;
+        }
+        rungs.sort_unstable_by(|a, b| a.1.total_cmp(&b.1));
+        let mut left = frequent as f64;
+        for (layers, price) in rungs {
+            let taken = layers.min(left);
+            fixed += taken * price;
+            left -= taken;
+            if left <= 0.0 {
+                break;
+            }
+        }
+        if left > 1e-6 {
+            return Verdict::Memory;
+        }
+        Verdict::Seconds(rounded_down(fixed / weights.sum))
+    }
+
+    /// The y and what they give each stage's work; `differ`: layers do.
+    fn weights(&self, units: &[f64], differ: bool) -> Weights {
+        let m = self.shape.micro_batches as f64;
+        let (pp, v) = (units.len() as f64, self.shape.vpp as f64);
+        if self.any_schedule {
+            return down(units, m, 0.0);
+        }
+        match self.shape.schedule {
+            Schedule::OneFOneB => {
+                let exact = both_ways(units, m);
+                exact.unwrap_or_else(|| down(units, m, 1.0))
+            }
+            // The first chunk may be lighter where layers differ.
+            Schedule::Interleaved => down(units, m, if differ { 0.0 } else { 1.0 / v }),
+            Schedule::GPipe if m > 1.0 => {
+                // Every path passes every stage once, and one of them m times.
+                let sum = units.iter().map(|u| 1.0 / u).sum::<f64>() / (m - 1.0 + pp);
+                if units.iter().all(|u| 1.0 / u >= sum) {
+                    Weights { w: units.iter().map(|u| 1.0 / u).collect(), sum }
+                } else {
+                    down(units, m, 0.0)
+                }
+            }
+            Schedule::GPipe | Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => down(units, m, 0.0),
+        }
+    }
+}
+
+/// The weight of each stage's work, and the sum of the y.
+struct Weights {
+    w: Vec<f64>,
+    sum: f64,
+}
+
+/// Paths that go down to stage i and, on the way back, up: `ahead` of each earlier stage's work, and m times its own.
+fn down(units: &[f64], m: f64, ahead: f64) -> Weights {
+    let mut w = vec![0.0; units.len()];
+    let mut sum = 0.0;
+    for (i, unit) in units.iter().enumerate().rev() {
+        // Where the stages behind are so much faster that this one only delays them, it is best left empty.
+        let y = ((1.0 / unit - ahead * sum) / m).max(0.0);
+        w[i] = m * y + ahead * sum;
+        sum += y;
+    }
+    Weights { w, sum }
+}
+
+/// 1F1B with steady work on every stage: the path through stage i meets the earlier stages once, the later ones twice
+/// (while the first micro-batch comes back and while the last does) and stage i itself `m - (pp - i) + 1` times.
+///
+/// With S the sum of the y and P_j that of those before j, `S + P_j + (m - pp + j) y_j = 1 / unit_j`: linear in S.
+fn both_ways(units: &[f64], m: f64) -> Option<Weights> {
+    let pp = units.len() as f64;
+    if m <= pp {
+        return None;
+    }
+    // y_j = a_j - b_j S.
+    let (mut a, mut b) = (0.0, 0.0);
+    let lines: Vec<(f64, f64)> = units
+        .iter()
+        .enumerate()
+        .map(|(j, unit)| {
+            let own = m - pp + j as f64;
+            let line = ((1.0 / unit - a) / own, (1.0 - b) / own);
+            a += line.0;
+            b += line.1;
+            line
+        })
+        .collect();
+    let sum = a / (1.0 + b);
+    let nowhere_negative = lines.iter().all(|(a, b)| a - b * sum >= 0.0);
+    nowhere_negative.then(|| Weights { w: units.iter().map(|u| 1.0 / u).collect(), sum })
+}
+
+/// Seconds less what rounding to whole picoseconds may have added to their parts.
+fn rounded_down(seconds: f64) -> f64 {
+    debug_assert!(seconds.is_finite(), "a bound is a number");
+    (seconds * (1.0 - 1e-9) - 1e-9).max(0.0)
+}
