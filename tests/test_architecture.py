@@ -23,7 +23,8 @@ RUST_ORDER = """
     estimate::flops estimate::collective estimate::compute estimate::shard
     estimate::layer estimate::block estimate::memory estimate::longest estimate::pipeline
     estimate::replica estimate::least estimate::stage estimate
-    search::watch search::report search::space search::bound search::relax search::holds search::stages
+    search::watch search::report search::space search::bound search::relax search::holds
+    search::stages
     search::guess search::descent search::enumerate search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
