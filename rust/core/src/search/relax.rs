@@ -158,6 +158,8 @@ impl Room<'_> {
             return Some(plain);
         }
         let n = self.spot.in_flight;
+        // Where layers differ, the one that is recomputed or waits on the host may be another.
+        let one = if l.others == 0 { 1.0 } else { 0.0 };
         let resident = l.resident[self.on_host].each * layers;
         let mut best = f64::INFINITY;
         if allowed.selective && self.most(1) >= layers {
@@ -165,7 +167,7 @@ impl Room<'_> {
         }
         // The fewest layers that must be recomputed so that the others' activations fit.
         let lacking = resident + n * l.kept[0] * layers - self.left(2);
-        let recomputed = (lacking / (n * (l.kept[0] - l.kept[2])).max(1.0) - 1e-9).ceil().max(1.0);
+        let recomputed = (lacking / (n * (l.kept[0] - l.kept[2])).max(1.0) - 1e-9).ceil().max(one);
         if allowed.block && recomputed <= layers {
             best = best.min(plain + recomputed * l.again[1]);
         }
@@ -179,7 +181,7 @@ impl Room<'_> {
                 ((resident + l.kept[0] * layers - spare) / l.kept[0].max(1.0) - 1e-9).ceil();
             if moved <= layers {
                 let passes = self.passes(layers);
-                let transfer = moved.max(1.0) * l.kept[0] / l.host;
+                let transfer = moved.max(one) * l.kept[0] / l.host;
                 let wait =
                     (transfer - passes.forward).max(0.0) + (transfer - passes.backward).max(0.0);
                 best = best.min(plain + wait);
@@ -358,7 +360,10 @@ impl Question<'_> {
                 let ends = (spot.first, spot.last);
                 let at = |n| least.tail(self.problem, (pp, vpp), n, ends, on_host == 1);
                 let (a, b) = (at(even), at(even + 1));
-                Line { base: a - (b - a) * even as f64, each: b - a }
+                let base = a - (b - a) * even as f64;
+                // Without a frequent layer the start of what they alone send falls away.
+                let base = if least.others > 0 { base.min(at(0)) } else { base };
+                Line { base, each: b - a }
             };
             fixed += weights.sum * line.base + w * self.sends(least, kinds, i);
             for (at, there) in [(0, spot.first), (1, spot.last)] {
