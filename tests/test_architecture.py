@@ -25,7 +25,7 @@ RUST_ORDER = """
     estimate::replica estimate::least estimate::stage estimate
     search::watch search::report search::space search::bound search::relax search::holds
     search::stages
-    search::guess search::descent search::enumerate search::sizes
+    search::guess search::descent search::best search::entries search::enumerate search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
     graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp

@@ -7,17 +7,18 @@
 //! answer nor a counter depends on the number of threads. A class whose plan is not yet proved to be its optimum goes back into
 //! the heap until it is closed.
 
+use super::best::{Best, Candidate};
 use super::bound::{Continuous, Shape};
 use super::descent::close;
+use super::entries::{entries, shard, Entry};
 use super::guess::guess;
 use super::holds::Holds;
 use super::relax::{Question, Verdict};
 use super::report::{Counters, Cut};
-use super::space::{self, Cell, Composition, Walked};
+use super::space::{self, Composition, Walked};
 use super::stages::{solve, Class, Outcome};
 use super::watch::Watch;
-use crate::estimate::least::{Least, Passes, Prices};
-use crate::estimate::pipeline::Sends;
+use crate::estimate::least::Least;
 use crate::estimate::shard::Shard;
 use crate::estimate::stage::Table;
 use crate::estimate::{sends, Tables};
@@ -26,105 +27,7 @@ use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 use rayon::prelude::*;
 use std::cmp::Ordering;
-use std::collections::{BinaryHeap, HashMap};
-
-/// One choice of degrees and micro-batch.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    cell: Cell,
-    sp: bool,
-    ep: u64,
-    mbs: u64,
-    bound: Time,
-    /// Classes below it.
-    classes: u64,
-}
-
-/// A plan with its time.
-pub type Candidate = (Time, Plan);
-
-/// The best plans so far, in order, at most `top`.
-#[derive(Clone, Debug)]
-pub struct Best {
-    top: usize,
-    /// Place of each kind of chip in the order of their names.
-    names: Vec<usize>,
-    list: Vec<Candidate>,
-    /// The shortest times of some plan of a class, one a class, at most `top`.
-    guesses: Vec<Time>,
-}
-
-impl Best {
-    /// No plan yet.
-    pub fn new(problem: &Problem) -> Best {
-        let groups = &problem.cluster.groups;
-        let names = groups
-            .iter()
-            .map(|g| groups.iter().filter(|other| other.chip.name < g.chip.name).count())
-            .collect();
-        Best { top: problem.options.top as usize, names, list: Vec::new(), guesses: Vec::new() }
-    }
-
-    /// A plan slower than this cannot enter.
-    pub fn limit(&self) -> Time {
-        let found = self.list.get(self.top - 1).map_or(Time::MAX, |c| c.0);
-        found.min(self.guesses.get(self.top - 1).copied().unwrap_or(Time::MAX))
-    }
-
-    /// Notes that a class has a plan of this time.
-    fn guess(&mut self, time: Time) {
-        let place = self.guesses.partition_point(|&t| t <= time);
-        self.guesses.insert(place, time);
-        self.guesses.truncate(self.top);
-    }
-
-    /// Notes that a class whose guess is among the best has a plan of this time.
-    fn better(&mut self, guess: Time, time: Time) {
-        let place = self.guesses.partition_point(|&t| t < guess);
-        if self.guesses.get(place) == Some(&guess) {
-            self.guesses.remove(place);
-            self.guess(time);
-        }
-    }
-
-    /// Enters a plan at its place.
-    pub fn offer(&mut self, candidate: Candidate) {
-        let place = self.list.partition_point(|c| self.order(c, &candidate).is_lt());
-        self.list.insert(place, candidate);
-        self.list.truncate(self.top);
-    }
-
-    /// Puts a faster plan in the place of another of its class.
-    fn replace(&mut self, old: &Plan, candidate: Candidate) {
-        self.list.retain(|c| &c.1 != old);
-        self.offer(candidate);
-    }
-
-    /// The plans, fastest first.
-    pub fn into_list(self) -> Vec<Candidate> {
-        self.list
-    }
-
-    /// The fastest time.
-    pub fn first(&self) -> Option<Time> {
-        self.list.first().map(|c| c.0)
-    }
-
-    /// Faster first; then fewer devices, smaller pp, tp, cp, then the other degrees, then the names of the stages' chips:
-    /// never the order in which chips were listed.
-    fn order(&self, a: &Candidate, b: &Candidate) -> Ordering {
-        let degrees = |p: &Plan| {
-            let cells = (p.devices(), p.pp, p.tp, p.cp, p.dp);
-            (cells, p.sp, p.ep, p.etp, p.vpp, p.mbs, p.zero, p.shard_group, p.schedule)
-        };
-        let names = |p: &Plan| -> Vec<usize> {
-            p.stages.iter().map(|s| self.names[s.chip as usize]).collect()
-        };
-        a.0.cmp(&b.0)
-            .then_with(|| degrees(&a.1).cmp(&degrees(&b.1)))
-            .then_with(|| names(&a.1).cmp(&names(&b.1)))
-    }
-}
+use std::collections::BinaryHeap;
 
 /// What the enumeration found.
 pub struct Found {
@@ -510,137 +413,6 @@ fn cut_composition(
         return Some(Cut::Limits);
     }
     space::cut_schedule(problem, entry.cell, entry.mbs, schedule, runs.len())
-}
-
-/// Every legal entry with its bound; illegal ones are counted.
-fn entries(problem: &Problem, counters: &mut Counters) -> Vec<Entry> {
-    let mut entries = Vec::new();
-    for cell in space::cells(problem.cluster.devices) {
-        let axes = space::axes(problem, cell);
-        counters.considered = counters.considered.saturating_add(axes.size());
-        if let Some(reason) = space::cut_cell(problem, cell) {
-            counters.cut(reason, axes.size());
-            continue;
-        }
-        for &sp in &axes.sp {
-            for &ep in &axes.ep {
-                for &mbs in &axes.mbs {
-                    match space::cut_shard(problem, cell, sp, ep, mbs) {
-                        Some(reason) => counters.cut(reason, axes.below_shard()),
-                        None => {
-                            let classes = axes.below_shard();
-                            entries.push(Entry { cell, sp, ep, mbs, bound: Time::ZERO, classes });
-                        }
-                    }
-                }
-            }
-        }
-    }
-    counters.bounds += entries.len() as u64;
-    let prices = prices(problem, &entries);
-    entries.par_iter_mut().for_each(|entry| entry.bound = entry_bound(problem, entry, &prices));
-    entries
-}
-
-fn shard(
-    problem: &Problem,
-    cell: Cell,
-    sp: bool,
-    ep: u64,
-    mbs: u64,
-    (zero, shard_group): (u8, u64),
-) -> Shard {
-    let etp = space::expert_tensor_parallel(problem, cell.tp);
-    let pipelined = cell.pp > 1;
-    Shard { dp: cell.dp, tp: cell.tp, sp, cp: cell.cp, ep, etp, mbs, zero, shard_group, pipelined }
-}
-
-/// What a layer's price depends on, ZeRO apart.
-type PriceKey = (u64, bool, u64, u64, u64, bool);
-
-/// For each kind, prices with nothing sharded, and sharded without what that communicates.
-type EntryPrices = HashMap<PriceKey, Vec<[Prices; 2]>>;
-
-fn price_key(entry: &Entry) -> PriceKey {
-    (entry.cell.tp, entry.sp, entry.cell.cp, entry.ep, entry.mbs, entry.cell.pp > 1)
-}
-
-/// The prices of all entries, each once.
-fn prices(problem: &Problem, entries: &[Entry]) -> EntryPrices {
-    let mut distinct: HashMap<PriceKey, &Entry> = HashMap::new();
-    for entry in entries {
-        distinct.entry(price_key(entry)).or_insert(entry);
-    }
-    distinct
-        .into_par_iter()
-        .map(|(key, e)| {
-            let of_kind = |kind: usize| {
-                [(0, 1), (3, 1)].map(|sharding| {
-                    let shard = shard(problem, e.cell, e.sp, e.ep, e.mbs, sharding);
-                    Prices::new(problem, kind, shard)
-                })
-            };
-            (key, (0..problem.cluster.groups.len()).map(of_kind).collect())
-        })
-        .collect()
-}
-
-/// Bytes that no stage needs, finite so that rates may be made of them.
-const UNLIMITED: f64 = 1e18;
-
-/// A bound for every schedule, sharding and composition below an entry: the fastest kinds take as many stages as
-/// they may; activations take their memory, and of parameters and optimizer what the most frugal sharding leaves.
-fn entry_bound(problem: &Problem, entry: &Entry, prices: &EntryPrices) -> Time {
-    let Entry { cell, sp, ep, mbs, .. } = *entry;
-    let per_stage = cell.dp * cell.tp * cell.cp;
-    let whole = cell.dp * cell.cp;
-    let shardings: Vec<Shard> = [(0, 1), (1, whole), (2, whole), (3, whole)]
-        .into_iter()
-        .map(|sharding| shard(problem, cell, sp, ep, mbs, sharding))
-        .collect();
-    let mut leasts: Vec<Option<Least>> = (0..problem.cluster.groups.len())
-        .map(|kind| {
-            let wanted = space::places(problem, cell, kind, false);
-            let [loud, quiet] = &prices[&price_key(entry)][kind];
-            wanted.then(|| Least::of_shardings(problem, kind, &shardings, loud, quiet))
-        })
-        .collect();
-    let mut order: Vec<usize> = (0..leasts.len()).filter(|&k| leasts[k].is_some()).collect();
-    let unit = |k: usize| leasts[k].as_ref().map_or(f64::INFINITY, |l| l.layer.both());
-    order.sort_by(|&a, &b| unit(a).total_cmp(&unit(b)));
-    let mut kinds = Vec::with_capacity(cell.pp as usize);
-    for &kind in &order {
-        let stages = (problem.available(kind) / per_stage).min(cell.pp - kinds.len() as u64);
-        kinds.extend(std::iter::repeat_n(kind, stages as usize));
-    }
-    if kinds.len() < cell.pp as usize {
-        // The limits give too few stages: every composition will be cut.
-        return Time::MAX;
-    }
-    // The layers fit best with the slowest stages last.
-    if order.len() > 1 {
-        // Any kind may stand anywhere: memory is left to the classes, and the ends take what they take on the fastest.
-        let of = |pick: fn(&Least) -> Passes| {
-            leasts.iter().flatten().map(pick).reduce(Passes::min).unwrap_or_default()
-        };
-        let (other, ends) = (of(|l| l.other), [of(|l| l.ends[0]), of(|l| l.ends[1])]);
-        for least in leasts.iter_mut().flatten() {
-            least.capacity = UNLIMITED;
-            (least.other, least.ends) = (other, ends);
-        }
-    }
-    let micro_batches = problem.workload.global_batch_size / (cell.dp * mbs);
-    let question = Question {
-        problem,
-        shape: Shape { schedule: Schedule::OneFOneB, pp: cell.pp, vpp: 1, micro_batches },
-        sends: Sends::Overlapped,
-        even: cell.pp == 1,
-        any_schedule: true,
-    };
-    match question.bound(&leasts, &kinds) {
-        Verdict::Seconds(seconds) => Time::from_seconds(seconds),
-        Verdict::Memory => Time::MAX,
-    }
 }
 
 /// Whether the last of some counts of stages already asks for more devices than its kind has.

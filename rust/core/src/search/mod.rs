@@ -1,7 +1,9 @@
 //! How the best is found: the whole space, in order of a lower bound, until the bound passes the N-th best.
 
+pub mod best;
 pub mod bound;
 pub mod descent;
+pub mod entries;
 pub mod enumerate;
 pub mod guess;
 pub mod holds;

@@ -1,0 +1,92 @@
+//! The best plans so far, and the time that a plan must beat.
+
+use crate::plan::Plan;
+use crate::spec::problem::Problem;
+use crate::units::Time;
+use std::cmp::Ordering;
+
+/// A plan with its time.
+pub type Candidate = (Time, Plan);
+
+/// The best plans so far, in order, at most `top`.
+#[derive(Clone, Debug)]
+pub struct Best {
+    top: usize,
+    /// Place of each kind of chip in the order of their names.
+    names: Vec<usize>,
+    list: Vec<Candidate>,
+    /// The shortest times of some plan of a class, one a class, at most `top`.
+    guesses: Vec<Time>,
+}
+
+impl Best {
+    /// No plan yet.
+    pub fn new(problem: &Problem) -> Best {
+        let groups = &problem.cluster.groups;
+        let names = groups
+            .iter()
+            .map(|g| groups.iter().filter(|other| other.chip.name < g.chip.name).count())
+            .collect();
+        Best { top: problem.options.top as usize, names, list: Vec::new(), guesses: Vec::new() }
+    }
+
+    /// A plan slower than this cannot enter.
+    pub fn limit(&self) -> Time {
+        let found = self.list.get(self.top - 1).map_or(Time::MAX, |c| c.0);
+        found.min(self.guesses.get(self.top - 1).copied().unwrap_or(Time::MAX))
+    }
+
+    /// Notes that a class has a plan of this time.
+    pub fn guess(&mut self, time: Time) {
+        let place = self.guesses.partition_point(|&t| t <= time);
+        self.guesses.insert(place, time);
+        self.guesses.truncate(self.top);
+    }
+
+    /// Notes that a class whose guess is among the best has a plan of this time.
+    pub fn better(&mut self, guess: Time, time: Time) {
+        let place = self.guesses.partition_point(|&t| t < guess);
+        if self.guesses.get(place) == Some(&guess) {
+            self.guesses.remove(place);
+            self.guess(time);
+        }
+    }
+
+    /// Enters a plan at its place.
+    pub fn offer(&mut self, candidate: Candidate) {
+        let place = self.list.partition_point(|c| self.order(c, &candidate).is_lt());
+        self.list.insert(place, candidate);
+        self.list.truncate(self.top);
+    }
+
+    /// Puts a faster plan in the place of another of its class.
+    pub fn replace(&mut self, old: &Plan, candidate: Candidate) {
+        self.list.retain(|c| &c.1 != old);
+        self.offer(candidate);
+    }
+
+    /// The plans, fastest first.
+    pub fn into_list(self) -> Vec<Candidate> {
+        self.list
+    }
+
+    /// The fastest time.
+    pub fn first(&self) -> Option<Time> {
+        self.list.first().map(|c| c.0)
+    }
+
+    /// Faster first; then fewer devices, smaller pp, tp, cp, then the other degrees, then the names of the stages' chips:
+    /// never the order in which chips were listed.
+    fn order(&self, a: &Candidate, b: &Candidate) -> Ordering {
+        let degrees = |p: &Plan| {
+            let cells = (p.devices(), p.pp, p.tp, p.cp, p.dp);
+            (cells, p.sp, p.ep, p.etp, p.vpp, p.mbs, p.zero, p.shard_group, p.schedule)
+        };
+        let names = |p: &Plan| -> Vec<usize> {
+            p.stages.iter().map(|s| self.names[s.chip as usize]).collect()
+        };
+        a.0.cmp(&b.0)
+            .then_with(|| degrees(&a.1).cmp(&degrees(&b.1)))
+            .then_with(|| names(&a.1).cmp(&names(&b.1)))
+    }
+}
