@@ -119,6 +119,11 @@ fn notes(problem: &Problem) -> Vec<String> {
         }
         notes.extend(chip.caveats.iter().map(|caveat| format!("{}: {caveat}", chip.name)));
     }
+    if problem.cluster.groups.len() > 1 {
+        notes.push(
+            "several kinds of chip: of such plans only runs of V100 with T4 were held against the estimate".into(),
+        );
+    }
     let (m, w) = (&problem.model, &problem.workload);
     if w.sequence_length > m.max_positions {
         notes.push(format!(
