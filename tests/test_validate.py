@@ -140,6 +140,8 @@ def test_a_file_that_is_no_table_of_runs_is_refused(data: bytes, what: str) -> N
         ({"source": "a table (arXiv:2104.04473)"}, "2021-04"),
         ({"source": "README, Sep 2020, table 2"}, "2020-09"),
         ({"source": "a talk of 2022"}, "2022-01"),
+        ({"framework": "NeMo", "source": "v25.02:llama3.1/README.md"}, "2025-02"),
+        ({"framework": "NeMo 24.07", "source": "v25.02:llama3.1/README.md"}, "2024-07"),
         ({"source": "somewhere"}, ""),
     ],
 )
@@ -312,7 +314,9 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Megatron-DeepSpeed (Intel Gaudi 1.18.0)"}, "megatron-deepspeed-gaudi"),
         ({"framework": "torchtitan FSDP2", "notes": "eager"}, "torchtitan-eager"),
         ({"framework": "torchtitan FSDP2", "notes": "compiled"}, "torchtitan"),
-        ({"framework": "NeMo/Megatron-Core"}, "nemo"),
+        ({"framework": "NeMo/Megatron-Core"}, "megatron-bridge"),
+        ({"framework": "NeMo/Megatron-Core", "source": "v24.11.1:README.md"}, "nemo"),
+        ({"framework": "torchtitan", "precision": "fp8"}, "torchtitan"),
         ({"framework": "ModelLink (MindSpeed-LLM) Mcore"}, "mindspeed"),
     ],
 )
@@ -487,6 +491,22 @@ def test_what_a_row_leaves_open_is_the_fastest_that_fits() -> None:
     ]
     assert 0 < len(fits) < len(stated)
     assert opened.predicted_step_s == min(fits)
+
+
+def test_a_larger_micro_batch_is_not_bought_with_recompute(shelf: Shelf) -> None:
+    # FSDP gathers for each micro-batch, so that fewer of them with recompute would be faster.
+    cells = {"model": "llama2-70b", "gpus": "128", "dp": "128", "tp": "1", "gbs": "1024"}
+    known = setup(run_of(**cells, sp="0", zero="fsdp", mbs="", recompute=""), shelf)
+    assert known.plan.stages[0].recompute == Recompute()
+    assert known.plan.mbs < 8
+
+
+def test_a_pipeline_of_torchtitan_has_a_micro_batch_for_each_stage(shelf: Shelf) -> None:
+    # 64 sequences over dp 2 are 32 a replica; in 4 micro-batches they are 8 each.
+    cells = {"pp": "4", "dp": "2", "tp": "1", "sp": "0", "gbs": "64", "framework": "torchtitan"}
+    known = setup(run_of(**cells, mbs="", vpp="", schedule="interleaved"), shelf)
+    assert (known.plan.mbs, known.plan.vpp) == (8, 2)
+    assert known.open == ("mbs", "vpp")
 
 
 def test_an_open_setting_is_the_framework_s_habit_where_it_has_one(shelf: Shelf) -> None:

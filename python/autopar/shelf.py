@@ -192,7 +192,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         return next(entry for entry in shelf.frameworks if entry.framework.name == name), False
     best = min(places.values())
     named = [e for e in shelf.frameworks if places.get(e.framework.name) == best]
-    words = words_of(f"{run.framework} {run.model} {run.notes}")
+    words = words_of(f"{run.framework} {run.model} {run.precision} {run.notes}")
 
     def likeness(entry: FrameworkEntry) -> tuple[bool, int, bool, str]:
         told = entry.run
