@@ -1,5 +1,6 @@
 //! The training framework: what it fuses, overlaps, shards and allocates. Choices and byte counts, no multipliers.
 
+use super::workload::Precision;
 use crate::error::{require, Error};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,8 @@ pub struct Framework {
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.
     pub expert_dispatch: ExpertDispatch,
+    /// What is gathered after it was cast, where products run in 8 bits.
+    pub eight_bit_gathers: EightBitGathers,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
     pub sums_in_fp32: bool,
     /// The input that a recomputed layer keeps is cut over the tensor-parallel group, and gathered to recompute.
@@ -72,6 +75,8 @@ pub struct Fused {
     pub grouped_gemm: bool,
     /// Weight gradients added to the stored ones by the product's own kernel.
     pub gradient_accumulation: bool,
+    /// Tokens sorted by expert, and back with their weights, in a kernel each.
+    pub permutation: bool,
 }
 
 /// Communication that runs behind computation.
@@ -155,6 +160,16 @@ pub enum TensorOverlap {
     Pipelined,
 }
 
+/// What travels in 8 bits where the products that read it run in 8 bits; what is summed never does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EightBitGathers {
+    /// Activations and their gradients that a tensor-parallel group gathers.
+    pub activations: bool,
+    /// Parameters that ZeRO gathers.
+    pub parameters: bool,
+}
+
 /// Bytes of each stored number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -170,6 +185,14 @@ pub struct NumberBytes {
 }
 
 impl Framework {
+    /// Bytes of a parameter as ZeRO gathers it for products in `precision`.
+    pub fn parameter_sent(&self, precision: Precision) -> u64 {
+        match precision {
+            Precision::Fp8 if self.eight_bit_gathers.parameters => 1,
+            _ => self.bytes.parameter,
+        }
+    }
+
     /// Checks ranges.
     pub fn validate(&self) -> Result<(), Error> {
         for (v, path) in [(self.context_gib, "context_gib"), (self.launch_us, "launch_us")] {
