@@ -5,7 +5,7 @@ use autopar_core::estimate::collective::Fabric;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::{self, Holdings};
 use autopar_core::estimate::pipeline::{makespan, Chunk, Sends, StageClock};
-use autopar_core::estimate::shard::{LayerCost, Shard};
+use autopar_core::estimate::shard::{parameter_sent, LayerCost, Shard};
 use autopar_core::estimate::{estimate, Estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
@@ -384,7 +384,7 @@ fn what_is_cast_before_it_is_gathered_travels_in_8_bits() {
     let cast = 2.0 * fabric.all_gather(bytes, group) + 2.0 * fabric.all_gather(2.0 * bytes, group);
     close(layer(&problem, shard).forward.tensor.seconds(), cast, 1e-6);
     // Parameters that ZeRO gathers: one byte, and two where products run in 16 bits.
-    let sent = |precision| problem.framework.parameter_sent(precision);
+    let sent = |precision| parameter_sent(&problem.framework, precision);
     assert_eq!((sent(Precision::Fp8), sent(Precision::Bf16)), (1, 2));
 }
 

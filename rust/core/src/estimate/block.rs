@@ -2,7 +2,7 @@
 
 use super::compute::{FusedAttention, Gemm};
 use super::layer::{Pass, Pricer};
-use super::shard::{Layer, LayerCost};
+use super::shard::{parameter_sent, Layer, LayerCost};
 use crate::spec::framework::{ContextExchange, ExpertDispatch};
 use crate::spec::model::{LayerKind, Moe, Position, QkNorm};
 use crate::spec::workload::Precision;
@@ -585,7 +585,7 @@ impl<'p, 'a> Block<'p, 'a> {
                 * (p.fabric.all_gather(self.dense_parameters * each, dense)
                     + p.fabric.all_gather(self.expert_parameters * each, expert))
         };
-        let parameter = p.framework.parameter_sent(p.workload.precision) as f64;
+        let parameter = parameter_sent(p.framework, p.workload.precision) as f64;
         let gather = if s.zero == 3 { move_all(parameter) } else { 0.0 };
         let reduce = move_all(p.framework.bytes.gradient_sent as f64);
         let forward = self.forward.lasts(p.launch());

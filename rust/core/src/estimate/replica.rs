@@ -3,7 +3,7 @@
 //! Collectives and updates cost a start-up and a time a parameter ([`Rates`]); a stage multiplies them by its parameters.
 
 use super::collective::Fabric;
-use super::shard::Shard;
+use super::shard::{parameter_sent, Shard};
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::Framework;
 use crate::spec::workload::Precision;
@@ -123,7 +123,7 @@ fn gather(
     if shard.zero == 0 || (shard.zero == 3 && reduced_each(shard, framework)) {
         return Rate::default();
     }
-    let bytes = framework.parameter_sent(precision) as f64;
+    let bytes = parameter_sent(framework, precision) as f64;
     Rate::of(|parameters| fabric.all_gather(parameters * bytes, shard.sharded(replicas)))
 }
 

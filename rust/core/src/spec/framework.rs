@@ -1,6 +1,5 @@
 //! The training framework: what it fuses, overlaps, shards and allocates. Choices and byte counts, no multipliers.
 
-use super::workload::Precision;
 use crate::error::{require, Error};
 use serde::{Deserialize, Serialize};
 
@@ -185,14 +184,6 @@ pub struct NumberBytes {
 }
 
 impl Framework {
-    /// Bytes of a parameter as ZeRO gathers it for products in `precision`.
-    pub fn parameter_sent(&self, precision: Precision) -> u64 {
-        match precision {
-            Precision::Fp8 if self.eight_bit_gathers.parameters => 1,
-            _ => self.bytes.parameter,
-        }
-    }
-
     /// Checks ranges.
     pub fn validate(&self) -> Result<(), Error> {
         for (v, path) in [(self.context_gib, "context_gib"), (self.launch_us, "launch_us")] {
