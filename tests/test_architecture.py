@@ -52,9 +52,10 @@ PYTHON_ORDER = """
     compat.mindformers compat.plans compat.cells
     render render.text render.terminal render.trace render.errors render.fit render.sharding
     render.placement
-    export export.job export.megatron export.mindformers export.mindspore export.deepspeed
+    export export.job export.mindspore_strategy export.mindspore_operators
+    export.megatron export.mindformers export.mindspore export.deepspeed
     export.torchtitan export.accelerate export.flagscale export.kubernetes export.launchers
-    export.mindspore_strategy export.sharding_table
+    export.sharding_table
     partition
     flags writing
     cli.ends cli.asking cli.launchers cli.jobs cli.operators cli.measured cli.catalogs cli
