@@ -428,8 +428,10 @@ def test_recompute_is_read_from_its_words(text: str, recompute: Recompute, shelf
 
 
 def test_what_selective_means_is_the_framework_s_choice(shelf: Shelf) -> None:
-    known = setup(run_of(recompute="selective", framework="torchtitan"), shelf)
-    assert known.plan.stages[0].recompute == Recompute("block", 16)
+    for name, meant in [("torchtitan", "operators"), ("Megatron-LM", "attention")]:
+        known = setup(run_of(recompute="selective", framework=name), shelf)
+        assert known.plan.stages[0].recompute == Recompute("selective")
+        assert known.problem.framework.selective == meant
 
 
 @pytest.mark.parametrize(

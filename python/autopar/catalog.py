@@ -116,8 +116,6 @@ class RunDefaults:
         zero: ZeRO stage.
         vpp: Model chunks of a stage; 0 where it was up to the user.
         recompute: `full`, `selective` or `none`; empty where it was up to the user.
-        selective: What it calls selective recompute: that of `attention`, or of single `operators`
-            all over a layer, about half of its work.
         expert_tensor_parallel: Whether experts were cut over the tensor-parallel group.
     """
 
@@ -132,7 +130,6 @@ class RunDefaults:
     zero: int = 0
     vpp: int = 0
     recompute: str = ""
-    selective: Literal["attention", "operators"] = "attention"
     expert_tensor_parallel: bool = True
 
 
