@@ -163,15 +163,17 @@ def test_memory_in_gb_and_in_gib_are_told_apart() -> None:
     assert binary.measured_mem_gib == 60
 
 
-def test_allocated_memory_is_held_against_what_the_allocator_hands_out() -> None:
-    inside, outside = checked(
+def test_memory_of_the_allocator_is_held_against_what_it_hands_out() -> None:
+    inside, reserved, outside = checked(
         {"mem_gb_per_gpu": "60", "mem_kind": "allocated"},
+        {"mem_gb_per_gpu": "60", "mem_kind": "reserved"},
         {"mem_gb_per_gpu": "60", "mem_kind": "smi"},
     )
     cost = inside.estimate
     assert cost is not None
     [stage] = cost.stages
     assert inside.predicted_mem_gib == stage.allocated_bytes / 2**30
+    assert reserved.predicted_mem_gib == inside.predicted_mem_gib
     assert outside.predicted_mem_gib == stage.memory_bytes / 2**30
 
 
