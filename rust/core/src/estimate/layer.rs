@@ -11,7 +11,7 @@ use super::compute::Device;
 use super::compute::Gemm;
 use super::shard::{End, LayerCost, Shard, Split};
 use crate::spec::framework::{Framework, TensorOverlap};
-use crate::spec::model::{Model, Position};
+use crate::spec::model::{Model, Norm, Position};
 use crate::spec::problem::Problem;
 use crate::spec::workload::{Attention, Precision, Workload};
 use crate::units::{Bytes, Time};
@@ -285,7 +285,8 @@ impl<'a> Pricer<'a> {
     /// and writes once backward, the weight gradient reading both again.
     pub(super) fn norm(&self, forward: &mut Pass, backward: &mut Pass, tokens: f64, width: f64) {
         let bytes = tokens * width * self.width;
-        if self.framework.fused.norm {
+        // Every framework has a layer norm of one kernel; what is unfused is the newer RMS norm.
+        if self.framework.fused.norm || self.model.norm == Norm::Layernorm {
             forward.run(self.device.stream(2.0 * bytes));
             backward.run_many(self.device.stream(5.0 * bytes), 2);
         } else {

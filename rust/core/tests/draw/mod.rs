@@ -3,7 +3,9 @@
 #![allow(dead_code)] // Each test file is a crate of its own and uses a part of this.
 
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
-use autopar_core::spec::framework::{ContextExchange, ExpertDispatch, Gathers, TensorOverlap};
+use autopar_core::spec::framework::{
+    ContextExchange, ExpertDispatch, Gathers, Projections, TensorOverlap,
+};
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -103,6 +105,10 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.whole_vocabulary = draw.once_in(4);
     f.sums_in_fp32 = draw.once_in(4);
     f.slices_kept_inputs = draw.once_in(4);
+    f.recompute_stops_early = draw.once_in(4);
+    f.casts_weights = draw.once_in(4);
+    f.gather_copy_us = draw.pick(&[0.0, 0.0, 6.0]);
+    f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.fused_gather_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     p
@@ -197,7 +203,8 @@ fn chip(draw: &mut Draw) -> Chip {
     chip.peak_tflops.fp8 = Some(peak * 2.0);
     chip.speed_spread = draw.pick(&[0.0, 0.02]);
     chip.memory_bandwidth_gb_per_s = draw.scale(100.0, 4000.0);
-    chip.link.topology = draw.pick(&[Topology::Switch, Topology::Mesh, Topology::Pcie]);
+    chip.link.topology =
+        draw.pick(&[Topology::Switch, Topology::Mesh, Topology::CubeMesh, Topology::Pcie]);
     let rate = draw.scale(5.0, 500.0);
     chip.link.all_reduce_gb_per_s = rate;
     chip.link.all_gather_gb_per_s = rate * 0.9;
