@@ -15,7 +15,10 @@ from autopar.errors import SpecError, shown
 from autopar.runs import Run
 from autopar.spec import Chip, DeviceGroup, Model, Network
 
-MAKERS = r"(nvidia|amd|huawei|intel|google|aws|tesla|ascend|instinct|radeon|geforce)[ _-]*"
+MAKERS = (
+    r"(nvidia|amd|huawei|intel|habana|google|aws|moore threads|metax|cambricon|kunlunxin|hygon"
+    r"|iluvatar|tesla|quadro|ascend|instinct|radeon|geforce|dcu)[ _-]*"
+)
 FORMS = r"[ _-]*\b(sxm\d?|oam|hbm\d?e?)\b"
 MEMORY = r"(?<![\d.])(\d+) ?gi?b?\b"
 GATED = ("swiglu", "geglu")
@@ -107,10 +110,12 @@ def chip_as_written(text: str) -> Chip:
     """
     with suppress(SpecError):
         return catalog.chip(text).chip
-    title = re.sub(r"\s*\([^)]*\)", "", text).strip()
+    title = re.sub(r"^\d+ ?x ", "", re.sub(r"\s*\([^)]*\)", "", text).strip())
     bare = re.sub(rf"^({MAKERS})+", "", title, flags=re.I)
     short = re.sub(FORMS, "", re.sub(MEMORY, "", bare, flags=re.I), flags=re.I).strip(" -_")
     memory = re.search(MEMORY, text, re.I)
+    if re.search(r"\([^)]*\bPCIe", text, re.I) and "sxm" not in text.lower():
+        title, bare, short = (f"{name} PCIe" for name in (title, bare, short))
     sized = [*_joined(f"{short} {memory[1]}GB")] if memory else []
     for name in (*sized, title, bare, *_joined(bare), short, *_joined(short)):
         with suppress(SpecError):
@@ -205,9 +210,10 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         return next(entry for entry in shelf.frameworks if entry.framework.name == name), False
     best = min(places.values())
     named = [e for e in shelf.frameworks if places.get(e.framework.name) == best]
-    words = words_of(f"{run.framework} {run.model} {run.notes}")
+    sharded = f"zero {run.zero}" if re.search(r"[123]", run.zero) else ""
+    words = words_of(f"{run.framework} {run.model} {run.precision} {sharded} {run.notes}")
 
-    def likeness(entry: FrameworkEntry) -> tuple[bool, int, bool, bool, str]:
+    def likeness(entry: FrameworkEntry) -> tuple[bool, bool, int, bool, str]:
         told = entry.run
         said = [any(_places(words_of(phrase), words)) for phrase in told.words]
         precise = told.precision == run.precision.lower()
@@ -216,13 +222,20 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         # The oldest stands in for a time before all of them.
         return (
             possible,
-            sum(said) + (precise and bool(told.precision)),
             not unfused or told.attention == "unfused",
+            sum(said) + (precise and bool(told.precision)),
             begun,
             (told.since if begun else "".join(chr(255 - ord(c)) for c in told.since)),
         )
 
-    return max(named, key=likeness), True
+    found = max(named, key=likeness)
+    if "fsdp" in run.zero.lower() and found.framework.name in HUGGING_FACE:
+        found = next(entry for entry in shelf.frameworks if entry.framework.name == "fsdp")
+    return found, True
+
+
+# Profiles of eager models that any way of sharding may serve; the row's own tells them apart.
+HUGGING_FACE = ("deepspeed", "huggingface-2021", "pytorch-ddp")
 
 
 def stores_scores(run: Run) -> bool:
