@@ -9,7 +9,7 @@ use autopar_core::estimate::shard::{parameter_sent, LayerCost, Shard};
 use autopar_core::estimate::{estimate, Estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::{EightBitGathers, ExpertDispatch, TensorOverlap};
+use autopar_core::spec::framework::{EightBitGathers, ExpertDispatch, ShardCopies, TensorOverlap};
 use autopar_core::spec::model::{Activation, LayerKind, Model, Moe, Norm, Position};
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -386,6 +386,26 @@ fn what_is_cast_before_it_is_gathered_travels_in_8_bits() {
     // Parameters that ZeRO gathers: one byte, and two where products run in 16 bits.
     let sent = |precision| parameter_sent(&problem.framework, precision);
     assert_eq!((sent(Precision::Fp8), sent(Precision::Bf16)), (1, 2));
+}
+
+#[test]
+fn copies_beside_fsdp_s_collectives_read_and_write_each_number_once() {
+    // 2 bytes of a parameter out of the buffer forward, 4 moved; backward again, and gradients of 2 bytes into one of 4.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let plain = layer(&problem, shard);
+    problem.framework.shard_copies = ShardCopies { gathered: true, reduced: true };
+    let copied = layer(&problem, shard);
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let once = plain.dense_parameters as f64 / memory;
+    let more = |a: Time, b: Time| a.seconds() - b.seconds();
+    close(more(copied.forward.shard, plain.forward.shard), 4.0 * once, 1e-4);
+    close(more(copied.input_gradient.shard, plain.input_gradient.shard), 10.0 * once, 1e-4);
+    // One rank shards nothing and copies nothing, and what is computed again is not gathered again.
+    let alone = Shard { dp: 1, shard_group: 1, ..shard };
+    assert_eq!(layer(&problem, alone).forward.shard, Time::ZERO);
+    assert_eq!(copied.recompute_full, plain.recompute_full);
 }
 
 // ---- Experts ---------------------------------------------------------------------------------------------------------

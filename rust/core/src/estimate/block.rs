@@ -3,6 +3,7 @@
 use super::compute::{FusedAttention, Gemm};
 use super::layer::{Pass, Pricer};
 use super::shard::{parameter_sent, Layer, LayerCost};
+use crate::spec::cluster::Group;
 use crate::spec::framework::{ContextExchange, ExpertDispatch};
 use crate::spec::model::{LayerKind, Moe, Position, QkNorm};
 use crate::spec::workload::Precision;
@@ -600,6 +601,19 @@ impl<'p, 'a> Block<'p, 'a> {
         let o = p.framework.overlap;
         self.forward.shard += hidden(gather, forward, o.parameter_gather);
         self.input.shard += hidden(gather + reduce, backward, o.gradient_reduce);
+        let sharded = |group: Group, parameters: f64| if group.size > 1 { parameters } else { 0.0 };
+        let moved = sharded(dense, self.dense_parameters) + sharded(expert, self.expert_parameters);
+        let copies = p.framework.shard_copies;
+        if copies.gathered && s.zero == 3 {
+            let out = p.device.traffic(2.0 * parameter * moved);
+            self.forward.shard += out;
+            self.input.shard += out;
+        }
+        if copies.reduced {
+            let bytes = p.framework.bytes;
+            let each = bytes.parameter + bytes.gradient_sent;
+            self.input.shard += p.device.traffic(each as f64 * moved);
+        }
     }
 }
 
