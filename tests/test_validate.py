@@ -348,6 +348,14 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "NeMo/Megatron-Core"}, "megatron-bridge"),
         ({"framework": "NeMo/Megatron-Core", "source": "v24.11.1:README.md"}, "nemo"),
         ({"framework": "torchtitan", "precision": "fp8"}, "torchtitan"),
+        (
+            {"framework": "torchtitan", "precision": "fp8", "notes": "AsyncTP"},
+            "torchtitan-async-tp",
+        ),
+        (
+            {"framework": "torchtitan", "precision": "fp8", "notes": "AsyncTP, fp8 rowwise"},
+            "torchtitan-rowwise",
+        ),
         ({"framework": "ModelLink (MindSpeed-LLM) Mcore"}, "mindspeed"),
     ],
 )

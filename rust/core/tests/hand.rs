@@ -448,6 +448,26 @@ fn unfused_permutation_takes_three_times_as_long_as_fused() {
 }
 
 #[test]
+fn weighted_biases_of_experts_pass_seven_times_in_32_bits() {
+    // 512 tokens, each rank one expert that 2 in 8 visit: 1,024 rows of 1,024 channels on the mean of 8 ranks, more on the
+    // fullest; 28 bytes each forward and 40 backward beyond the same layer without biases.
+    let mut problem = experts();
+    let plain = expert_layer(&problem, 8);
+    problem.model.moe.as_mut().unwrap().expert_bias = true;
+    let biased = expert_layer(&problem, 8);
+    let fullest = 1.0 + (2.0 * 8f64.ln() / 1024.0).sqrt();
+    let elements = 1024.0 * fullest * 1024.0;
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let kernel = chip.host.kernel_us * 1e-6;
+    let more = |a: Time, b: Time| a.seconds() - b.seconds();
+    let forward = more(biased.forward.compute, plain.forward.compute);
+    close(forward, 28.0 * elements / memory + kernel, 1e-4);
+    let backward = more(biased.input_gradient.compute, plain.input_gradient.compute);
+    close(backward, 40.0 * elements / memory + kernel, 1e-4);
+}
+
+#[test]
 fn a_grouped_product_of_several_experts_costs_the_host_a_launch_each() {
     // Waiting for the host alone: 8 experts on one device, two grouped products of 8 launches of 10 us forward, and the
     // two kernels that sort by expert, of 20 us as the others, more than on eight devices.
