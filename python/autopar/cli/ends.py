@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 
 from autopar.report import Report
 
@@ -9,13 +10,13 @@ DONE, NO_PLAN, WRONG_INPUT, DEFECT, STOPPED = 0, 1, 2, 70, 130
 
 
 def fail(message: str, code: int) -> int:
-    print("error:", " ".join(message.split()), file=sys.stderr)
+    _tell(f"error: {' '.join(message.split())}")
     return code
 
 
 def print_notes(notes: Iterable[str]) -> None:
     for note in notes:
-        print("note:", note, file=sys.stderr)
+        _tell(f"note: {note}")
 
 
 def verdict(report: Report) -> int:
@@ -25,3 +26,10 @@ def verdict(report: Report) -> int:
     from autopar.render.text import infeasible_text
 
     return fail(infeasible_text(report), NO_PLAN)
+
+
+def _tell(line: str) -> None:
+    """Writes a line to standard error; nobody listening there changes nothing else."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(line, file=sys.stderr, flush=True)

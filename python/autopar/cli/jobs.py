@@ -160,11 +160,8 @@ def rerun(report: str, threads: int, output: Path | None, force: bool) -> int:
     flags.check_output(output, force)
     old = wire.loads(Report, files.read_bytes(report), f"{report}: ")
     if old.problem.version != planner.__version__:
-        print(
-            f"note: the report was written by version {old.problem.version},"
-            f" this is {planner.__version__}",
-            file=sys.stderr,
-        )
+        written = f"the report was written by version {old.problem.version}"
+        print_notes([f"{written}, this is {planner.__version__}"])
     text = solve(old.problem, threads, None)
     writing.document(text, output, force)
     return verdict(wire.loads(Report, text))
@@ -205,7 +202,7 @@ def _sized(
 
     found = planner.sizes(problem, threads=threads, time_limit_s=time_limit)
     place = found.cheapest if objective == "cost" else found.fastest
-    print("note:", render.sizes_note(found), file=sys.stderr)
+    print_notes([render.sizes_note(found)])
     if place is None:
         return problem
     return replace(problem, cluster=replace(problem.cluster, devices=found.sizes[place].devices))

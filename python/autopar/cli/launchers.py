@@ -1,6 +1,5 @@
 """The command that writes a launcher's files, and the parts of others that read or write them."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,7 @@ import click
 
 from autopar import files, flags, planner, wire, writing
 from autopar.cli.asking import MARGIN, QUESTION, solve, with_devices
-from autopar.cli.ends import DONE, verdict
+from autopar.cli.ends import DONE, print_notes, verdict
 from autopar.errors import SpecError
 from autopar.report import Plan, Report
 from autopar.spec import Problem
@@ -90,7 +89,7 @@ def search_for(
 
     job, reports = launchers.fastest(name, problem, found, image)
     if not all(report.proved for report in reports):
-        print("note: not proved, the search was stopped", file=sys.stderr)
+        print_notes(["not proved, the search was stopped"])
     if job is None:
         return verdict(reports[0])
     writing.folder(launchers.export(name, job), output, force)
@@ -108,8 +107,7 @@ def launched(launcher: str | None, file: str, spelled: dict[str, Any]) -> tuple[
         kinds = [flags.recompute(setting) for setting in text.split(",")]
         spelled["recompute"] = kinds[0] if len(kinds) == 1 else kinds
     found = planner.launched(job, question, spelled)
-    for note in job.notes:
-        print(f"note: {job.file}: {note}", file=sys.stderr)
+    print_notes(f"{job.file}: {note}" for note in job.notes)
     return found
 
 

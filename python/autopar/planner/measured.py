@@ -7,57 +7,32 @@ from os import fspath
 from typing import Any
 
 from autopar import _core, catalog, wire
-from autopar.fit import Figure, Fit, Point, PointError
+from autopar.fit import Figure, Fit, MeasuredOperator, MeasuredRun, Point, PointError
 from autopar.planner.question import Name
 from autopar.report import Plan, Rate
-from autopar.spec import Chip, Precision, Problem
+from autopar.spec import Chip, Problem
 
 
-def operator_seconds(
-    chip: Name,
-    *,
-    precision: Precision = "bf16",
-    kernels: Sequence[str] = ("fa2",),
-    gemm: Sequence[tuple[int, int, int]] = (),
-    attention: Sequence[tuple[int, int, int]] = (),
-    collectives: Sequence[tuple[str, float, int]] = (),
-) -> dict[str, list[Any]]:
+def operator_seconds(chip: Name | Chip, operators: Sequence[MeasuredOperator]) -> list[float]:
     """Returns the seconds of single operators on a chip, to hold against measured points.
 
     Args:
-        chip: Name or alias in the catalog, or path to a TOML file.
-        precision: Number format of the products.
-        kernels: Fused-attention kernels, best first; the first that the chip has is taken.
-        gemm: Products `[m, k] x [k, n]` as (m, n, k).
-        attention: Causal attention as (heads times sequences, head width, sequence length).
-        collectives: `all_reduce`, `all_gather` or `all_to_all`, bytes, and neighbouring ranks.
-
-    Returns:
-        `gemm_s`; `attention_s`, forward and backward; `collective_s`.
+        chip: Name or alias in the catalog, path to a TOML file, or a `Chip`.
+        operators: Products, causal attention, collectives of neighbouring ranks.
 
     Raises:
-        SpecError: There is no such chip, or a value is wrong.
+        SpecError: There is no such chip, or it cannot run an operator.
 
     Example:
-        >>> seconds = operator_seconds("a800", gemm=[(8192, 8192, 8192)])["gemm_s"][0]
+        >>> from autopar.fit import MeasuredGemm
+        >>> product = MeasuredGemm(m=8192, n=8192, k=8192, precision="bf16")
+        >>> [seconds] = operator_seconds("a800", [product])
         >>> 200e12 < 2 * 8192**3 / seconds < 312e12
         True
     """
-    asked = {
-        "chip": wire.write(catalog.chip(fspath(chip)).chip),
-        "precision": precision,
-        "kernels": list(kernels),
-        "gemm": [list(shape) for shape in gemm],
-        "attention": [
-            {"heads": heads, "head_dim": width, "sequence": sequence}
-            for heads, width, sequence in attention
-        ],
-        "collectives": [
-            {"operation": operation, "bytes": float(size), "ranks": ranks}
-            for operation, size, ranks in collectives
-        ],
-    }
-    found: dict[str, list[Any]] = json.loads(_core.operators(json.dumps(asked)))
+    spec = chip if isinstance(chip, Chip) else catalog.chip(fspath(chip)).chip
+    asked = {"chip": wire.write(spec), "operators": [_tagged(what) for what in operators]}
+    found: list[float] = json.loads(_core.operators(json.dumps(asked)))
     return found
 
 
@@ -118,7 +93,7 @@ def calibrate(
             {
                 "group": point.group,
                 "seconds": point.seconds,
-                "what": {point.what.kind: wire.write(point.what)},
+                "what": _tagged(point.what),
             }
             for point in points
         ],
@@ -128,3 +103,8 @@ def calibrate(
     # Errors bear signs, which no figure of a document does.
     errors = tuple(PointError(**error) for error in found.pop("points"))
     return replace(wire.read(Fit, {**found, "points": []}), points=errors)
+
+
+def _tagged(what: MeasuredRun | MeasuredOperator) -> dict[str, Any]:
+    """Returns what was measured under the name of its kind, as the core reads it."""
+    return {what.kind: wire.write(what)}
