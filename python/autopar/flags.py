@@ -350,6 +350,12 @@ def sharding(command: F) -> F:
             ),
             click.option("--inference", is_flag=True, help="Forward only, without the loss."),
             click.option(
+                "--recompute",
+                multiple=True,
+                metavar="NAME",
+                help="Operators that run again before the backward pass; * stands for any letters.",
+            ),
+            click.option(
                 "--strategies",
                 metavar="FILE",
                 help="Strategies that are set, in the form of --save or of MindSpore.",

@@ -473,6 +473,8 @@ class Framework:
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
             group, and gathered to recompute.
+        keeps_tensor_results: What tensor-parallel communication brought a recomputed layer is kept,
+            and not brought again.
         fused_reduce_bytes: Bytes of gradients that are reduced together; 0 for those of a layer.
         fused_gather_bytes: Bytes of parameters that are gathered together; 0 for those of a layer.
         context_gib: Memory outside the allocator, in GiB.
@@ -496,6 +498,7 @@ class Framework:
     whole_vocabulary: bool = False
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False
+    keeps_tensor_results: bool = False
     fused_reduce_bytes: int = 0
     fused_gather_bytes: int = 0
     context_gib: float

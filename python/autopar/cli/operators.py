@@ -9,7 +9,7 @@ import click
 from autopar import catalog, files, flags, planner, wire, writing
 from autopar.cli.ends import DONE, NO_PLAN, fail, print_notes
 from autopar.errors import SpecError
-from autopar.graph import Graph
+from autopar.graph import Graph, recomputed
 
 
 @click.command()
@@ -45,6 +45,7 @@ def shard(
     for path in (save, save_mindspore, output):
         flags.check_output(path, force)
     graph = _graph(subject, asked, inference=asked.pop("inference"))
+    graph = recomputed(graph, asked.pop("recompute"))
     found = planner.shard(
         graph,
         asked.pop("chip"),

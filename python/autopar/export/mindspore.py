@@ -71,7 +71,7 @@ def files(job: Job) -> list[File]:
     context: dict[str, Any] = {
         "parallel_mode": "semi_auto_parallel",
         "device_num": problem.cluster.devices,
-        **parallel_context(plan),
+        **parallel_context(job),
     }
     del context["full_batch"]
     context["dataset_strategy"] = "full_batch"

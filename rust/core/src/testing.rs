@@ -124,6 +124,7 @@ pub fn framework() -> Framework {
         whole_vocabulary: false,
         sums_in_fp32: false,
         slices_kept_inputs: false,
+        keeps_tensor_results: false,
         fused_reduce_bytes: 0,
         fused_gather_bytes: 0,
         context_gib: 2.0,

@@ -31,6 +31,10 @@ struct Block<'p, 'a> {
     /// Bytes of `kept` that selective recompute drops.
     kept_core: f64,
     transient: f64,
+    /// Bytes that tensor-parallel communication brings and the backward pass reads: inputs that were gathered, and every sum but
+    /// the layer's last, its output.
+    brought: f64,
+    last_sum: f64,
     dense_parameters: f64,
     expert_parameters: f64,
 }
@@ -46,6 +50,8 @@ impl<'p, 'a> Block<'p, 'a> {
             kept: 0.0,
             kept_core: 0.0,
             transient: 0.0,
+            brought: 0.0,
+            last_sum: 0.0,
             dense_parameters: 0.0,
             expert_parameters: 0.0,
         }
@@ -148,7 +154,10 @@ impl<'p, 'a> Block<'p, 'a> {
         // Backward: the output gradient is gathered; the input is gathered again for the weight gradient
         // behind the input gradient; the input gradient is summed behind the weight gradient.
         self.input.tensor += p.beside_forward(gather, exit.1);
+        self.brought += self.last_sum;
+        self.last_sum = p.residual_bytes();
         if p.shard.sp {
+            self.brought += bytes;
             self.input.tensor += p.beside_backward(gather, entry.1);
             self.transient = self.transient.max(bytes);
         }
@@ -538,6 +547,10 @@ impl<'p, 'a> Block<'p, 'a> {
         if p.framework.slices_kept_inputs && !p.shard.sp {
             recompute.tensor += p.fabric.all_gather(input_bytes, p.shard.tensor_group());
             input_bytes /= p.shard.tp as f64;
+        }
+        if p.framework.keeps_tensor_results {
+            recompute.tensor -= self.forward.tensor;
+            input_bytes += self.brought;
         }
         Layer {
             cost: LayerCost {

@@ -38,6 +38,8 @@ pub struct Framework {
     pub sums_in_fp32: bool,
     /// The input that a recomputed layer keeps is cut over the tensor-parallel group, and gathered to recompute.
     pub slices_kept_inputs: bool,
+    /// What tensor-parallel communication brought a recomputed layer is kept, and not brought again.
+    pub keeps_tensor_results: bool,
     /// Bytes of gradients that are reduced together; 0 for those of a layer.
     pub fused_reduce_bytes: u64,
     /// Bytes of parameters that are gathered together; 0 for those of a layer.
