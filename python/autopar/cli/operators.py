@@ -72,11 +72,13 @@ def shard(
 @click.argument("subject", metavar="MODEL|FILE")
 @flags.servers
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+@click.option("--image", help="Write an MSJob of MindSpore's ms-operator with this image instead.")
 @flags.output
 @flags.verbose
 def servers(
     subject: str,
     form: Literal["table", "json"],
+    image: str | None,
     output: Path | None,
     force: bool,
     **asked: Any,
@@ -92,7 +94,11 @@ def servers(
     flags.check_output(output, force)
     graph = _graph(subject, asked, inference=False)
     found = planner.servers(graph, asked.pop("chip"), **asked)
-    if form == "json":
+    if image is not None:
+        from autopar.export import kubernetes
+
+        writing.text(kubernetes.servers_job(found, image).text.rstrip(), output, force)
+    elif form == "json":
         writing.document(wire.dumps(found), output, force)
     else:
         writing.text(render.text(found), output, force)

@@ -26,29 +26,28 @@ SCHEDULES = ("1f1b", "interleaved")
 # How tokens reach experts with all-to-all, and without.
 DISPATCH = ("copies", "gather_split")
 
-LIMITS: tuple[dict[str, Any], ...] = (
-    {
-        "schedules": SCHEDULES,
-        "recompute": ("none", "block", "uniform"),
-        "activation_offload": False,
-        "optimizer_offload": False,
-    },
-)
+# What MindSpore itself holds a plan to.
+STEP_LIMITS: dict[str, Any] = {
+    "schedules": SCHEDULES,
+    "recompute": ("none", "block", "uniform"),
+    "activation_offload": False,
+    "optimizer_offload": False,
+}
+LIMITS: tuple[dict[str, Any], ...] = (STEP_LIMITS,)
 
 
 def supports(job: Job) -> list[str]:
     """Returns what MindFormers' file cannot say of a plan; empty if it says it exactly."""
     problem, plan = job.problem, job.plan
     chip = problem.cluster.groups[plan.stages[0].chip].chip
-    recompute = [stage.recompute for stage in plan.stages]
     moe = problem.model.moe is not None
     return [
         *unsaid_everywhere(job),
         *unsaid_host(plan),
         *_unsaid_model(problem),
+        *unsaid_step(plan),
         *when(
             (not chip.name.startswith("ascend"), f"the chip {chip.name}"),
-            (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
             (plan.pp > 1 and job.micro_batches < plan.pp,
              f"{job.micro_batches} micro-batches for {plan.pp} stages"),
             (problem.framework.whole_vocabulary and plan.tp > 1 and plan.pp > 1,
@@ -57,13 +56,8 @@ def supports(job: Job) -> list[str]:
              f"expert dispatch {problem.framework.expert_dispatch}"),
             (plan.cp > 1 and problem.framework.context_exchange == "gather",
              "context parallel that gathers keys and values"),
-            (is_ignored(plan), "optimizer shards of one rank"),
-            (plan.optimizer_offload, "optimizer offload"),
             (moe and plan.etp != plan.tp, "experts that tensor parallel does not cut"),
             (moe and plan.dp % plan.ep != 0, f"expert parallel {plan.ep} beyond data parallel"),
-            (any(r.granularity == "selective" for r in recompute), "selective recompute"),
-            (any(r.granularity == "uniform" and r.layers != 1 for r in recompute),
-             "recompute in groups of layers"),
             (problem.workload.precision not in ("bf16", "fp16"),
              f"precision {problem.workload.precision}"),
             (problem.workload.dropout, "dropout"),
@@ -91,6 +85,21 @@ def parallel_context(job: Job) -> dict[str, Any]:
     if plan.pp == 1:
         del said["pipeline_config"]
     return {"gradients_mean": True, "full_batch": True, **said}
+
+
+def unsaid_step(plan: Plan) -> list[str]:
+    """Returns what MindSpore cannot say of how a plan's step runs."""
+    recompute = [stage.recompute for stage in plan.stages]
+    return when(
+        (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
+        (is_ignored(plan), "optimizer shards of one rank"),
+        (plan.optimizer_offload, "optimizer offload"),
+        (any(r.granularity == "selective" for r in recompute), "selective recompute"),
+        (
+            any(r.granularity == "uniform" and r.layers != 1 for r in recompute),
+            "recompute in groups of layers",
+        ),
+    )
 
 
 def is_ignored(plan: Plan) -> bool:
