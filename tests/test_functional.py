@@ -1,11 +1,13 @@
 """A function of a network, cut by layouts of its borders; operators that run again."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 import autopar
 from autopar import SpecError
+from autopar.cli import main
 from autopar.compat import functional
 from autopar.graph import (
     CrossEntropy,
@@ -105,6 +107,32 @@ def test_what_does_not_fit_the_function_is_named(
 ) -> None:
     with pytest.raises(SpecError, match=message):
         functional.shard(network(), *arguments, cluster="a800", devices=8)  # type: ignore[arg-type]
+
+
+def test_the_command_cuts_a_function_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["shard", "gpt3-6.7b", "--chip", "a800", "--devices", "8", "--layers", "1",
+             "--sequence-length", "512", "--function", "layers.0.mlp.up*",
+             "--function", "layers.0.mlp.act", "--in-strategy", "8x1x1"]  # fmt: skip
+    assert main(words) == 0
+    told = capsys.readouterr()
+    assert "function of 3 operators: enter layers.0.mlp.norm.out 8x1x1" in told.err
+    assert "leave layers.0.mlp.act.out as it comes" in told.err
+    assert main([*words, "--zero", "1"]) == 2
+    assert "--zero: given beside --function" in capsys.readouterr().err
+    assert main(words[:-2]) == 2
+    assert "--in-strategy: missing" in capsys.readouterr().err
+
+
+def test_the_command_runs_operators_again(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["shard", "gpt3-6.7b", "--chip", "a800", "--devices", "1", "--layers", "1",
+             "--batch", "1", "--sequence-length", "512", "--method", "dp",
+             "--format", "json"]  # fmt: skip
+    bytes_kept = []
+    for more in ([], ["--recompute", "*.mlp.act"]):
+        assert main([*words, *more]) == 0
+        bytes_kept.append(json.loads(capsys.readouterr().out)["cost"]["memory_bytes"])
+    # One sequence of 512 tokens of 16,384 numbers of 2 bytes.
+    assert bytes_kept[0] - bytes_kept[1] == 512 * 16384 * 2
 
 
 # --- Operators that run again
