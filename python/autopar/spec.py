@@ -574,6 +574,8 @@ class Framework:
             queries, keys and values too. With tensor parallel each sums its input's gradient.
         recompute_stops_early: A layer's recompute ends with the last tensor that its backward pass
             reads; else the whole forward pass runs again.
+        keeps_tensor_results: What tensor-parallel communication brought a recomputed layer is kept,
+            and not brought again.
         fused_reduce_bytes: Bytes of gradients that are reduced together; 0 for those of a layer.
         fused_gather_bytes: Bytes of parameters that are gathered together; 0 for those of a layer.
         selective: What selective recompute computes again: the core of `attention`, or of single
@@ -607,6 +609,7 @@ class Framework:
     casts_weights: bool = False
     projections: Projections = "packed"
     recompute_stops_early: bool = False
+    keeps_tensor_results: bool = False
     fused_reduce_bytes: int = 0
     fused_gather_bytes: int = 0
     selective: Selective = "attention"

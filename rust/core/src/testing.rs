@@ -131,6 +131,7 @@ pub fn framework() -> Framework {
         casts_weights: false,
         projections: Projections::Packed,
         recompute_stops_early: false,
+        keeps_tensor_results: false,
         fused_reduce_bytes: 0,
         fused_gather_bytes: 0,
         selective: Selective::Attention,

@@ -110,6 +110,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.casts_weights = draw.once_in(4);
     f.gather_copy_us = draw.pick(&[0.0, 0.0, 6.0]);
     f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
+    f.keeps_tensor_results = draw.once_in(4);
     f.fused.permutation = draw.once_in(2);
     f.shard_copies.gathered = draw.once_in(2);
     f.shard_copies.reduced = draw.once_in(2);
