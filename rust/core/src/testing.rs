@@ -156,7 +156,7 @@ pub fn held() -> Held {
         },
         communicator_gib: 0.5,
         live_parameters: 0,
-        layers_ahead: 1,
+        gathered_unit: GatheredUnit::Layer,
         gathered_ends: false,
         packed_projections: true,
         gathered_inputs: false,
