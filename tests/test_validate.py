@@ -165,15 +165,17 @@ def test_memory_in_gb_and_in_gib_are_told_apart() -> None:
     assert binary.measured_mem_gib == 60
 
 
-def test_allocated_memory_is_held_against_what_the_allocator_hands_out() -> None:
-    inside, outside = checked(
+def test_memory_of_the_allocator_is_held_against_what_it_hands_out() -> None:
+    inside, reserved, outside = checked(
         {"mem_gb_per_gpu": "60", "mem_kind": "allocated"},
+        {"mem_gb_per_gpu": "60", "mem_kind": "reserved"},
         {"mem_gb_per_gpu": "60", "mem_kind": "smi"},
     )
     cost = inside.estimate
     assert cost is not None
     [stage] = cost.stages
     assert inside.predicted_mem_gib == stage.allocated_bytes / 2**30
+    assert reserved.predicted_mem_gib == inside.predicted_mem_gib
     assert outside.predicted_mem_gib == stage.memory_bytes / 2**30
 
 
@@ -460,8 +462,10 @@ def test_recompute_is_read_from_its_words(text: str, recompute: Recompute, shelf
 
 
 def test_what_selective_means_is_the_framework_s_choice(shelf: Shelf) -> None:
-    known = setup(run_of(recompute="selective", framework="torchtitan"), shelf)
-    assert known.plan.stages[0].recompute == Recompute("block", 16)
+    for name, meant in [("torchtitan", "operators"), ("Megatron-LM", "attention")]:
+        known = setup(run_of(recompute="selective", framework=name), shelf)
+        assert known.plan.stages[0].recompute == Recompute("selective")
+        assert known.problem.framework.selective == meant
 
 
 @pytest.mark.parametrize(

@@ -529,9 +529,7 @@ def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Reco
     if turn := re.search(r"every (\d+)(?:st|nd|rd|th)? layer", text):
         return Recompute("block", max(1, chunk // int(turn[1])))
     if re.search(r"selective|attn|attention|\bcore\b", text):
-        if entry.run.selective == "attention":
-            return Recompute("selective")
-        return Recompute("block", (chunk + 1) // 2)
+        return Recompute("selective")
     if groups := re.search(r"uniform\D{0,3}(\d+)", text):
         return Recompute("uniform", int(groups[1]))
     if re.search(r"\b(full|uniform|block|all|yes|true|1|on)\b", text):

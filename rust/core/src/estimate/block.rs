@@ -3,8 +3,8 @@
 use super::compute::{FusedAttention, Gemm};
 use super::layer::{Pass, Pricer};
 use super::shard::{parameter_sent, Layer, LayerCost};
-use crate::spec::framework::{ContextExchange, ExpertDispatch};
-use crate::spec::model::{LayerKind, Moe, Position, QkNorm};
+use crate::spec::framework::{ContextExchange, ExpertDispatch, Selective};
+use crate::spec::model::{Activation, LayerKind, Moe, Position, QkNorm};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
 
@@ -28,8 +28,14 @@ struct Block<'p, 'a> {
     /// Forward time of the part that selective recompute repeats.
     core: Pass,
     kept: f64,
-    /// Bytes of `kept` that selective recompute drops.
+    /// Bytes of `kept` that selective recompute of the core drops.
     kept_core: f64,
+    /// Forward seconds of the matrix products, how many there are, and the elements of their outputs.
+    products: (f64, u32, f64),
+    /// Forward seconds of gathers over the tensor-parallel group.
+    gathered: f64,
+    /// Bytes of the output of attention.
+    attention_output: f64,
     transient: f64,
     /// Bytes that tensor-parallel communication brings and the backward pass reads: inputs that were gathered, and every sum but
     /// the layer's last, its output.
@@ -49,6 +55,9 @@ impl<'p, 'a> Block<'p, 'a> {
             core: Pass::default(),
             kept: 0.0,
             kept_core: 0.0,
+            products: (0.0, 0, 0.0),
+            gathered: 0.0,
+            attention_output: 0.0,
             transient: 0.0,
             brought: 0.0,
             last_sum: 0.0,
@@ -77,6 +86,9 @@ impl<'p, 'a> Block<'p, 'a> {
         self.forward.run(times.0);
         self.input.run(times.1);
         self.weight.run(times.2);
+        self.products.0 += times.0;
+        self.products.1 += 1;
+        self.products.2 += g.batch as f64 * g.m as f64 * g.n as f64;
         if self.p.workload.precision == Precision::Fp8 {
             // Operands are cast and transposed to 8 bits: read 2, write 1 + 1 bytes an element, input and
             // output gradient (Transformer Engine's delayed scaling reads no extra maximum).
@@ -118,7 +130,7 @@ impl<'p, 'a> Block<'p, 'a> {
         }
         let width = p.model.hidden as f64;
         p.norm(&mut self.forward, &mut self.input, p.residual_tokens, width);
-        self.kept += p.residual_bytes() + p.linear_input(p.residual_tokens * width);
+        self.kept += p.norm_kept(p.residual_tokens * width) + p.column_input(width);
         self.dense_parameters += p.model.norm_parameters() as f64;
         if p.model.norms_per_layer == 4 {
             // Sandwich: one more norm on the sub-layer's output.
@@ -162,7 +174,9 @@ impl<'p, 'a> Block<'p, 'a> {
         let elements = p.tokens * p.model.hidden as f64;
         let bytes = elements * self.p.width;
         let (gather, sum) = (p.tensor_gather(p.gathered(elements)), p.tensor_sum(bytes));
-        self.forward.tensor += p.beside_forward(gather, entry.0) + p.beside_forward(sum, exit.0);
+        let gathered = p.beside_forward(gather, entry.0);
+        self.gathered += gathered;
+        self.forward.tensor += gathered + p.beside_forward(sum, exit.0);
         // Backward: the output gradient is gathered; the input is gathered again for the weight gradient
         // behind the input gradient; the input gradient is summed behind the weight gradient.
         self.input.tensor += p.beside_forward(gather, exit.1);
@@ -246,7 +260,7 @@ impl<'p, 'a> Block<'p, 'a> {
                 // For queries and keys: cosine product (2), negate and join halves (4), sine product (2), sum (3).
                 self.stream(rotated, 11.0, 11.0, (10, 10));
             }
-            if !p.framework.repeats_key_heads {
+            if p.framework.held.packed_projections && !p.framework.repeats_key_heads {
                 // The rotated copies live beside the packed projection, whose values are still in use.
                 self.kept += rotated * self.p.width;
             }
@@ -264,6 +278,7 @@ impl<'p, 'a> Block<'p, 'a> {
         };
         // Queries, keys, values and the output, which is the next product's input: in 8 bits a copy.
         self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * self.p.width;
+        self.attention_output = p.tokens * v_out as f64 * self.p.width;
         if p.workload.precision == Precision::Fp8 {
             self.kept += p.linear_input(p.tokens * v_out as f64);
         }
@@ -437,10 +452,23 @@ impl<'p, 'a> Block<'p, 'a> {
         let entry = self.linear(Gemm::new(tokens as u64, inputs * width, m.hidden));
         self.activation(tokens * width as f64);
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
-        self.kept += kept_tokens * (inputs * width) as f64 * self.p.width
-            + self.p.linear_input(kept_tokens * width as f64);
+        self.kept += self.activation_kept(kept_tokens * width as f64);
         self.transient = self.transient.max(tokens * ((inputs + 1) * width) as f64 * self.p.width);
         (entry, exit)
+    }
+
+    /// Bytes that the nonlinearity over `elements` inner channels keeps, and the product after it of its output.
+    fn activation_kept(&self, elements: f64) -> f64 {
+        let p = self.p;
+        let inputs = match p.model.activation {
+            // Both halves; of separate operators also the nonlinearity's output, for the product with the gate.
+            Activation::Swiglu | Activation::Geglu if p.framework.fused.activation => 2.0,
+            Activation::Swiglu | Activation::Geglu => 3.0,
+            Activation::Gelu | Activation::Relu2 => 1.0,
+            // Its output tells where it was positive.
+            Activation::Relu => 0.0,
+        };
+        elements * inputs * p.width + p.linear_input(elements)
     }
 
     /// The nonlinearity over `elements` inner channels, with its gate and bias.
@@ -499,8 +527,7 @@ impl<'p, 'a> Block<'p, 'a> {
             self.permute(arrived * h, 4.0, 4.0, (2, 2));
         }
         self.activation(arrived * width as f64);
-        self.kept += arrived * (inputs * width) as f64 * self.p.width
-            + p.linear_input(arrived * (h + width as f64));
+        self.kept += self.activation_kept(arrived * width as f64) + p.linear_input(arrived * h);
         self.transient =
             self.transient.max(arrived * (h + ((inputs + 1) * width) as f64) * self.p.width);
         self.expert_parameters +=
@@ -564,20 +591,43 @@ impl<'p, 'a> Block<'p, 'a> {
             recompute.tensor -= self.forward.tensor;
             input_bytes += self.brought;
         }
+        let (selective, kept_selective) = self.selective();
         Layer {
             cost: LayerCost {
                 forward: self.forward.split(launch),
                 input_gradient: self.input.split(launch),
                 weight_gradient: self.weight.split(launch),
-                recompute_selective: self.core.split(launch),
+                recompute_selective: selective.split(launch),
                 recompute_full: recompute.split(launch),
                 kept: Bytes::from_f64(self.kept),
-                kept_selective: Bytes::from_f64(self.kept - self.kept_core),
+                kept_selective: Bytes::from_f64(kept_selective),
                 kept_input: Bytes::from_f64(input_bytes),
                 dense_parameters: self.dense_parameters.round() as u64,
                 expert_parameters: self.expert_parameters.round() as u64,
             },
             transient: Bytes::from_f64(self.transient),
+        }
+    }
+
+    /// What selective recompute runs again, and the bytes that are kept with it.
+    fn selective(&self) -> (Pass, f64) {
+        let p = self.p;
+        match p.framework.selective {
+            Selective::Attention => (self.core, self.kept - self.kept_core),
+            Selective::Operators => {
+                let (seconds, count, outputs) = self.products;
+                let again = Pass {
+                    compute: self.forward.compute - self.core.compute - seconds / 2.0,
+                    tensor: self.gathered,
+                    kernels: self.forward.kernels - self.core.kernels - count / 2,
+                    ..Pass::default()
+                };
+                // The layer's input, the outputs of half of the products, that of attention with its sums, and of the two
+                // reduce-scatters.
+                let sums = if p.shard.sp { 2.0 * p.residual_bytes() } else { 0.0 };
+                let kept = p.residual_bytes() + outputs / 2.0 * p.width + self.attention_output;
+                (again, (kept + sums).min(self.kept))
+            }
         }
     }
 
