@@ -30,6 +30,9 @@ pub struct Framework {
     /// Collectives in which ZeRO gathers the parameters of one layer, and in which it reduces their gradients: 1 where they lie
     /// in one buffer.
     pub gather_pieces: u32,
+    /// Host time to copy one rank's share into or out of each such collective's buffer, in microseconds; 0 where shares are
+    /// gathered and reduced in place.
+    pub gather_copy_us: f64,
     /// How ranks of one sequence exchange keys and values.
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.
@@ -42,6 +45,13 @@ pub struct Framework {
     pub slices_kept_inputs: bool,
     /// What tensor-parallel communication brought a recomputed layer is kept, and not brought again.
     pub keeps_tensor_results: bool,
+    /// Weights are kept in 32 bits and cast to 16 in every forward pass, their gradients back (automatic mixed precision).
+    pub casts_weights: bool,
+    /// Which projections of one input are products of their own.
+    pub projections: Projections,
+    /// A layer's recompute ends with the last tensor that its backward pass reads, as PyTorch's non-reentrant checkpoint (2.1 on)
+    /// and a compiler without dead code do; else the whole forward pass runs again.
+    pub recompute_stops_early: bool,
     /// Bytes of gradients that are reduced together; 0 for those of a layer.
     pub fused_reduce_bytes: u64,
     /// Bytes of parameters that are gathered together; 0 for those of a layer.
@@ -216,6 +226,19 @@ pub enum ExpertDispatch {
     GatherSplit,
 }
 
+/// Which projections of one input run as one product. Those that do not each read the input, add to its gradient, and with tensor
+/// parallel gather the input and sum its gradient by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Projections {
+    /// Queries, keys and values in one, gate and up in one.
+    Packed,
+    /// Queries, keys and values in one, gate and up apart.
+    GateApart,
+    /// All apart.
+    Apart,
+}
+
 /// How tensor-parallel communication is hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -259,6 +282,7 @@ impl Framework {
             (self.context_gib, "context_gib"),
             (self.held.communicator_gib, "held.communicator_gib"),
             (self.launch_us, "launch_us"),
+            (self.gather_copy_us, "gather_copy_us"),
         ] {
             require(
                 v.is_finite() && v >= 0.0,
