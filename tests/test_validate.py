@@ -334,6 +334,9 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Megatron-LM", "date": "2021-04"}, "megatron-2021"),
         ({"framework": "Megatron-LM", "date": "2022-05"}, "megatron-2022"),
         ({"framework": "Megatron-LM", "date": "2025-01"}, "megatron-core"),
+        ({"framework": "Megatron-LM", "date": "2024-05"}, "megatron-core-2023"),
+        ({"framework": "Pai-Megatron-Patch (Megatron-LM 240405)"}, "megatron-core-2023"),
+        ({"framework": "Megatron-core 0.6.0"}, "megatron-core-2023"),
         ({"framework": "Megatron-LM"}, "megatron-core"),
         ({"framework": "Megatron-LM", "date": "2018-01"}, "megatron-2020"),
         ({"framework": "Megatron-LM (May 2021)"}, "megatron-2021"),
@@ -371,6 +374,14 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "NeMo/Megatron-Core"}, "megatron-bridge"),
         ({"framework": "NeMo/Megatron-Core", "source": "v24.11.1:README.md"}, "nemo"),
         ({"framework": "torchtitan", "precision": "fp8"}, "torchtitan"),
+        (
+            {"framework": "torchtitan", "precision": "fp8", "notes": "AsyncTP"},
+            "torchtitan-async-tp",
+        ),
+        (
+            {"framework": "torchtitan", "precision": "fp8", "notes": "AsyncTP, fp8 rowwise"},
+            "torchtitan-rowwise",
+        ),
         ({"framework": "ModelLink (MindSpeed-LLM) Mcore"}, "mindspeed"),
     ],
 )

@@ -436,6 +436,19 @@ class Overlap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShardCopies:
+    """Copies between a layer's tensors and the buffers of ZeRO's collectives.
+
+    Attributes:
+        gathered: Gathered parameters, out of the buffer.
+        reduced: Gradients, into the buffer, in the width in which they travel.
+    """
+
+    gathered: bool = False
+    reduced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EightBitGathers:
     """What travels in 8 bits where the products that read it run in 8 bits.
 
@@ -550,6 +563,7 @@ class Framework:
             all-to-all.
         whole_vocabulary: Each tensor-parallel rank holds embedding and head whole and repeats their
             work.
+        shard_copies: What ZeRO copies on the device beside its collectives in every pass.
         eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
@@ -586,6 +600,7 @@ class Framework:
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
     whole_vocabulary: bool = False
+    shard_copies: ShardCopies = ShardCopies()
     eight_bit_gathers: EightBitGathers = EightBitGathers()
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False

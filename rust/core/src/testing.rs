@@ -124,6 +124,7 @@ pub fn framework() -> Framework {
         context_exchange: ContextExchange::Ring,
         expert_dispatch: ExpertDispatch::Copies,
         whole_vocabulary: false,
+        shard_copies: ShardCopies { gathered: false, reduced: false },
         eight_bit_gathers: EightBitGathers { activations: false, parameters: false },
         sums_in_fp32: false,
         slices_kept_inputs: false,

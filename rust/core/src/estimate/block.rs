@@ -588,6 +588,9 @@ impl<'p, 'a> Block<'p, 'a> {
             self.permute(arrived * h, 4.0, 4.0, (2, 2));
         }
         self.activation(arrived * width as f64);
+        if moe.expert_bias {
+            self.weighted_biases(arrived * h, experts);
+        }
         self.kept += self.activation_kept(arrived * width as f64) + p.linear_input(arrived * h);
         self.transient =
             self.transient.max(arrived * (h + ((inputs + 1) * width) as f64) * self.p.width);
@@ -601,6 +604,16 @@ impl<'p, 'a> Block<'p, 'a> {
                     + if moe.shared_gate { h } else { 0.0 };
         }
         self.residual();
+    }
+
+    /// The biases of the experts' second products, weighted as their tokens, over `elements` results.
+    ///
+    /// NVIDIA/Megatron-LM (TEGroupedMLP._apply_bias) multiplies and adds them expert by expert in 32 bits, joins the parts
+    /// and casts them back: 4, 2 + 4 + 4, 4 + 4 and 4 + 2 bytes an element. Backward it casts twice (6 + 6), multiplies by
+    /// weight and by bias and sums both (2 times 12), and joins (4).
+    fn weighted_biases(&mut self, elements: f64, experts: u64) {
+        let experts = experts.min(1 << 16) as u32;
+        self.stream(elements, 14.0, 20.0, (2 * experts + 2, 6 * experts + 2));
     }
 
     /// Dispatch and combine: all-to-all over the expert group, then over the expert's own tensor-parallel group.
@@ -732,6 +745,19 @@ impl<'p, 'a> Block<'p, 'a> {
         let o = p.framework.overlap;
         self.forward.shard += hidden(gather, forward, o.parameter_gather);
         self.input.shard += hidden(gather + reduce, backward, o.gradient_reduce);
+        let sharded = |group: Group, parameters: f64| if group.size > 1 { parameters } else { 0.0 };
+        let moved = sharded(dense, self.dense_parameters) + sharded(expert, self.expert_parameters);
+        let copies = p.framework.shard_copies;
+        if copies.gathered && s.zero == 3 {
+            let out = p.device.traffic(2.0 * parameter * moved);
+            self.forward.shard += out;
+            self.input.shard += out;
+        }
+        if copies.reduced {
+            let bytes = p.framework.bytes;
+            let each = bytes.parameter + bytes.gradient_sent;
+            self.input.shard += p.device.traffic(each as f64 * moved);
+        }
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Framework {
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.
     pub expert_dispatch: ExpertDispatch,
+    /// What ZeRO copies on the device beside its gathers and reductions in every pass.
+    pub shard_copies: ShardCopies,
     /// What is gathered after it was cast, where products run in 8 bits.
     pub eight_bit_gathers: EightBitGathers,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
@@ -246,6 +248,16 @@ pub enum TensorOverlap {
     Pipelined,
 }
 
+/// Copies between a layer's tensors and the buffers of ZeRO's collectives: everything is read once and written once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShardCopies {
+    /// Gathered parameters, out of the buffer.
+    pub gathered: bool,
+    /// Gradients, into the buffer, in the width in which they travel.
+    pub reduced: bool,
+}
+
 /// What travels in 8 bits where the products that read it run in 8 bits; what is summed never does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -275,9 +287,9 @@ impl Framework {
     pub fn validate(&self) -> Result<(), Error> {
         for (v, path) in [
             (self.context_gib, "context_gib"),
-            (self.gather_copy_us, "gather_copy_us"),
             (self.held.communicator_gib, "held.communicator_gib"),
             (self.launch_us, "launch_us"),
+            (self.gather_copy_us, "gather_copy_us"),
         ] {
             require(
                 v.is_finite() && v >= 0.0,

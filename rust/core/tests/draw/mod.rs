@@ -111,6 +111,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.gather_copy_us = draw.pick(&[0.0, 0.0, 6.0]);
     f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
     f.fused.permutation = draw.once_in(2);
+    f.shard_copies.gathered = draw.once_in(2);
+    f.shard_copies.reduced = draw.once_in(2);
     f.eight_bit_gathers.activations = draw.once_in(2);
     f.eight_bit_gathers.parameters = draw.once_in(2);
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
