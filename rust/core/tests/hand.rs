@@ -352,6 +352,34 @@ fn a_sliced_input_takes_a_rank_s_share_and_one_gather_to_recompute() {
 }
 
 #[test]
+fn kept_results_of_communication_are_not_brought_again() {
+    // A layer of a GPT keeps its input of s b h 2 bytes and the sum after attention, as many; nothing is summed again.
+    let mut problem = gpt_problem(1024, 512);
+    let bytes = 512 * 1024 * 2;
+    let shard = Shard { tp: 8, ..whole() };
+    let repeated = layer(&problem, shard);
+    problem.framework.keeps_tensor_results = true;
+    let kept = layer(&problem, shard);
+    assert_eq!((repeated.kept_input, kept.kept_input), (Bytes(bytes), Bytes(2 * bytes)));
+    assert_eq!(repeated.recompute_full.tensor, repeated.forward.tensor);
+    assert_eq!(kept.recompute_full.tensor, Time::ZERO);
+    assert_eq!(kept.recompute_full.compute, repeated.recompute_full.compute);
+    // With sequence parallel: an eighth of the input and of that sum, and both inputs that were gathered.
+    let split = layer(&problem, Shard { sp: true, ..shard });
+    assert_eq!(split.kept_input, Bytes(2 * bytes / 8 + 2 * bytes));
+    assert_eq!(split.recompute_full.tensor, Time::ZERO);
+    // Alone a rank communicates nothing.
+    assert_eq!(layer(&problem, whole()).kept_input, Bytes(bytes));
+    // A sliced input is gathered all the same.
+    problem.framework.slices_kept_inputs = true;
+    let sliced = layer(&problem, shard);
+    assert_eq!(sliced.kept_input, Bytes(bytes / 8 + bytes));
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let gather = fabric.all_gather(bytes as f64, Group { size: 8, stride: 1 });
+    close(sliced.recompute_full.tensor.seconds(), gather, 1e-6);
+}
+
+#[test]
 fn a_whole_vocabulary_needs_no_sums_and_eight_times_the_parameters() {
     // 51,200 rows of 1,024 channels on each of 8 ranks instead of 6,400. The head keeps one gather forward with
     // sequence parallel, the embedding one backward; nothing is summed.
