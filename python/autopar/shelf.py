@@ -239,7 +239,7 @@ HUGGING_FACE = ("deepspeed", "huggingface-2021", "pytorch-ddp")
 
 
 def stores_scores(run: Run) -> bool:
-    """Returns whether a row says that attention was not fused, or names a chip on which it never is.
+    """Returns whether a row says that attention was not fused, or names a chip that cannot.
 
     FlashAttention runs on neither Pascal nor Volta.
     """
