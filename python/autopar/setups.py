@@ -17,7 +17,7 @@ from autopar.catalog import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
 from autopar.runs import Run
-from autopar.shelf import GATED, Shelf, devices, framework, kin, words_of
+from autopar.shelf import GATED, Shelf, devices, framework, kin, stores_scores, words_of
 from autopar.spec import (
     Attention,
     Chip,
@@ -124,7 +124,7 @@ def _with_moments(framework: Framework, run: Run) -> Framework:
 def _attention(run: Run, entry: FrameworkEntry, assumed: list[str]) -> Attention:
     """Returns how attention was computed by the row's column or notes, else as was usual."""
     text = (run.attention or run.notes).lower()
-    if re.search(r"unfused|(no|without|non)[ -]flash|eager attention", text):
+    if stores_scores(run):
         return "unfused"
     if re.search(r"\bflash|\bsdpa\b|fused attention", text):
         return "flash"

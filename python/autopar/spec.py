@@ -13,8 +13,9 @@ Position: TypeAlias = Literal["rope", "learned", "alibi", "relative"]
 Activation: TypeAlias = Literal["swiglu", "geglu", "gelu", "relu", "relu2"]
 QkNorm: TypeAlias = Literal["none", "head", "full"]
 Pass: TypeAlias = Literal["forward", "backward", "both"]
-Topology: TypeAlias = Literal["switch", "mesh", "pcie"]
+Topology: TypeAlias = Literal["switch", "mesh", "cubemesh", "pcie"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
+Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
 GatheredUnit: TypeAlias = Literal["layer", "matrix"]
 Selective: TypeAlias = Literal["attention", "operators"]
@@ -222,7 +223,8 @@ class Link:
     """The link inside a node or scale-up domain, as nccl-tests bus bandwidths of one device.
 
     Attributes:
-        topology: How devices are wired.
+        topology: How devices are wired: all at full rate behind a switch, one wire to each peer,
+            eight with six wires each as in a DGX-1, or a PCIe tree.
         all_reduce_gb_per_s: All-reduce, 10^9 bytes a second.
         all_gather_gb_per_s: All-gather and reduce-scatter, 10^9 bytes a second.
         all_to_all_gb_per_s: All-to-all, 10^9 bytes a second.
@@ -497,8 +499,6 @@ class Held:
         gathered_unit: What ZeRO stage 3 gathers at once: a `layer`, or each `matrix` by itself.
         gathered_ends: Embedding and head are gathered once for all passes of a micro-batch, and
             their gradients reduced after the last.
-        packed_projections: Queries, keys and values come out of one product, so that rotated copies
-            of two of them lie beside all three.
         gathered_inputs: The input of a column-parallel product is kept as it was gathered over the
             tensor-parallel group, not as this rank's share of it.
         fp32_residual: The residual stream is in 32 bits, whatever the products are computed in.
@@ -515,7 +515,6 @@ class Held:
     live_parameters: int = 0
     gathered_unit: GatheredUnit = "layer"
     gathered_ends: bool = False
-    packed_projections: bool = True
     gathered_inputs: bool = False
     fp32_residual: bool = False
     fp8_input_bytes: int = 1
@@ -540,6 +539,8 @@ class Framework:
         gathers: When FSDP and ZeRO gather parameters and reduce gradients: for each pass of each
             micro-batch, once a step, or once a step where stages form a pipeline.
         gather_pieces: Collectives in which ZeRO gathers one layer's parameters; 1 for one buffer.
+        gather_copy_us: Host time to copy one rank's share into or out of each such collective's
+            buffer, in microseconds; 0 where shares are gathered and reduced in place.
         context_exchange: How context parallel exchanges keys and values: round a ring, gathered,
             or for heads (Ulysses).
         expert_dispatch: How tokens reach experts: a copy for each expert, one for each node,
@@ -551,6 +552,12 @@ class Framework:
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
             group, and gathered to recompute.
+        casts_weights: Weights are kept in 32 bits and cast to 16 in every forward pass, their
+            gradients back.
+        projections: Which projections of one input are products of their own: none, gate and up, or
+            queries, keys and values too. With tensor parallel each sums its input's gradient.
+        recompute_stops_early: A layer's recompute ends with the last tensor that its backward pass
+            reads; else the whole forward pass runs again.
         fused_reduce_bytes: Bytes of gradients that are reduced together; 0 for those of a layer.
         fused_gather_bytes: Bytes of parameters that are gathered together; 0 for those of a layer.
         selective: What selective recompute computes again: the core of `attention`, or of single
@@ -573,12 +580,16 @@ class Framework:
     vocab_multiple: int
     gathers: Gathers
     gather_pieces: int = 1
+    gather_copy_us: float = 0.0
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
     whole_vocabulary: bool = False
     eight_bit_gathers: EightBitGathers = EightBitGathers()
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False
+    casts_weights: bool = False
+    projections: Projections = "packed"
+    recompute_stops_early: bool = False
     fused_reduce_bytes: int = 0
     fused_gather_bytes: int = 0
     selective: Selective = "attention"

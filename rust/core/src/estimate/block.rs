@@ -3,7 +3,10 @@
 use super::compute::{FusedAttention, Gemm};
 use super::layer::{Pass, Pricer};
 use super::shard::{parameter_sent, Layer, LayerCost};
-use crate::spec::framework::{ContextExchange, ExpertDispatch, GatheredUnit, Selective};
+use crate::spec::cluster::Group;
+use crate::spec::framework::{
+    ContextExchange, ExpertDispatch, GatheredUnit, Projections, Selective,
+};
 use crate::spec::model::{Activation, LayerKind, Moe, Position, QkNorm};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
@@ -19,6 +22,15 @@ pub fn price(pricer: &Pricer<'_>, kind: LayerKind) -> Layer {
     block.finish()
 }
 
+/// The products that open a sub-layer: seconds of all of them together, and how many read the input by themselves.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    forward: f64,
+    input: f64,
+    weight: f64,
+    products: u32,
+}
+
 /// The passes and bytes of one layer as they add up.
 struct Block<'p, 'a> {
     p: &'p Pricer<'a>,
@@ -27,6 +39,8 @@ struct Block<'p, 'a> {
     weight: Pass,
     /// Forward time of the part that selective recompute repeats.
     core: Pass,
+    /// Forward time after the last tensor that the backward pass reads.
+    unread: Pass,
     kept: f64,
     /// Bytes of `kept` that selective recompute of the core drops.
     kept_core: f64,
@@ -51,6 +65,7 @@ impl<'p, 'a> Block<'p, 'a> {
             input: Pass::default(),
             weight: Pass::default(),
             core: Pass::default(),
+            unread: Pass::default(),
             kept: 0.0,
             kept_core: 0.0,
             products: (0.0, 0, 0.0),
@@ -81,6 +96,11 @@ impl<'p, 'a> Block<'p, 'a> {
         };
         let times =
             (d.linear(g), d.linear(g.input_gradient()), d.linear(g.weight_gradient()) + accumulate);
+        if self.p.framework.casts_weights {
+            // Read in one width and written in the other, 4 + 2 bytes: the weights before, their gradients after.
+            self.forward.run(d.stream(6.0 * weights));
+            self.weight.run(d.stream(6.0 * weights));
+        }
         self.forward.run(times.0);
         self.input.run(times.1);
         self.weight.run(times.2);
@@ -101,6 +121,21 @@ impl<'p, 'a> Block<'p, 'a> {
             pass.loops(g.batch, 1);
         }
         times
+    }
+
+    /// Projections of one input of `tokens` rows and `k` columns, each a product of its own of one of `widths`; their input
+    /// gradients are added up.
+    fn joined(&mut self, tokens: u64, k: u64, widths: &[u64]) -> Entry {
+        let mut entry = Entry { products: widths.len() as u32, ..Entry::default() };
+        for &width in widths {
+            let (forward, input, weight) = self.linear(Gemm::new(tokens, width, k));
+            entry.forward += forward;
+            entry.input += input;
+            entry.weight += weight;
+        }
+        let more = entry.products - 1;
+        self.stream((tokens * k) as f64, 0.0, 3.0 * f64::from(more), (0, more));
+        entry
     }
 
     /// A memory-bound kernel forward, and one backward, over `elements`, in 16-bit passes.
@@ -162,9 +197,9 @@ impl<'p, 'a> Block<'p, 'a> {
         }
     }
 
-    /// Collectives around a sub-layer: its input is gathered before `entry`, its output summed after `exit`
+    /// Collectives around a sub-layer: its input is gathered before each product of `entry`, its output summed after `exit`
     /// (product times forward, input gradient, weight gradient).
-    fn tensor_edges(&mut self, entry: (f64, f64, f64), exit: (f64, f64, f64)) {
+    fn tensor_edges(&mut self, entry: Entry, exit: (f64, f64, f64)) {
         let p = self.p;
         if p.shard.tp == 1 {
             return;
@@ -172,17 +207,19 @@ impl<'p, 'a> Block<'p, 'a> {
         let elements = p.tokens * p.model.hidden as f64;
         let bytes = elements * self.p.width;
         let (gather, sum) = (p.tensor_gather(p.gathered(elements)), p.tensor_sum(bytes));
-        let gathered = p.beside_forward(gather, entry.0);
+        let products = f64::from(entry.products);
+        let each = |product: f64| product / products;
+        let gathered = products * p.beside_forward(gather, each(entry.forward));
         self.gathered += gathered;
         self.forward.tensor += gathered + p.beside_forward(sum, exit.0);
         // Backward: the output gradient is gathered; the input is gathered again for the weight gradient
         // behind the input gradient; the input gradient is summed behind the weight gradient.
         self.input.tensor += p.beside_forward(gather, exit.1);
         if p.shard.sp {
-            self.input.tensor += p.beside_backward(gather, entry.1);
+            self.input.tensor += products * p.beside_backward(gather, each(entry.input));
             self.transient = self.transient.max(bytes);
         }
-        self.input.tensor += p.beside_backward(sum, entry.2);
+        self.input.tensor += products * p.beside_backward(sum, each(entry.weight));
     }
 
     fn attention(&mut self, kind: LayerKind) {
@@ -195,9 +232,13 @@ impl<'p, 'a> Block<'p, 'a> {
         let (entry, q_width, kv_width, v_out) = match &m.mla {
             Some(a) => {
                 let qk = a.qk_nope_dim + a.qk_rope_dim;
-                let mut entry = (0.0, 0.0, 0.0);
-                let add =
-                    |x: (f64, f64, f64), y: (f64, f64, f64)| (x.0 + y.0, x.1 + y.1, x.2 + y.2);
+                let mut entry = Entry { products: 1, ..Entry::default() };
+                let add = |x: Entry, y: (f64, f64, f64)| Entry {
+                    forward: x.forward + y.0,
+                    input: x.input + y.1,
+                    weight: x.weight + y.2,
+                    ..x
+                };
                 // Down-projections are whole on each rank; up-projections are cut by heads.
                 if a.q_lora_rank > 0 {
                     entry = add(entry, self.linear(Gemm::new(tokens, a.q_lora_rank, h)));
@@ -222,7 +263,12 @@ impl<'p, 'a> Block<'p, 'a> {
             }
             None => {
                 let (q, kv) = (heads * m.head_dim, 2 * kv_heads * m.head_dim);
-                let entry = self.linear(Gemm::new(tokens, q + kv, h));
+                let entry = match p.framework.projections {
+                    Projections::Packed | Projections::GateApart => {
+                        self.joined(tokens, h, &[q + kv])
+                    }
+                    Projections::Apart => self.joined(tokens, h, &[q, kv / 2, kv / 2]),
+                };
                 self.dense_parameters += (h * (q + kv)) as f64;
                 if m.qkv_bias {
                     self.dense_parameters += (q + kv) as f64;
@@ -255,7 +301,8 @@ impl<'p, 'a> Block<'p, 'a> {
                 // For queries and keys: cosine product (2), negate and join halves (4), sine product (2), sum (3).
                 self.stream(rotated, 11.0, 11.0, (10, 10));
             }
-            if p.framework.held.packed_projections && !p.framework.repeats_key_heads {
+            let packed = p.framework.projections != Projections::Apart;
+            if packed && !p.framework.repeats_key_heads {
                 // The rotated copies live beside the packed projection, whose values are still in use.
                 self.kept += rotated * self.p.width;
             }
@@ -396,8 +443,10 @@ impl<'p, 'a> Block<'p, 'a> {
             self.core.run(d.stream(2.0 * bytes));
         }
         if p.framework.fused.softmax {
-            self.core.run(d.stream(2.0 * bytes));
-            self.input.run(d.stream(3.0 * bytes));
+            // Below the diagonal alone it reads (half), and everywhere it writes: the kernel of causal models
+            // (NVIDIA/Megatron-LM, scaled_upper_triang_masked_softmax). Backward it reads two halves.
+            self.core.run(d.stream(1.5 * bytes));
+            self.input.run(d.stream(2.0 * bytes));
         } else {
             // Scale (2), mask (2.5), cast to 32 bits (3), softmax (4), cast back (3).
             self.core.run_many(d.stream(14.5 * bytes), 5);
@@ -428,9 +477,28 @@ impl<'p, 'a> Block<'p, 'a> {
             self.bias(p.tokens * (ffn / p.shard.tp) as f64 + p.residual_tokens * m.hidden as f64);
         }
         self.tensor_edges(entry, exit);
+        let before = self.forward;
         self.residual();
         if m.parallel_block {
             self.residual();
+        }
+        self.unread = self.after_last_read(exit.0, before);
+    }
+
+    /// What follows the MLP's second product in the forward pass, itself included, if the backward pass reads nothing of it:
+    /// the sum of its results and the residual addition since `before`. Dropout keeps a mask, and a norm its input.
+    fn after_last_read(&self, product: f64, before: Pass) -> Pass {
+        let p = self.p;
+        if p.workload.dropout || p.model.norms_per_layer == 4 {
+            return Pass::default();
+        }
+        let results = p.tokens * p.model.hidden as f64 * p.width;
+        let sum = if p.shard.tp == 1 { 0.0 } else { p.tensor_sum(results) };
+        Pass {
+            compute: product + self.forward.compute - before.compute,
+            tensor: p.beside_forward(sum, product),
+            kernels: 1 + self.forward.kernels - before.kernels,
+            ..Pass::default()
         }
     }
 
@@ -441,10 +509,15 @@ impl<'p, 'a> Block<'p, 'a> {
         tokens: f64,
         width: u64,
         kept_tokens: f64,
-    ) -> ((f64, f64, f64), (f64, f64, f64)) {
+    ) -> (Entry, (f64, f64, f64)) {
         let m = self.p.model;
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
-        let entry = self.linear(Gemm::new(tokens as u64, inputs * width, m.hidden));
+        let entry = match self.p.framework.projections {
+            Projections::GateApart | Projections::Apart if inputs == 2 => {
+                self.joined(tokens as u64, m.hidden, &[width, width])
+            }
+            _ => self.joined(tokens as u64, m.hidden, &[inputs * width]),
+        };
         self.activation(tokens * width as f64);
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
         self.kept += self.activation_kept(kept_tokens * width as f64);
@@ -578,6 +651,11 @@ impl<'p, 'a> Block<'p, 'a> {
         self.gathers();
         let mut input_bytes = p.residual_bytes();
         let mut recompute = Pass { shard: 0.0, ..self.forward };
+        if p.framework.recompute_stops_early {
+            recompute.compute -= self.unread.compute;
+            recompute.tensor -= self.unread.tensor;
+            recompute.kernels -= self.unread.kernels;
+        }
         if p.framework.slices_kept_inputs && !p.shard.sp {
             recompute.tensor += p.fabric.all_gather(input_bytes, p.shard.tensor_group());
             input_bytes /= p.shard.tp as f64;
@@ -639,9 +717,16 @@ impl<'p, 'a> Block<'p, 'a> {
         let pieces = f64::from(p.framework.gather_pieces);
         let move_all = |bytes_each: f64| {
             let each = bytes_each / pieces;
+            let collective = |parameters: f64, group: Group| {
+                if parameters == 0.0 || group.size <= 1 {
+                    return 0.0;
+                }
+                let copies = group.size as f64 * p.framework.gather_copy_us * 1e-6;
+                p.fabric.all_gather(parameters * each, group) + copies
+            };
             pieces
-                * (p.fabric.all_gather(self.dense_parameters * each, dense)
-                    + p.fabric.all_gather(self.expert_parameters * each, expert))
+                * (collective(self.dense_parameters, dense)
+                    + collective(self.expert_parameters, expert))
         };
         let parameter = parameter_sent(p.framework, p.workload.precision) as f64;
         let gather = if s.zero == 3 { move_all(parameter) } else { 0.0 };

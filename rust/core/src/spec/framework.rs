@@ -30,6 +30,9 @@ pub struct Framework {
     /// Collectives in which ZeRO gathers the parameters of one layer, and in which it reduces their gradients: 1 where they lie
     /// in one buffer.
     pub gather_pieces: u32,
+    /// Host time to copy one rank's share into or out of each such collective's buffer, in microseconds; 0 where shares are
+    /// gathered and reduced in place.
+    pub gather_copy_us: f64,
     /// How ranks of one sequence exchange keys and values.
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.
@@ -40,6 +43,13 @@ pub struct Framework {
     pub sums_in_fp32: bool,
     /// The input that a recomputed layer keeps is cut over the tensor-parallel group, and gathered to recompute.
     pub slices_kept_inputs: bool,
+    /// Weights are kept in 32 bits and cast to 16 in every forward pass, their gradients back (automatic mixed precision).
+    pub casts_weights: bool,
+    /// Which projections of one input are products of their own.
+    pub projections: Projections,
+    /// A layer's recompute ends with the last tensor that its backward pass reads, as PyTorch's non-reentrant checkpoint (2.1 on)
+    /// and a compiler without dead code do; else the whole forward pass runs again.
+    pub recompute_stops_early: bool,
     /// Bytes of gradients that are reduced together; 0 for those of a layer.
     pub fused_reduce_bytes: u64,
     /// Bytes of parameters that are gathered together; 0 for those of a layer.
@@ -125,8 +135,6 @@ pub struct Held {
     pub gathered_unit: GatheredUnit,
     /// Embedding and head are gathered once for all passes of a micro-batch, and their gradients reduced after the last.
     pub gathered_ends: bool,
-    /// Queries, keys and values come out of one product, so that rotated copies of two of them lie beside all three.
-    pub packed_projections: bool,
     /// The input of a column-parallel product is kept as it was gathered over the tensor-parallel group, not as this rank's
     /// share of it.
     pub gathered_inputs: bool,
@@ -221,6 +229,19 @@ pub enum ExpertDispatch {
     GatherSplit,
 }
 
+/// Which projections of one input run as one product. Those that do not each read the input, add to its gradient, and with tensor
+/// parallel gather the input and sum its gradient by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Projections {
+    /// Queries, keys and values in one, gate and up in one.
+    Packed,
+    /// Queries, keys and values in one, gate and up apart.
+    GateApart,
+    /// All apart.
+    Apart,
+}
+
 /// How tensor-parallel communication is hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -264,6 +285,7 @@ impl Framework {
             (self.context_gib, "context_gib"),
             (self.held.communicator_gib, "held.communicator_gib"),
             (self.launch_us, "launch_us"),
+            (self.gather_copy_us, "gather_copy_us"),
         ] {
             require(
                 v.is_finite() && v >= 0.0,
