@@ -359,8 +359,9 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Megatron-DeepSpeed", "precision": "fp16"}, "megatron-deepspeed"),
         (
             {"framework": "Megatron-DeepSpeed", "precision": "bf16", "model": "BLOOM-176B"},
-            "megatron-deepspeed-bf16",
+            "bigscience-2022-bf16",
         ),
+        ({"framework": "Megatron-DeepSpeed", "precision": "bf16"}, "megatron-deepspeed-bf16"),
         ({"framework": "torchtitan", "notes": "torch.compile"}, "torchtitan"),
         ({"framework": "torchtitan", "notes": "torch.compile, AsyncTP"}, "torchtitan-async-tp"),
         ({"framework": "torchtitan"}, "torchtitan-eager"),

@@ -352,6 +352,34 @@ fn a_sliced_input_takes_a_rank_s_share_and_one_gather_to_recompute() {
 }
 
 #[test]
+fn kept_results_of_communication_are_not_brought_again() {
+    // A layer of a GPT keeps its input of s b h 2 bytes and the sum after attention, as many; nothing is summed again.
+    let mut problem = gpt_problem(1024, 512);
+    let bytes = 512 * 1024 * 2;
+    let shard = Shard { tp: 8, ..whole() };
+    let repeated = layer(&problem, shard);
+    problem.framework.keeps_tensor_results = true;
+    let kept = layer(&problem, shard);
+    assert_eq!((repeated.kept_input, kept.kept_input), (Bytes(bytes), Bytes(2 * bytes)));
+    assert_eq!(repeated.recompute_full.tensor, repeated.forward.tensor);
+    assert_eq!(kept.recompute_full.tensor, Time::ZERO);
+    assert_eq!(kept.recompute_full.compute, repeated.recompute_full.compute);
+    // With sequence parallel: an eighth of the input and of that sum, and both inputs that were gathered.
+    let split = layer(&problem, Shard { sp: true, ..shard });
+    assert_eq!(split.kept_input, Bytes(2 * bytes / 8 + 2 * bytes));
+    assert_eq!(split.recompute_full.tensor, Time::ZERO);
+    // Alone a rank communicates nothing.
+    assert_eq!(layer(&problem, whole()).kept_input, Bytes(bytes));
+    // A sliced input is gathered all the same.
+    problem.framework.slices_kept_inputs = true;
+    let sliced = layer(&problem, shard);
+    assert_eq!(sliced.kept_input, Bytes(bytes / 8 + bytes));
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let gather = fabric.all_gather(bytes as f64, Group { size: 8, stride: 1 });
+    close(sliced.recompute_full.tensor.seconds(), gather, 1e-6);
+}
+
+#[test]
 fn a_whole_vocabulary_needs_no_sums_and_eight_times_the_parameters() {
     // 51,200 rows of 1,024 channels on each of 8 ranks instead of 6,400. The head keeps one gather forward with
     // sequence parallel, the embedding one backward; nothing is summed.
@@ -389,26 +417,6 @@ fn what_is_cast_before_it_is_gathered_travels_in_8_bits() {
     // Parameters that ZeRO gathers: one byte, and two where products run in 16 bits.
     let sent = |precision| parameter_sent(&problem.framework, precision);
     assert_eq!((sent(Precision::Fp8), sent(Precision::Bf16)), (1, 2));
-}
-
-#[test]
-fn copies_beside_fsdp_s_collectives_read_and_write_each_number_once() {
-    // 2 bytes of a parameter out of the buffer forward, 4 moved; backward again, and gradients of 2 bytes into one of 4.
-    let mut problem = gpt_problem(1024, 512);
-    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
-    let plain = layer(&problem, shard);
-    problem.framework.shard_copies = ShardCopies { gathered: true, reduced: true };
-    let copied = layer(&problem, shard);
-    let chip = &problem.cluster.groups[0].chip;
-    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
-    let once = plain.dense_parameters as f64 / memory;
-    let more = |a: Time, b: Time| a.seconds() - b.seconds();
-    close(more(copied.forward.shard, plain.forward.shard), 4.0 * once, 1e-4);
-    close(more(copied.input_gradient.shard, plain.input_gradient.shard), 10.0 * once, 1e-4);
-    // One rank shards nothing and copies nothing, and what is computed again is not gathered again.
-    let alone = Shard { dp: 1, shard_group: 1, ..shard };
-    assert_eq!(layer(&problem, alone).forward.shard, Time::ZERO);
-    assert_eq!(copied.recompute_full, plain.recompute_full);
 }
 
 // ---- What a framework chooses ----------------------------------------------------------------------------------------
@@ -491,6 +499,26 @@ fn the_host_copies_each_rank_s_share_out_of_a_gathered_buffer() {
     let more = |a: Split, b: Split| a.shard.seconds() - b.shard.seconds();
     close(more(copied.forward, in_place.forward), 576e-6, 1e-6);
     close(more(copied.input_gradient, in_place.input_gradient), 1152e-6, 1e-6);
+}
+
+#[test]
+fn copies_beside_fsdp_s_collectives_read_and_write_each_number_once() {
+    // 2 bytes of a parameter out of the buffer forward, 4 moved; backward again, and gradients of 2 bytes into one of 4.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let plain = layer(&problem, shard);
+    problem.framework.shard_copies = ShardCopies { gathered: true, reduced: true };
+    let copied = layer(&problem, shard);
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let once = plain.dense_parameters as f64 / memory;
+    let more = |a: Time, b: Time| a.seconds() - b.seconds();
+    close(more(copied.forward.shard, plain.forward.shard), 4.0 * once, 1e-4);
+    close(more(copied.input_gradient.shard, plain.input_gradient.shard), 10.0 * once, 1e-4);
+    // One rank shards nothing and copies nothing, and what is computed again is not gathered again.
+    let alone = Shard { dp: 1, shard_group: 1, ..shard };
+    assert_eq!(layer(&problem, alone).forward.shard, Time::ZERO);
+    assert_eq!(copied.recompute_full, plain.recompute_full);
 }
 
 // ---- Experts ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,9 @@ use super::compute::{FusedAttention, Gemm};
 use super::layer::{Pass, Pricer};
 use super::shard::{parameter_sent, Layer, LayerCost};
 use crate::spec::cluster::Group;
-use crate::spec::framework::{ContextExchange, ExpertDispatch, Projections, Selective};
+use crate::spec::framework::{
+    ContextExchange, ExpertDispatch, GatheredUnit, Projections, Selective,
+};
 use crate::spec::model::{Activation, LayerKind, Moe, Position, QkNorm};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
@@ -49,8 +51,14 @@ struct Block<'p, 'a> {
     /// Bytes of the output of attention.
     attention_output: f64,
     transient: f64,
+    /// Bytes that tensor-parallel communication brings and the backward pass reads: inputs that were gathered, and every sum but
+    /// the layer's last, its output.
+    brought: f64,
+    last_sum: f64,
     dense_parameters: f64,
     expert_parameters: f64,
+    /// Parameters of the largest matrix.
+    matrix: f64,
 }
 
 impl<'p, 'a> Block<'p, 'a> {
@@ -68,8 +76,11 @@ impl<'p, 'a> Block<'p, 'a> {
             gathered: 0.0,
             attention_output: 0.0,
             transient: 0.0,
+            brought: 0.0,
+            last_sum: 0.0,
             dense_parameters: 0.0,
             expert_parameters: 0.0,
+            matrix: 0.0,
         }
     }
 
@@ -80,6 +91,7 @@ impl<'p, 'a> Block<'p, 'a> {
     fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
         let d = &self.p.device;
         let weights = g.batch as f64 * g.n as f64 * g.k as f64;
+        self.matrix = self.matrix.max(weights);
         let stored = self.p.framework.bytes.gradient as f64;
         let accumulate = if self.p.reduces_each_pass() {
             0.0
@@ -209,7 +221,10 @@ impl<'p, 'a> Block<'p, 'a> {
         // Backward: the output gradient is gathered; the input is gathered again for the weight gradient
         // behind the input gradient; the input gradient is summed behind the weight gradient.
         self.input.tensor += p.beside_forward(gather, exit.1);
+        self.brought += self.last_sum;
+        self.last_sum = p.residual_bytes();
         if p.shard.sp {
+            self.brought += bytes;
             self.input.tensor += products * p.beside_backward(gather, each(entry.input));
             self.transient = self.transient.max(bytes);
         }
@@ -662,9 +677,15 @@ impl<'p, 'a> Block<'p, 'a> {
             recompute.tensor -= self.unread.tensor;
             recompute.kernels -= self.unread.kernels;
         }
+        if p.framework.keeps_tensor_results {
+            recompute.tensor = 0.0;
+        }
         if p.framework.slices_kept_inputs && !p.shard.sp {
             recompute.tensor += p.fabric.all_gather(input_bytes, p.shard.tensor_group());
             input_bytes /= p.shard.tp as f64;
+        }
+        if p.framework.keeps_tensor_results {
+            input_bytes += self.brought;
         }
         let (selective, kept_selective) = self.selective();
         Layer {
@@ -681,6 +702,10 @@ impl<'p, 'a> Block<'p, 'a> {
                 expert_parameters: self.expert_parameters.round() as u64,
             },
             transient: Bytes::from_f64(self.transient),
+            gathered: match p.framework.held.gathered_unit {
+                GatheredUnit::Layer => (self.dense_parameters + self.expert_parameters).round(),
+                GatheredUnit::Matrix => self.matrix,
+            } as u64,
         }
     }
 
