@@ -22,21 +22,21 @@ RUST_ORDER = """
     plan
     estimate::flops estimate::collective estimate::compute estimate::shard
     estimate::layer estimate::block estimate::memory estimate::longest estimate::pipeline
-    estimate::replica estimate::least estimate::stage estimate
+    estimate::replica estimate::servers estimate::least estimate::stage estimate
     search::watch search::report search::space search::bound search::relax search::holds
     search::stages
     search::guess search::descent search::best search::entries search::enumerate search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
     graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp
-    graph::recursive graph::propagate
+    graph::recursive graph::propagate graph::servers
     graph::transformer graph
     calibrate::figure calibrate::point calibrate::least calibrate
     bulk wire lib
 """.split()
 
 PYTHON_ORDER = """
-    errors spec bulk report fit graph sharding wire schema files protobuf catalog
+    errors spec bulk report fit graph sharding placement wire schema files protobuf catalog
     runs points shelf
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
@@ -51,9 +51,11 @@ PYTHON_ORDER = """
     compat compat.keys compat.context compat.settings compat.effects compat.mindspore
     compat.mindformers compat.plans compat.cells
     render render.text render.terminal render.trace render.errors render.fit render.sharding
-    export export.job export.megatron export.mindformers export.mindspore export.deepspeed
+    render.placement
+    export export.job export.mindspore_strategy export.mindspore_operators
+    export.megatron export.mindformers export.mindspore export.deepspeed
     export.torchtitan export.accelerate export.flagscale export.kubernetes export.launchers
-    export.mindspore_strategy export.sharding_table
+    export.sharding_table
     partition
     flags writing
     cli.ends cli.asking cli.launchers cli.jobs cli.operators cli.measured cli.catalogs cli
@@ -76,6 +78,7 @@ RUST_OWNERS: dict[str, set[str]] = {
         "graph::form",
         "graph::ir",
         "graph::problem",
+        "graph::servers",
         "graph::transformer",
     },
     "serde_json": {"wire"},

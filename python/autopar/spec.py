@@ -397,6 +397,7 @@ class Fused:
         cross_entropy: Cross-entropy.
         grouped_gemm: Expert products as one grouped kernel.
         gradient_accumulation: Weight gradients added to the stored ones by the product itself.
+        permutation: Tokens sorted by expert, and back with their weights, in a kernel each.
     """
 
     norm: bool
@@ -407,6 +408,7 @@ class Fused:
     cross_entropy: bool
     grouped_gemm: bool
     gradient_accumulation: bool
+    permutation: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,6 +430,19 @@ class Overlap:
     pipeline: bool
     context: bool
     expert: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EightBitGathers:
+    """What travels in 8 bits where the products that read it run in 8 bits.
+
+    Attributes:
+        activations: Activations and their gradients that a tensor-parallel group gathers.
+        parameters: Parameters that ZeRO gathers.
+    """
+
+    activations: bool = False
+    parameters: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -470,6 +485,7 @@ class Framework:
             all-to-all.
         whole_vocabulary: Each tensor-parallel rank holds embedding and head whole and repeats their
             work.
+        eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
             group, and gathered to recompute.
@@ -494,6 +510,7 @@ class Framework:
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
     whole_vocabulary: bool = False
+    eight_bit_gathers: EightBitGathers = EightBitGathers()
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False
     fused_reduce_bytes: int = 0

@@ -78,6 +78,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
         measured.validate,
         measured.calibrate,
         operators.shard,
+        operators.servers,
         operators.atc,
         catalogs.models,
         catalogs.chips,

@@ -17,6 +17,8 @@ DOCUMENTS = (
     "sharding-problem",
     "sharding",
     "strategies",
+    "servers-problem",
+    "servers",
 )
 
 

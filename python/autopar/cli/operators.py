@@ -44,7 +44,7 @@ def shard(
 
     for path in (save, save_mindspore, output):
         flags.check_output(path, force)
-    graph = _graph(subject, asked)
+    graph = _graph(subject, asked, inference=asked.pop("inference"))
     found = planner.shard(
         graph,
         asked.pop("chip"),
@@ -65,6 +65,37 @@ def shard(
     if found.fits:
         return DONE
     return fail(render.shortage(found), NO_PLAN)
+
+
+@click.command()
+@click.argument("subject", metavar="MODEL|FILE")
+@flags.servers
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+@flags.output
+@flags.verbose
+def servers(
+    subject: str,
+    form: Literal["table", "json"],
+    output: Path | None,
+    force: bool,
+    **asked: Any,
+) -> int:
+    """Estimate parameter servers beside all-reduce for MODEL, or for the graph in FILE.
+
+    The sizes are those of one worker's mini-batch. A parameter that only look-ups read is a table,
+    of which the rows that are named travel. Printed are the step of workers that wait for one
+    another, the throughput of workers that do not, memory, and what a lost process costs.
+    """
+    from autopar.render import placement as render
+
+    flags.check_output(output, force)
+    graph = _graph(subject, asked, inference=False)
+    found = planner.servers(graph, asked.pop("chip"), **asked)
+    if form == "json":
+        writing.document(wire.dumps(found), output, force)
+    else:
+        writing.text(render.text(found), output, force)
+    return DONE if found.fastest is not None else fail(render.shortage(found), NO_PLAN)
 
 
 @click.command()
@@ -91,15 +122,15 @@ def atc(log: str, input_shape: dict[str, tuple[int, ...]] | None, **arguments: A
     return DONE
 
 
-def _graph(subject: str, asked: dict[str, Any]) -> Graph:
+def _graph(subject: str, asked: dict[str, Any], *, inference: bool) -> Graph:
     """Returns the graph of a document, or of a model in the sizes asked for, here taken out."""
     from autopar.frontends import graph_file
 
-    names = ("batch", "sequence_length", "layers", "precision", "inference")
+    names = ("batch", "sequence_length", "layers", "precision")
     sizes = {name: asked.pop(name) for name in names}
     shapes = asked.pop("input_shape")
     if graph_file.is_graph(subject):
-        reading = graph_file.read(subject, shapes, inference=sizes["inference"])
+        reading = graph_file.read(subject, shapes, inference=inference)
         print_notes(reading.notes)
         return reading.graph
     if shapes:
@@ -107,8 +138,7 @@ def _graph(subject: str, asked: dict[str, Any]) -> Graph:
     model = catalog.model(subject).model
     if sizes["sequence_length"] is None:
         sizes["sequence_length"] = model.max_positions
-    training = not sizes.pop("inference")
-    return planner.model_graph(model, training=training, **sizes)
+    return planner.model_graph(model, training=not inference, **sizes)
 
 
 def _sharding_options(graph: Graph, asked: dict[str, Any]) -> Any:

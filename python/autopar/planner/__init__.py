@@ -25,10 +25,12 @@ from autopar.planner.measured import (
     operator_seconds,
 )
 from autopar.planner.operators import (
+    Recovered,
     Sharded,
     check_graph,
     model_graph,
     read_graph,
+    servers,
     shard,
     solve_sharding,
 )
@@ -50,6 +52,7 @@ __all__ = [
     "Limits",
     "Name",
     "Progress",
+    "Recovered",
     "Sharded",
     "__version__",
     "calibrate",
@@ -71,6 +74,7 @@ __all__ = [
     "read_graph",
     "rerun",
     "search",
+    "servers",
     "shard",
     "sizes",
     "solve",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from autopar import _core, catalog, wire
 from autopar.graph import Graph
+from autopar.placement import Servers, ServersOptions, ServersProblem
 from autopar.planner.question import Name, __version__, cluster_of
 from autopar.sharding import (
     FixedStrategy,
@@ -114,20 +115,84 @@ def shard(
         >>> shard(net, "a800", devices=8, use_all_devices=True).proof.exact
         True
     """
+    cluster, version = _placed(cluster, devices)
+    problem = ShardingProblem(
+        version=__version__,
+        catalog=version,
+        graph=graph,
+        cluster=cluster,
+        options=replace(ShardingOptions(), **{k: _frozen(v) for k, v in options.items()}),
+    )
+    return solve_sharding(problem, time_limit_s=time_limit_s)
+
+
+class Recovered(TypedDict, total=False):
+    """What a job with servers has and how it recovers, as in `ServersOptions`."""
+
+    server_memory_gib: float | None
+    memory_gib: float | None
+    optimizer_bytes: int
+    gradient_bytes: int
+    dynamic_workers: bool
+    restart_s: float
+    checkpoint_s: float
+    storage_gb_per_s: float
+
+
+def servers(
+    graph: Graph,
+    cluster: Name | Cluster,
+    *,
+    workers: int | None = None,
+    servers: int = 1,
+    **options: Unpack[Recovered],
+) -> Servers:
+    """Returns what parameter servers cost beside all-reduce: time, memory, and a lost process.
+
+    Args:
+        graph: The operators of one worker's mini-batch, in training.
+        cluster: The workers' chip with its limit (`a800:8`), a cluster's name or path, or a
+            `Cluster`.
+        workers: Workers, one a device; all that are listed unless given.
+        servers: Servers, each on a node of its own.
+        **options: The further fields of `ServersOptions`, as `dynamic_workers=True`.
+
+    Raises:
+        SpecError: An input is wrong; the error says where, what and how to cure it.
+
+    Example:
+        >>> from autopar.graph import Gather, Operator, Tensor
+        >>> ids = Tensor("ids", (4096, 26), "int32", role="input")
+        >>> table = Tensor("table", (10_000_000, 64), "float32", role="parameter")
+        >>> look = Operator(name="look", form=Gather(), inputs=("table", "ids"), outputs=("y",))
+        >>> y = Tensor("y", (4096, 26, 64), "float32")
+        >>> net = Graph(
+        ...     name="net", gradients="implied", tensors=(ids, table, y), operators=(look,)
+        ... )
+        >>> found = servers(net, "a800", workers=8, servers=2)
+        >>> found.tables, found.placements[found.fastest].parameters
+        (('table',), 'servers')
+    """
+    cluster, version = _placed(cluster, workers)
+    problem = ServersProblem(
+        version=__version__,
+        catalog=version,
+        graph=graph,
+        cluster=cluster,
+        options=ServersOptions(servers=servers, **options),
+    )
+    return wire.loads(Servers, _core.servers(wire.dumps(problem)))
+
+
+def _placed(cluster: Name | Cluster, devices: int | None) -> tuple[Cluster, str]:
+    """Returns so many devices of a cluster, and the version of the catalog that it came from."""
     digests: tuple[str, ...] = ()
     if not isinstance(cluster, Cluster):
         entry = catalog.cluster(fspath(cluster))
         cluster, digests = cluster_of(entry, devices), entry.digests
     elif devices is not None:
         cluster = replace(cluster, devices=devices)
-    problem = ShardingProblem(
-        version=__version__,
-        catalog=catalog.version(list(digests)),
-        graph=graph,
-        cluster=cluster,
-        options=replace(ShardingOptions(), **{k: _frozen(v) for k, v in options.items()}),
-    )
-    return solve_sharding(problem, time_limit_s=time_limit_s)
+    return cluster, catalog.version(list(digests))
 
 
 def solve_sharding(problem: ShardingProblem, *, time_limit_s: float | None = None) -> Sharding:

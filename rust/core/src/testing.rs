@@ -104,6 +104,7 @@ pub fn framework() -> Framework {
             cross_entropy: false,
             grouped_gemm: true,
             gradient_accumulation: true,
+            permutation: true,
         },
         overlap: Overlap {
             gradient_reduce: true,
@@ -122,6 +123,7 @@ pub fn framework() -> Framework {
         context_exchange: ContextExchange::Ring,
         expert_dispatch: ExpertDispatch::Copies,
         whole_vocabulary: false,
+        eight_bit_gathers: EightBitGathers { activations: false, parameters: false },
         sums_in_fp32: false,
         slices_kept_inputs: false,
         fused_reduce_bytes: 0,

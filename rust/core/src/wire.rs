@@ -1,7 +1,7 @@
 //! The verbs as text: JSON documents in, JSON documents out.
 //!
 //! The documents are problem, plan, rate, estimate, report, sizes and timeline, and the parts of a problem on their own; at the
-//! operator level graph, sharding-problem and sharding.
+//! operator level graph, sharding-problem, sharding, servers-problem and servers.
 //! Unknown and missing keys are refused with the place where they stand.
 
 use crate::bulk::{self, Stages};
@@ -14,6 +14,7 @@ use crate::estimate::{self, Estimate};
 use crate::graph::ilp::Program;
 use crate::graph::ir::Graph;
 use crate::graph::problem::{Sharding, ShardingProblem};
+use crate::graph::servers::{Servers, ServersProblem};
 use crate::graph::transformer::{self, ModelGraph};
 use crate::plan::Plan;
 use crate::search::report::Report;
@@ -150,10 +151,12 @@ pub fn canonical(kind: &str, document: &str) -> Result<String, Error> {
         "graph" => again::<Graph>(kind, document),
         "sharding-problem" => again::<ShardingProblem>(kind, document),
         "sharding" => again::<Sharding>(kind, document),
+        "servers-problem" => again::<ServersProblem>(kind, document),
+        "servers" => again::<Servers>(kind, document),
         _ => Err(Error::new(
             "kind",
             format!("there is no document \"{kind}\""),
-            "Use problem, plan, rate, estimate, report, sizes, model, chip, framework, cluster, workload, options, graph, sharding-problem or sharding.",
+            "Use problem, plan, rate, estimate, report, sizes, model, chip, framework, cluster, workload, options, graph, sharding-problem, sharding, servers-problem or servers.",
         )),
     }
 }
@@ -226,6 +229,14 @@ pub fn sharding_chosen(
     bound: Option<f64>,
 ) -> Result<String, Error> {
     write(&crate::graph::chosen(read("sharding-problem", problem)?, columns, bound)?)
+}
+
+/// Prices the placements of a graph's parameters on workers and servers, as JSON.
+///
+/// # Errors
+/// A document that is not a valid problem.
+pub fn servers(problem: &str) -> Result<String, Error> {
+    write(&crate::graph::servers::servers(read("servers-problem", problem)?)?)
 }
 
 /// What follows from a model's dimensions alone, as JSON.

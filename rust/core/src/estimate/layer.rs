@@ -25,6 +25,8 @@ pub(super) struct Pass {
     pub(super) expert: f64,
     pub(super) shard: f64,
     pub(super) kernels: u32,
+    /// Kernels that compiled loops inside operators launch, one for each expert.
+    pub(super) looped: u32,
 }
 
 impl Pass {
@@ -38,11 +40,19 @@ impl Pass {
         self.kernels += kernels;
     }
 
+    /// An operator that launches so many kernels for each of `batch` products, where there are several.
+    pub(super) fn loops(&mut self, batch: u64, kernels: u32) {
+        if batch > 1 {
+            self.looped += kernels * batch.min(1 << 16) as u32;
+        }
+    }
+
     /// How long the pass lasts beside its gathers: its device time or the host's to launch it, whichever is longer, and both in
     /// turn where launches block.
     pub(super) fn lasts(&self, launch: Launch) -> f64 {
         let device = self.compute + self.tensor + self.context + self.expert;
-        let host = f64::from(self.kernels) * launch.seconds;
+        let host = f64::from(self.kernels) * launch.seconds
+            + f64::from(self.looped) * launch.seconds.min(LOOPED);
         if launch.blocking {
             device + host
         } else {
@@ -63,6 +73,10 @@ impl Pass {
         }
     }
 }
+
+/// Seconds of the host for a kernel that a compiled loop launches: the launch, and 2.7 us for each tensor that it allocates
+/// (NVIDIA/TransformerEngine issue 2897: 350 us for the weight gradients of 64 experts' two layers).
+const LOOPED: f64 = 10e-6;
 
 /// What the host spends on a kernel, and whether it waits for it.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +143,15 @@ impl<'a> Pricer<'a> {
     pub(super) fn linear_input(&self, elements: f64) -> f64 {
         match self.workload.precision {
             Precision::Fp8 => elements,
+            _ => elements * self.width,
+        }
+    }
+
+    /// Bytes of so many elements of a linear layer's input, or of its output's gradient, as a tensor-parallel group
+    /// gathers them.
+    pub(super) fn gathered(&self, elements: f64) -> f64 {
+        match self.workload.precision {
+            Precision::Fp8 if self.framework.eight_bit_gathers.activations => elements,
             _ => elements * self.width,
         }
     }

@@ -34,6 +34,8 @@ pub struct Framework {
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.
     pub expert_dispatch: ExpertDispatch,
+    /// What is gathered after it was cast, where products run in 8 bits.
+    pub eight_bit_gathers: EightBitGathers,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
     pub sums_in_fp32: bool,
     /// The input that a recomputed layer keeps is cut over the tensor-parallel group, and gathered to recompute.
@@ -72,6 +74,8 @@ pub struct Fused {
     pub grouped_gemm: bool,
     /// Weight gradients added to the stored ones by the product's own kernel.
     pub gradient_accumulation: bool,
+    /// Tokens sorted by expert, and back with their weights, in a kernel each.
+    pub permutation: bool,
 }
 
 /// Communication that runs behind computation.
@@ -153,6 +157,16 @@ pub enum TensorOverlap {
     Backward,
     /// Forward and backward, in pieces behind the products themselves (user buffers, MC2).
     Pipelined,
+}
+
+/// What travels in 8 bits where the products that read it run in 8 bits; what is summed never does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EightBitGathers {
+    /// Activations and their gradients that a tensor-parallel group gathers.
+    pub activations: bool,
+    /// Parameters that ZeRO gathers.
+    pub parameters: bool,
 }
 
 /// Bytes of each stored number.

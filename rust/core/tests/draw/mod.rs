@@ -103,6 +103,9 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.whole_vocabulary = draw.once_in(4);
     f.sums_in_fp32 = draw.once_in(4);
     f.slices_kept_inputs = draw.once_in(4);
+    f.fused.permutation = draw.once_in(2);
+    f.eight_bit_gathers.activations = draw.once_in(2);
+    f.eight_bit_gathers.parameters = draw.once_in(2);
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.fused_gather_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     p
