@@ -165,15 +165,17 @@ def test_memory_in_gb_and_in_gib_are_told_apart() -> None:
     assert binary.measured_mem_gib == 60
 
 
-def test_allocated_memory_is_held_against_what_the_allocator_hands_out() -> None:
-    inside, outside = checked(
+def test_memory_of_the_allocator_is_held_against_what_it_hands_out() -> None:
+    inside, reserved, outside = checked(
         {"mem_gb_per_gpu": "60", "mem_kind": "allocated"},
+        {"mem_gb_per_gpu": "60", "mem_kind": "reserved"},
         {"mem_gb_per_gpu": "60", "mem_kind": "smi"},
     )
     cost = inside.estimate
     assert cost is not None
     [stage] = cost.stages
     assert inside.predicted_mem_gib == stage.allocated_bytes / 2**30
+    assert reserved.predicted_mem_gib == inside.predicted_mem_gib
     assert outside.predicted_mem_gib == stage.memory_bytes / 2**30
 
 
@@ -296,7 +298,6 @@ def test_a_chip_that_nobody_knows_names_the_nearest() -> None:
     ("text", "cards", "gbit"),
     [
         ("8x200Gb HDR IB (Selene)", 8, 200),
-        ("4 x 100 Gb Omni-Path", 4, 100),
         ("800Gb/s per node (config)", 8, 100),
         ("1600Gb RoCE/node", 8, 200),
         ("3.2Tbps EFA", 8, 400),
@@ -314,6 +315,13 @@ def test_a_network_is_read_from_its_words(text: str, cards: int, gbit: float) ->
     assert network(text, usual) == replace(usual, nics_per_node=cards, nic_gbit_per_s=gbit)
 
 
+def test_omni_path_sustains_the_share_that_was_measured() -> None:
+    # 40.5 Gbit/s of a card of 100 in an all-reduce (bigscience-workshop/bigscience).
+    usual = catalog.chip("a100").chip.network
+    found = network("4 x 100 Gb Omni-Path", usual)
+    assert found == replace(usual, nics_per_node=4, nic_gbit_per_s=100, efficiency=0.4)
+
+
 def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
     chip = setup(run_of(gpus_per_node="4"), shelf).problem.cluster.groups[0].chip
     assert (chip.devices_per_node, chip.link_domain, chip.network.nics_per_node) == (4, 4, 4)
@@ -328,6 +336,23 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Megatron-LM", "date": "2025-01"}, "megatron-core"),
         ({"framework": "Megatron-LM"}, "megatron-core"),
         ({"framework": "Megatron-LM", "date": "2018-01"}, "megatron-2020"),
+        ({"framework": "Megatron-LM (May 2021)"}, "megatron-2021"),
+        ({"framework": "Megatron-LM e156d2f", "attention": "unfused"}, "megatron-2022"),
+        ({"framework": "Colossal-AI 0.3"}, "colossalai"),
+        ({"framework": "PaddleNLP, Paddle 2.5.1"}, "paddlenlp"),
+        ({"framework": "LiBai 9fc504c / OneFlow 55b822e"}, "oneflow"),
+        ({"framework": "Alpa (JAX/XLA)"}, "alpa"),
+        ({"framework": "EasyLM"}, "maxtext"),
+        ({"framework": "PyTorch DDP"}, "pytorch-ddp"),
+        ({"framework": "PyTorch FSDP1"}, "fsdp"),
+        ({"framework": "HF Trainer FSDP"}, "fsdp"),
+        ({"framework": "HF Trainer + DeepSpeed"}, "deepspeed"),
+        ({"framework": "HF Trainer + DeepSpeed (May 2021)"}, "huggingface-2021"),
+        ({"framework": "LLaMA-Factory", "zero": "3"}, "deepspeed"),
+        ({"framework": "Axolotl", "zero": "fsdp"}, "fsdp"),
+        ({"framework": "HF Trainer", "zero": ""}, "pytorch-ddp"),
+        ({"framework": "metaseq"}, "metaseq"),
+        ({"framework": "BMTrain"}, "bmtrain"),
         ({"framework": "Megatron-DeepSpeed", "precision": "fp16"}, "megatron-deepspeed"),
         (
             {"framework": "Megatron-DeepSpeed", "precision": "bf16", "model": "BLOOM-176B"},
@@ -359,7 +384,13 @@ def test_a_framework_that_nobody_knows_is_assumed_and_said_to_be(shelf: Shelf) -
     known = setup(run_of(framework="our own"), shelf)
     assert known.problem.framework.name == "megatron-core"
     assert known.assumed == ("framework=megatron-core",)
-    assert setup(run_of(framework="our own", zero="fsdp"), shelf).problem.framework.name == "fsdp"
+    for cells, name in (
+        ({"zero": "fsdp"}, "fsdp"),
+        ({"zero": "2", "tp": "1"}, "deepspeed"),
+        ({"attention": "unfused"}, "megatron-2022"),
+    ):
+        entry, named = framework(run_of(framework="our own", **cells), shelf)
+        assert (entry.framework.name, named) == (name, False)
 
 
 def test_a_stated_run_assumes_nothing(shelf: Shelf) -> None:
@@ -460,8 +491,10 @@ def test_recompute_is_read_from_its_words(text: str, recompute: Recompute, shelf
 
 
 def test_what_selective_means_is_the_framework_s_choice(shelf: Shelf) -> None:
-    known = setup(run_of(recompute="selective", framework="torchtitan"), shelf)
-    assert known.plan.stages[0].recompute == Recompute("block", 16)
+    for name, meant in [("torchtitan", "operators"), ("Megatron-LM", "attention")]:
+        known = setup(run_of(recompute="selective", framework=name), shelf)
+        assert known.plan.stages[0].recompute == Recompute("selective")
+        assert known.problem.framework.selective == meant
 
 
 @pytest.mark.parametrize(

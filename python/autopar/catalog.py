@@ -118,8 +118,6 @@ class RunDefaults:
         interleaved_vpp: The same where the schedule is known to be interleaved.
         micro_batch_a_stage: Whether a pipeline's step had as many micro-batches as stages.
         recompute: `full`, `selective` or `none`; empty where it was up to the user.
-        selective: What it calls selective recompute: that of `attention`, or of single `operators`
-            all over a layer, about half of its work.
         expert_tensor_parallel: Whether experts were cut over the tensor-parallel group.
     """
 
@@ -136,7 +134,6 @@ class RunDefaults:
     interleaved_vpp: int = 0
     micro_batch_a_stage: bool = False
     recompute: str = ""
-    selective: Literal["attention", "operators"] = "attention"
     expert_tensor_parallel: bool = True
 
 

@@ -17,7 +17,7 @@ from autopar.catalog import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
 from autopar.runs import Run
-from autopar.shelf import GATED, Shelf, devices, framework, kin, words_of
+from autopar.shelf import GATED, Shelf, devices, framework, kin, stores_scores, words_of
 from autopar.spec import (
     Attention,
     Chip,
@@ -115,7 +115,7 @@ def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]
 def _attention(run: Run, entry: FrameworkEntry, assumed: list[str]) -> Attention:
     """Returns how attention was computed by the row's column or notes, else as was usual."""
     text = (run.attention or run.notes).lower()
-    if re.search(r"unfused|(no|without|non)[ -]flash|eager attention", text):
+    if stores_scores(run):
         return "unfused"
     if re.search(r"\bflash|\bsdpa\b|fused attention", text):
         return "flash"
@@ -529,9 +529,7 @@ def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Reco
     if turn := re.search(r"every (\d+)(?:st|nd|rd|th)? layer", text):
         return Recompute("block", max(1, chunk // int(turn[1])))
     if re.search(r"selective|attn|attention|\bcore\b", text):
-        if entry.run.selective == "attention":
-            return Recompute("selective")
-        return Recompute("block", (chunk + 1) // 2)
+        return Recompute("selective")
     if groups := re.search(r"uniform\D{0,3}(\d+)", text):
         return Recompute("uniform", int(groups[1]))
     if re.search(r"\b(full|uniform|block|all|yes|true|1|on)\b", text):

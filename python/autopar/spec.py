@@ -13,9 +13,11 @@ Position: TypeAlias = Literal["rope", "learned", "alibi", "relative"]
 Activation: TypeAlias = Literal["swiglu", "geglu", "gelu", "relu", "relu2"]
 QkNorm: TypeAlias = Literal["none", "head", "full"]
 Pass: TypeAlias = Literal["forward", "backward", "both"]
-Topology: TypeAlias = Literal["switch", "mesh", "pcie"]
+Topology: TypeAlias = Literal["switch", "mesh", "cubemesh", "pcie"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
+Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
+Selective: TypeAlias = Literal["attention", "operators"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
 ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
@@ -220,7 +222,8 @@ class Link:
     """The link inside a node or scale-up domain, as nccl-tests bus bandwidths of one device.
 
     Attributes:
-        topology: How devices are wired.
+        topology: How devices are wired: all at full rate behind a switch, one wire to each peer,
+            eight with six wires each as in a DGX-1, or a PCIe tree.
         all_reduce_gb_per_s: All-reduce, 10^9 bytes a second.
         all_gather_gb_per_s: All-gather and reduce-scatter, 10^9 bytes a second.
         all_to_all_gb_per_s: All-to-all, 10^9 bytes a second.
@@ -463,6 +466,66 @@ class NumberBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Communicators:
+    """Communicators that a process opens, by the groups that it belongs to.
+
+    Attributes:
+        world: Over all devices.
+        tensor: Over a tensor-parallel group.
+        context: Over a context-parallel group.
+        expert: Over an expert-parallel group.
+        data: Over replicas.
+        pipeline: Over the stages of a pipeline.
+    """
+
+    world: int = 1
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    data: int = 1
+    pipeline: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a framework holds in memory, as choices and byte counts read in its source.
+
+    Attributes:
+        communicators: Communicators that a process opens.
+        communicator_gib: Buffers of one communicator, in GiB.
+        live_parameters: Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those of the
+            layer at work and of `layers_ahead`.
+        layers_ahead: Layers whose parameters are gathered before their turn.
+        gathered_ends: Embedding and head are gathered once for all passes of a micro-batch, and
+            their gradients reduced after the last.
+        packed_projections: Queries, keys and values come out of one product, so that rotated copies
+            of two of them lie beside all three.
+        gathered_inputs: The input of a column-parallel product is kept as it was gathered over the
+            tensor-parallel group, not as this rank's share of it.
+        fp32_residual: The residual stream is in 32 bits, whatever the products are computed in.
+        fp8_input_bytes: Bytes of a linear layer's input element as it is kept where products run
+            in 8 bits.
+        fp8_weight_bytes: Bytes of 8-bit copies that are kept of each weight of the layers where
+            products run in 8 bits.
+        logit_bytes: Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
+        split_logit_bytes: The same where the vocabulary is cut over tensor-parallel ranks.
+    """
+
+    communicators: Communicators = Communicators()
+    communicator_gib: float = 0.6
+    live_parameters: int = 0
+    layers_ahead: int = 1
+    gathered_ends: bool = False
+    packed_projections: bool = True
+    gathered_inputs: bool = False
+    fp32_residual: bool = False
+    fp8_input_bytes: int = 1
+    fp8_weight_bytes: int = 0
+    logit_bytes: int = 12
+    split_logit_bytes: int = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """A training framework as far as it changes time or memory.
 
@@ -478,6 +541,8 @@ class Framework:
         gathers: When FSDP and ZeRO gather parameters and reduce gradients: for each pass of each
             micro-batch, once a step, or once a step where stages form a pipeline.
         gather_pieces: Collectives in which ZeRO gathers one layer's parameters; 1 for one buffer.
+        gather_copy_us: Host time to copy one rank's share into or out of each such collective's
+            buffer, in microseconds; 0 where shares are gathered and reduced in place.
         context_exchange: How context parallel exchanges keys and values: round a ring, gathered,
             or for heads (Ulysses).
         expert_dispatch: How tokens reach experts: a copy for each expert, one for each node,
@@ -489,9 +554,19 @@ class Framework:
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
             group, and gathered to recompute.
+        casts_weights: Weights are kept in 32 bits and cast to 16 in every forward pass, their
+            gradients back.
+        projections: Which projections of one input are products of their own: none, gate and up, or
+            queries, keys and values too. With tensor parallel each sums its input's gradient.
+        recompute_stops_early: A layer's recompute ends with the last tensor that its backward pass
+            reads; else the whole forward pass runs again.
         fused_reduce_bytes: Bytes of gradients that are reduced together; 0 for those of a layer.
         fused_gather_bytes: Bytes of parameters that are gathered together; 0 for those of a layer.
-        context_gib: Memory outside the allocator, in GiB.
+        selective: What selective recompute computes again: the core of `attention`, or of single
+            `operators` every second matrix product and all that is no product.
+        context_gib: Memory of one process outside the allocator beside communicators: device
+            context and library workspaces, in GiB.
+        held: What it holds beside what the plan says.
         bucket_bytes: Buffers in which gradients are reduced, in bytes; 0 when they lie in place.
         launch_us: Host time to launch one kernel, in microseconds.
         blocking_launches: The host waits for each kernel before it launches the next.
@@ -507,15 +582,21 @@ class Framework:
     vocab_multiple: int
     gathers: Gathers
     gather_pieces: int = 1
+    gather_copy_us: float = 0.0
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
     whole_vocabulary: bool = False
     eight_bit_gathers: EightBitGathers = EightBitGathers()
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False
+    casts_weights: bool = False
+    projections: Projections = "packed"
+    recompute_stops_early: bool = False
     fused_reduce_bytes: int = 0
     fused_gather_bytes: int = 0
+    selective: Selective = "attention"
     context_gib: float
+    held: Held = Held()
     bucket_bytes: int
     launch_us: float
     blocking_launches: bool = False

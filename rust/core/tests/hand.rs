@@ -2,14 +2,15 @@
 
 use autopar_core::estimate::block;
 use autopar_core::estimate::collective::Fabric;
+use autopar_core::estimate::compute::{Device, Gemm};
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::{self, Holdings};
 use autopar_core::estimate::pipeline::{makespan, Chunk, Sends, StageClock};
-use autopar_core::estimate::shard::{parameter_sent, LayerCost, Shard};
+use autopar_core::estimate::shard::{parameter_sent, LayerCost, Shard, Split};
 use autopar_core::estimate::{estimate, Estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::{EightBitGathers, ExpertDispatch, TensorOverlap};
+use autopar_core::spec::framework::{EightBitGathers, ExpertDispatch, Projections, TensorOverlap};
 use autopar_core::spec::model::{Activation, LayerKind, Model, Moe, Norm, Position};
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -386,6 +387,88 @@ fn what_is_cast_before_it_is_gathered_travels_in_8_bits() {
     // Parameters that ZeRO gathers: one byte, and two where products run in 16 bits.
     let sent = |precision| parameter_sent(&problem.framework, precision);
     assert_eq!((sent(Precision::Fp8), sent(Precision::Bf16)), (1, 2));
+}
+
+// ---- What a framework chooses ----------------------------------------------------------------------------------------
+
+#[test]
+fn a_recompute_that_stops_early_leaves_out_the_last_product_its_sum_and_the_residual() {
+    // 512 rows of 1,024 channels over 8 ranks: the last product is [512, 512] x [512, 1024]; the residual addition reads two
+    // such tensors and writes one, 3 x 512 x 1024 x 2 bytes.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { tp: 8, ..whole() };
+    let whole = layer(&problem, shard).recompute_full;
+    problem.framework.recompute_stops_early = true;
+    let early = layer(&problem, shard).recompute_full;
+    let chip = &problem.cluster.groups[0].chip;
+    let device = Device::new(chip, Precision::Bf16, &[], 8);
+    let left_out =
+        device.linear(Gemm::new(512, 1024, 512)) + device.stream(3.0 * 512.0 * 1024.0 * 2.0);
+    close(whole.compute.seconds() - early.compute.seconds(), left_out, 1e-6);
+    let fabric = Fabric::new(&problem.cluster, chip);
+    let sum = fabric.all_reduce(2.0 * 512.0 * 1024.0, Group { size: 8, stride: 1 });
+    close(whole.tensor.seconds() - early.tensor.seconds(), sum, 1e-6);
+    // Dropout after the product keeps a mask, which must be drawn again.
+    problem.workload.dropout = true;
+    let cost = layer(&problem, shard);
+    assert_eq!(cost.recompute_full, cost.forward);
+}
+
+#[test]
+fn projections_apart_sum_the_gradient_of_their_input_each_by_itself() {
+    // Queries, keys and values: three sums backward for one; a plain MLP has one input projection.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.tensor = TensorOverlap::None;
+    let shard = Shard { tp: 8, ..whole() };
+    let packed = layer(&problem, shard);
+    problem.framework.projections = Projections::Apart;
+    let apart = layer(&problem, shard);
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let sum = fabric.all_reduce(2.0 * 512.0 * 1024.0, Group { size: 8, stride: 1 });
+    let more = apart.input_gradient.tensor.seconds() - packed.input_gradient.tensor.seconds();
+    close(more, 2.0 * sum, 1e-6);
+    assert_eq!(apart.forward.tensor, packed.forward.tensor);
+    assert_eq!(apart.dense_parameters, packed.dense_parameters);
+    // With a gate, and only gate and up apart: one sum more.
+    problem.model.activation = Activation::Swiglu;
+    let gated = layer(&problem, shard).input_gradient.tensor.seconds();
+    close(gated, apart.input_gradient.tensor.seconds() + sum, 1e-6);
+    problem.framework.projections = Projections::GateApart;
+    let gate = layer(&problem, shard).input_gradient.tensor.seconds();
+    close(gate, packed.input_gradient.tensor.seconds() + sum, 1e-6);
+}
+
+#[test]
+fn weights_in_32_bits_are_cast_before_each_product_and_their_gradients_after() {
+    // 12 h^2 weights in four products: 6 bytes each way at 2,039 GB/s x 0.87, and four kernels of 3 us.
+    let mut problem = gpt_problem(2048, 1024);
+    let kept = layer(&problem, whole());
+    problem.framework.casts_weights = true;
+    let cast = layer(&problem, whole());
+    let seconds = 6.0 * 12.0 * 2048.0 * 2048.0 / (2039e9 * 0.87);
+    let kernels = 4.0 * problem.cluster.groups[0].chip.host.kernel_us * 1e-6;
+    for (with, without) in
+        [(cast.forward, kept.forward), (cast.weight_gradient, kept.weight_gradient)]
+    {
+        let more = with.compute.seconds() - without.compute.seconds();
+        close(more, seconds + kernels, 1e-4);
+    }
+}
+
+#[test]
+fn the_host_copies_each_rank_s_share_out_of_a_gathered_buffer() {
+    // ZeRO-3 over 8 ranks in 12 pieces of 6 us a share: 576 us more forward; backward twice, for the gather and the scatter.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.parameter_gather = false;
+    problem.framework.overlap.gradient_reduce = false;
+    problem.framework.gather_pieces = 12;
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let in_place = layer(&problem, shard);
+    problem.framework.gather_copy_us = 6.0;
+    let copied = layer(&problem, shard);
+    let more = |a: Split, b: Split| a.shard.seconds() - b.shard.seconds();
+    close(more(copied.forward, in_place.forward), 576e-6, 1e-6);
+    close(more(copied.input_gradient, in_place.input_gradient), 1152e-6, 1e-6);
 }
 
 // ---- Experts ---------------------------------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 use super::compute::{FusedAttention, Gemm};
 use super::layer::{Pass, Pricer};
 use super::shard::{parameter_sent, Layer, LayerCost};
-use crate::spec::framework::{ContextExchange, ExpertDispatch};
-use crate::spec::model::{LayerKind, Moe, Position, QkNorm};
+use crate::spec::cluster::Group;
+use crate::spec::framework::{ContextExchange, ExpertDispatch, Projections, Selective};
+use crate::spec::model::{Activation, LayerKind, Moe, Position, QkNorm};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
 
@@ -19,6 +20,15 @@ pub fn price(pricer: &Pricer<'_>, kind: LayerKind) -> Layer {
     block.finish()
 }
 
+/// The products that open a sub-layer: seconds of all of them together, and how many read the input by themselves.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    forward: f64,
+    input: f64,
+    weight: f64,
+    products: u32,
+}
+
 /// The passes and bytes of one layer as they add up.
 struct Block<'p, 'a> {
     p: &'p Pricer<'a>,
@@ -27,9 +37,17 @@ struct Block<'p, 'a> {
     weight: Pass,
     /// Forward time of the part that selective recompute repeats.
     core: Pass,
+    /// Forward time after the last tensor that the backward pass reads.
+    unread: Pass,
     kept: f64,
-    /// Bytes of `kept` that selective recompute drops.
+    /// Bytes of `kept` that selective recompute of the core drops.
     kept_core: f64,
+    /// Forward seconds of the matrix products, how many there are, and the elements of their outputs.
+    products: (f64, u32, f64),
+    /// Forward seconds of gathers over the tensor-parallel group.
+    gathered: f64,
+    /// Bytes of the output of attention.
+    attention_output: f64,
     transient: f64,
     dense_parameters: f64,
     expert_parameters: f64,
@@ -43,8 +61,12 @@ impl<'p, 'a> Block<'p, 'a> {
             input: Pass::default(),
             weight: Pass::default(),
             core: Pass::default(),
+            unread: Pass::default(),
             kept: 0.0,
             kept_core: 0.0,
+            products: (0.0, 0, 0.0),
+            gathered: 0.0,
+            attention_output: 0.0,
             transient: 0.0,
             dense_parameters: 0.0,
             expert_parameters: 0.0,
@@ -68,9 +90,17 @@ impl<'p, 'a> Block<'p, 'a> {
         };
         let times =
             (d.linear(g), d.linear(g.input_gradient()), d.linear(g.weight_gradient()) + accumulate);
+        if self.p.framework.casts_weights {
+            // Read in one width and written in the other, 4 + 2 bytes: the weights before, their gradients after.
+            self.forward.run(d.stream(6.0 * weights));
+            self.weight.run(d.stream(6.0 * weights));
+        }
         self.forward.run(times.0);
         self.input.run(times.1);
         self.weight.run(times.2);
+        self.products.0 += times.0;
+        self.products.1 += 1;
+        self.products.2 += g.batch as f64 * g.m as f64 * g.n as f64;
         if self.p.workload.precision == Precision::Fp8 {
             // Operands are cast and transposed to 8 bits: read 2, write 1 + 1 bytes an element, input and
             // output gradient (Transformer Engine's delayed scaling reads no extra maximum).
@@ -85,6 +115,21 @@ impl<'p, 'a> Block<'p, 'a> {
             pass.loops(g.batch, 1);
         }
         times
+    }
+
+    /// Projections of one input of `tokens` rows and `k` columns, each a product of its own of one of `widths`; their input
+    /// gradients are added up.
+    fn joined(&mut self, tokens: u64, k: u64, widths: &[u64]) -> Entry {
+        let mut entry = Entry { products: widths.len() as u32, ..Entry::default() };
+        for &width in widths {
+            let (forward, input, weight) = self.linear(Gemm::new(tokens, width, k));
+            entry.forward += forward;
+            entry.input += input;
+            entry.weight += weight;
+        }
+        let more = entry.products - 1;
+        self.stream((tokens * k) as f64, 0.0, 3.0 * f64::from(more), (0, more));
+        entry
     }
 
     /// A memory-bound kernel forward, and one backward, over `elements`, in 16-bit passes.
@@ -112,7 +157,7 @@ impl<'p, 'a> Block<'p, 'a> {
         }
         let width = p.model.hidden as f64;
         p.norm(&mut self.forward, &mut self.input, p.residual_tokens, width);
-        self.kept += p.residual_bytes() + p.linear_input(p.residual_tokens * width);
+        self.kept += p.norm_kept(p.residual_tokens * width) + p.column_input(width);
         self.dense_parameters += p.model.norm_parameters() as f64;
         if p.model.norms_per_layer == 4 {
             // Sandwich: one more norm on the sub-layer's output.
@@ -146,9 +191,9 @@ impl<'p, 'a> Block<'p, 'a> {
         }
     }
 
-    /// Collectives around a sub-layer: its input is gathered before `entry`, its output summed after `exit`
+    /// Collectives around a sub-layer: its input is gathered before each product of `entry`, its output summed after `exit`
     /// (product times forward, input gradient, weight gradient).
-    fn tensor_edges(&mut self, entry: (f64, f64, f64), exit: (f64, f64, f64)) {
+    fn tensor_edges(&mut self, entry: Entry, exit: (f64, f64, f64)) {
         let p = self.p;
         if p.shard.tp == 1 {
             return;
@@ -156,15 +201,19 @@ impl<'p, 'a> Block<'p, 'a> {
         let elements = p.tokens * p.model.hidden as f64;
         let bytes = elements * self.p.width;
         let (gather, sum) = (p.tensor_gather(p.gathered(elements)), p.tensor_sum(bytes));
-        self.forward.tensor += p.beside_forward(gather, entry.0) + p.beside_forward(sum, exit.0);
+        let products = f64::from(entry.products);
+        let each = |product: f64| product / products;
+        let gathered = products * p.beside_forward(gather, each(entry.forward));
+        self.gathered += gathered;
+        self.forward.tensor += gathered + p.beside_forward(sum, exit.0);
         // Backward: the output gradient is gathered; the input is gathered again for the weight gradient
         // behind the input gradient; the input gradient is summed behind the weight gradient.
         self.input.tensor += p.beside_forward(gather, exit.1);
         if p.shard.sp {
-            self.input.tensor += p.beside_backward(gather, entry.1);
+            self.input.tensor += products * p.beside_backward(gather, each(entry.input));
             self.transient = self.transient.max(bytes);
         }
-        self.input.tensor += p.beside_backward(sum, entry.2);
+        self.input.tensor += products * p.beside_backward(sum, each(entry.weight));
     }
 
     fn attention(&mut self, kind: LayerKind) {
@@ -177,9 +226,13 @@ impl<'p, 'a> Block<'p, 'a> {
         let (entry, q_width, kv_width, v_out) = match &m.mla {
             Some(a) => {
                 let qk = a.qk_nope_dim + a.qk_rope_dim;
-                let mut entry = (0.0, 0.0, 0.0);
-                let add =
-                    |x: (f64, f64, f64), y: (f64, f64, f64)| (x.0 + y.0, x.1 + y.1, x.2 + y.2);
+                let mut entry = Entry { products: 1, ..Entry::default() };
+                let add = |x: Entry, y: (f64, f64, f64)| Entry {
+                    forward: x.forward + y.0,
+                    input: x.input + y.1,
+                    weight: x.weight + y.2,
+                    ..x
+                };
                 // Down-projections are whole on each rank; up-projections are cut by heads.
                 if a.q_lora_rank > 0 {
                     entry = add(entry, self.linear(Gemm::new(tokens, a.q_lora_rank, h)));
@@ -204,7 +257,12 @@ impl<'p, 'a> Block<'p, 'a> {
             }
             None => {
                 let (q, kv) = (heads * m.head_dim, 2 * kv_heads * m.head_dim);
-                let entry = self.linear(Gemm::new(tokens, q + kv, h));
+                let entry = match p.framework.projections {
+                    Projections::Packed | Projections::GateApart => {
+                        self.joined(tokens, h, &[q + kv])
+                    }
+                    Projections::Apart => self.joined(tokens, h, &[q, kv / 2, kv / 2]),
+                };
                 self.dense_parameters += (h * (q + kv)) as f64;
                 if m.qkv_bias {
                     self.dense_parameters += (q + kv) as f64;
@@ -237,7 +295,7 @@ impl<'p, 'a> Block<'p, 'a> {
                 // For queries and keys: cosine product (2), negate and join halves (4), sine product (2), sum (3).
                 self.stream(rotated, 11.0, 11.0, (10, 10));
             }
-            if !p.framework.repeats_key_heads {
+            if p.framework.held.packed_projections && !p.framework.repeats_key_heads {
                 // The rotated copies live beside the packed projection, whose values are still in use.
                 self.kept += rotated * self.p.width;
             }
@@ -255,6 +313,7 @@ impl<'p, 'a> Block<'p, 'a> {
         };
         // Queries, keys, values and the output, which is the next product's input: in 8 bits a copy.
         self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * self.p.width;
+        self.attention_output = p.tokens * v_out as f64 * self.p.width;
         if p.workload.precision == Precision::Fp8 {
             self.kept += p.linear_input(p.tokens * v_out as f64);
         }
@@ -377,8 +436,10 @@ impl<'p, 'a> Block<'p, 'a> {
             self.core.run(d.stream(2.0 * bytes));
         }
         if p.framework.fused.softmax {
-            self.core.run(d.stream(2.0 * bytes));
-            self.input.run(d.stream(3.0 * bytes));
+            // Below the diagonal alone it reads (half), and everywhere it writes: the kernel of causal models
+            // (NVIDIA/Megatron-LM, scaled_upper_triang_masked_softmax). Backward it reads two halves.
+            self.core.run(d.stream(1.5 * bytes));
+            self.input.run(d.stream(2.0 * bytes));
         } else {
             // Scale (2), mask (2.5), cast to 32 bits (3), softmax (4), cast back (3).
             self.core.run_many(d.stream(14.5 * bytes), 5);
@@ -409,9 +470,28 @@ impl<'p, 'a> Block<'p, 'a> {
             self.bias(p.tokens * (ffn / p.shard.tp) as f64 + p.residual_tokens * m.hidden as f64);
         }
         self.tensor_edges(entry, exit);
+        let before = self.forward;
         self.residual();
         if m.parallel_block {
             self.residual();
+        }
+        self.unread = self.after_last_read(exit.0, before);
+    }
+
+    /// What follows the MLP's second product in the forward pass, itself included, if the backward pass reads nothing of it:
+    /// the sum of its results and the residual addition since `before`. Dropout keeps a mask, and a norm its input.
+    fn after_last_read(&self, product: f64, before: Pass) -> Pass {
+        let p = self.p;
+        if p.workload.dropout || p.model.norms_per_layer == 4 {
+            return Pass::default();
+        }
+        let results = p.tokens * p.model.hidden as f64 * p.width;
+        let sum = if p.shard.tp == 1 { 0.0 } else { p.tensor_sum(results) };
+        Pass {
+            compute: product + self.forward.compute - before.compute,
+            tensor: p.beside_forward(sum, product),
+            kernels: 1 + self.forward.kernels - before.kernels,
+            ..Pass::default()
         }
     }
 
@@ -422,16 +502,34 @@ impl<'p, 'a> Block<'p, 'a> {
         tokens: f64,
         width: u64,
         kept_tokens: f64,
-    ) -> ((f64, f64, f64), (f64, f64, f64)) {
+    ) -> (Entry, (f64, f64, f64)) {
         let m = self.p.model;
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
-        let entry = self.linear(Gemm::new(tokens as u64, inputs * width, m.hidden));
+        let entry = match self.p.framework.projections {
+            Projections::GateApart | Projections::Apart if inputs == 2 => {
+                self.joined(tokens as u64, m.hidden, &[width, width])
+            }
+            _ => self.joined(tokens as u64, m.hidden, &[inputs * width]),
+        };
         self.activation(tokens * width as f64);
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
-        self.kept += kept_tokens * (inputs * width) as f64 * self.p.width
-            + self.p.linear_input(kept_tokens * width as f64);
+        self.kept += self.activation_kept(kept_tokens * width as f64);
         self.transient = self.transient.max(tokens * ((inputs + 1) * width) as f64 * self.p.width);
         (entry, exit)
+    }
+
+    /// Bytes that the nonlinearity over `elements` inner channels keeps, and the product after it of its output.
+    fn activation_kept(&self, elements: f64) -> f64 {
+        let p = self.p;
+        let inputs = match p.model.activation {
+            // Both halves; of separate operators also the nonlinearity's output, for the product with the gate.
+            Activation::Swiglu | Activation::Geglu if p.framework.fused.activation => 2.0,
+            Activation::Swiglu | Activation::Geglu => 3.0,
+            Activation::Gelu | Activation::Relu2 => 1.0,
+            // Its output tells where it was positive.
+            Activation::Relu => 0.0,
+        };
+        elements * inputs * p.width + p.linear_input(elements)
     }
 
     /// The nonlinearity over `elements` inner channels, with its gate and bias.
@@ -490,8 +588,7 @@ impl<'p, 'a> Block<'p, 'a> {
             self.permute(arrived * h, 4.0, 4.0, (2, 2));
         }
         self.activation(arrived * width as f64);
-        self.kept += arrived * (inputs * width) as f64 * self.p.width
-            + p.linear_input(arrived * (h + width as f64));
+        self.kept += self.activation_kept(arrived * width as f64) + p.linear_input(arrived * h);
         self.transient =
             self.transient.max(arrived * (h + ((inputs + 1) * width) as f64) * self.p.width);
         self.expert_parameters +=
@@ -547,24 +644,52 @@ impl<'p, 'a> Block<'p, 'a> {
         self.gathers();
         let mut input_bytes = p.residual_bytes();
         let mut recompute = Pass { shard: 0.0, ..self.forward };
+        if p.framework.recompute_stops_early {
+            recompute.compute -= self.unread.compute;
+            recompute.tensor -= self.unread.tensor;
+            recompute.kernels -= self.unread.kernels;
+        }
         if p.framework.slices_kept_inputs && !p.shard.sp {
             recompute.tensor += p.fabric.all_gather(input_bytes, p.shard.tensor_group());
             input_bytes /= p.shard.tp as f64;
         }
+        let (selective, kept_selective) = self.selective();
         Layer {
             cost: LayerCost {
                 forward: self.forward.split(launch),
                 input_gradient: self.input.split(launch),
                 weight_gradient: self.weight.split(launch),
-                recompute_selective: self.core.split(launch),
+                recompute_selective: selective.split(launch),
                 recompute_full: recompute.split(launch),
                 kept: Bytes::from_f64(self.kept),
-                kept_selective: Bytes::from_f64(self.kept - self.kept_core),
+                kept_selective: Bytes::from_f64(kept_selective),
                 kept_input: Bytes::from_f64(input_bytes),
                 dense_parameters: self.dense_parameters.round() as u64,
                 expert_parameters: self.expert_parameters.round() as u64,
             },
             transient: Bytes::from_f64(self.transient),
+        }
+    }
+
+    /// What selective recompute runs again, and the bytes that are kept with it.
+    fn selective(&self) -> (Pass, f64) {
+        let p = self.p;
+        match p.framework.selective {
+            Selective::Attention => (self.core, self.kept - self.kept_core),
+            Selective::Operators => {
+                let (seconds, count, outputs) = self.products;
+                let again = Pass {
+                    compute: self.forward.compute - self.core.compute - seconds / 2.0,
+                    tensor: self.gathered,
+                    kernels: self.forward.kernels - self.core.kernels - count / 2,
+                    ..Pass::default()
+                };
+                // The layer's input, the outputs of half of the products, that of attention with its sums, and of the two
+                // reduce-scatters.
+                let sums = if p.shard.sp { 2.0 * p.residual_bytes() } else { 0.0 };
+                let kept = p.residual_bytes() + outputs / 2.0 * p.width + self.attention_output;
+                (again, (kept + sums).min(self.kept))
+            }
         }
     }
 
@@ -581,9 +706,16 @@ impl<'p, 'a> Block<'p, 'a> {
         let pieces = f64::from(p.framework.gather_pieces);
         let move_all = |bytes_each: f64| {
             let each = bytes_each / pieces;
+            let collective = |parameters: f64, group: Group| {
+                if parameters == 0.0 || group.size <= 1 {
+                    return 0.0;
+                }
+                let copies = group.size as f64 * p.framework.gather_copy_us * 1e-6;
+                p.fabric.all_gather(parameters * each, group) + copies
+            };
             pieces
-                * (p.fabric.all_gather(self.dense_parameters * each, dense)
-                    + p.fabric.all_gather(self.expert_parameters * each, expert))
+                * (collective(self.dense_parameters, dense)
+                    + collective(self.expert_parameters, expert))
         };
         let parameter = parameter_sent(p.framework, p.workload.precision) as f64;
         let gather = if s.zero == 3 { move_all(parameter) } else { 0.0 };

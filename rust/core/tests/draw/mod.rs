@@ -3,7 +3,10 @@
 #![allow(dead_code)] // Each test file is a crate of its own and uses a part of this.
 
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
-use autopar_core::spec::framework::{ContextExchange, ExpertDispatch, Gathers, TensorOverlap};
+use autopar_core::spec::framework::{
+    Communicators, ContextExchange, ExpertDispatch, Gathers, Held, Projections, Selective,
+    TensorOverlap,
+};
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -103,12 +106,42 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.whole_vocabulary = draw.once_in(4);
     f.sums_in_fp32 = draw.once_in(4);
     f.slices_kept_inputs = draw.once_in(4);
+    f.recompute_stops_early = draw.once_in(4);
+    f.casts_weights = draw.once_in(4);
+    f.gather_copy_us = draw.pick(&[0.0, 0.0, 6.0]);
+    f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
     f.fused.permutation = draw.once_in(2);
     f.eight_bit_gathers.activations = draw.once_in(2);
     f.eight_bit_gathers.parameters = draw.once_in(2);
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.fused_gather_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
+    f.selective = draw.pick(&[Selective::Attention, Selective::Attention, Selective::Operators]);
+    f.held = held(draw);
     p
+}
+
+fn held(draw: &mut Draw) -> Held {
+    Held {
+        communicators: Communicators {
+            world: draw.between(0, 2),
+            tensor: draw.between(0, 3),
+            context: draw.between(0, 2),
+            expert: draw.between(0, 2),
+            data: draw.between(0, 2),
+            pipeline: draw.between(0, 2),
+        },
+        communicator_gib: draw.pick(&[0.0, 1e-4, 1e-3]),
+        live_parameters: draw.pick(&[0, 0, 1000, 1_000_000]),
+        layers_ahead: draw.between(0, 2),
+        gathered_ends: draw.once_in(3),
+        packed_projections: draw.once_in(2),
+        gathered_inputs: draw.once_in(3),
+        fp32_residual: draw.once_in(4),
+        fp8_input_bytes: draw.pick(&[1, 2]),
+        fp8_weight_bytes: draw.pick(&[0, 2]),
+        logit_bytes: draw.pick(&[8, 12]),
+        split_logit_bytes: draw.pick(&[8, 12, 16]),
+    }
 }
 
 fn model(draw: &mut Draw) -> Model {
@@ -200,7 +233,8 @@ fn chip(draw: &mut Draw) -> Chip {
     chip.peak_tflops.fp8 = Some(peak * 2.0);
     chip.speed_spread = draw.pick(&[0.0, 0.02]);
     chip.memory_bandwidth_gb_per_s = draw.scale(100.0, 4000.0);
-    chip.link.topology = draw.pick(&[Topology::Switch, Topology::Mesh, Topology::Pcie]);
+    chip.link.topology =
+        draw.pick(&[Topology::Switch, Topology::Mesh, Topology::CubeMesh, Topology::Pcie]);
     let rate = draw.scale(5.0, 500.0);
     chip.link.all_reduce_gb_per_s = rate;
     chip.link.all_gather_gb_per_s = rate * 0.9;
