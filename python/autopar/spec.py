@@ -646,6 +646,8 @@ class Options:
         optimizer_offload: Optimizer state may live in host memory.
         uneven_layers: Stages of one kind of chip may hold different numbers of layers.
         expert_tensor_parallel: Experts are cut over the tensor-parallel group, not whole.
+        batch_multiple: What a global batch must be a multiple of that is proposed where no degrees
+            suit the one asked for.
     """
 
     top: int = 5
@@ -667,6 +669,7 @@ class Options:
     optimizer_offload: bool = True
     uneven_layers: bool = True
     expert_tensor_parallel: bool = False
+    batch_multiple: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

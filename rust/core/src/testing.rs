@@ -223,6 +223,7 @@ pub fn options() -> Options {
         optimizer_offload: true,
         uneven_layers: true,
         expert_tensor_parallel: false,
+        batch_multiple: 1,
     }
 }
 
