@@ -807,6 +807,7 @@ fn the_bound_of_a_class_is_never_above_a_plan_that_fits() {
                 sends: sends(&problem, schedule),
                 even: even || pp == 1,
                 any_schedule,
+                limit: draw.pick(&[f64::INFINITY, found.step_s]),
             };
             let bound = question.bound(&leasts, &kinds);
             let Verdict::Seconds(seconds) = bound else {

@@ -10,7 +10,7 @@ use crate::units::Time;
 
 /// The optimum of a class if it is faster than `time`.
 pub fn close(
-    class: &Class<'_, '_, '_>,
+    class: &Class<'_, '_>,
     time: Time,
     counters: &mut Counters,
 ) -> Option<(Plan, Time)> {
@@ -27,7 +27,7 @@ pub fn close(
     best
 }
 
-impl Solver<'_, '_, '_, '_> {
+impl Solver<'_, '_, '_> {
     /// The best split faster than `ceiling`, by estimating every one whose bound is.
     fn exhaust(&mut self, ceiling: Time, counters: &mut Counters) -> Option<(Plan, Time)> {
         if !self.prepare_choices() {
@@ -56,7 +56,7 @@ impl Solver<'_, '_, '_, '_> {
                 .map(|(i, &(layers, choice))| (layers, self.choices[i][choice]))
                 .collect();
             let plan = self.plan(&chosen);
-            let time = Step::new(self.class.holds.tables, &plan).time;
+            let time = Step::new(&self.class.holds.tables, &plan).time;
             counters.estimates += 1;
             if time < descent.ceiling {
                 descent.ceiling = time;
