@@ -43,6 +43,7 @@ SUBJECTS: dict[str, list[tuple[str, str, str]]] = {
     "mindspore": [
         ("llama2-7b", "ascend_910b", "mindformers"),
         ("gpt3-6.7b", "h100", "mindformers"),
+        ("qwen2.5-14b", "ascend_910b", "torchtitan"),
     ],
     "accelerate": [
         ("llama2-7b", "a100", "fsdp"),

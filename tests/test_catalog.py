@@ -202,22 +202,6 @@ def test_what_910b_means_is_told() -> None:
     assert any("910B3" in caveat for caveat in entry.chip.caveats)
 
 
-# TFLOP/s of 8192 x 8192 x k on an H800, by the TileLang benchmark.
-H800_SWEEP = {
-    "16 bits": {256: 386, 512: 520, 1024: 628, 2048: 705, 4096: 736, 8192: 758, 16384: 766},
-    "8 bits": {256: 569, 512: 858, 1024: 1129, 2048: 1343, 4096: 1467, 8192: 1507, 16384: 1541},
-}
-
-
-@pytest.mark.parametrize("bits", H800_SWEEP)
-def test_the_h800_s_half_depth_gives_its_measured_rates_by_depth(bits: str) -> None:
-    gemm = catalog.chip("h800").chip.gemm
-    half_k = gemm.half_k if bits == "16 bits" else gemm.fp8_half_k
-    # Rate = limit * k / (k + half_k): each point gives one limit, within 3 % of the middle.
-    limits = [rate * (k + half_k) / k for k, rate in H800_SWEEP[bits].items()]
-    assert max(limits) / min(limits) < 1.03**2
-
-
 @pytest.mark.parametrize(
     "alias",
     [

@@ -285,6 +285,29 @@ def test_a_closed_pipe_ends_a_command_quietly() -> None:
     assert (run.returncode, run.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("listener", ["nobody", "one who left"])
+def test_notes_that_nobody_reads_keep_nothing_from_standard_output(listener: str) -> None:
+    command = [*PROGRAM, "apss", "--model-name", "llama2-7b", "--num-gpus", "8"]
+    heard = subprocess.run(command, capture_output=True, check=True)
+    assert heard.stderr.startswith(b"note: ")
+    if listener == "nobody":
+        close = ["sh", "-c", 'exec "$@" 2>&-', "sh"]
+        alone = subprocess.run([*close, *command], stdout=subprocess.PIPE, check=False)
+    else:
+        reading, writing = os.pipe()
+        os.close(reading)
+        alone = subprocess.run(command, stdout=subprocess.PIPE, stderr=writing, check=False)
+        os.close(writing)
+    assert (alone.returncode, alone.stdout) == (0, heard.stdout)
+
+
+def test_a_file_that_cannot_be_written_is_named(command: Command) -> None:
+    run = command(*SEARCH, "-o", "absent/report.txt")
+    what = "cannot be written: no such file or directory. Check the folder."
+    assert (run.code, run.out) == (2, "")
+    assert run.err == f"error: {Path('absent/report.txt')}: {what}\n"
+
+
 def test_a_full_disk_is_one_line() -> None:
     full = Path("/dev/full")
     if not full.exists():

@@ -15,9 +15,10 @@ import yaml
 
 import autopar
 from autopar import Plan, Problem, Ranked, Recompute, SpecError
-from autopar.export import launchers
+from autopar.export import launchers, mindspore_operators
 from autopar.export.job import Job
 from autopar.export.launchers import LAUNCHERS
+from autopar.frontends import mindspore_strategy as strategy_form
 from autopar.spec import Options
 from conftest import EXAMPLES, Command
 from drawn_plans import IMAGE, drawn
@@ -344,7 +345,7 @@ def test_mindspore_is_given_the_plan(feature: str | None) -> None:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
         }
         context, layers = values["CONTEXT"], values["LAYERS"]
-        assert context["device_num"] == plan.dp * plan.pp
+        assert context["device_num"] == plan.dp * plan.tp * plan.cp * plan.pp
         assert context.get("pipeline_stages", 1) == plan.pp
         assert context["enable_parallel_optimizer"] == (plan.zero > 0)
         batch = values["MICRO_BATCH_SIZE"] * values["MICRO_BATCHES"] * plan.dp
@@ -358,6 +359,79 @@ def test_mindspore_is_given_the_plan(feature: str | None) -> None:
                     stage.recompute.granularity, len(flags)
                 )
                 assert flags == [i < (count or 0) for i in range(len(flags))]
+
+
+def operators(degrees: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the module's cuts, and the strategies that its file has, of a plan of 12 layers."""
+    asked = problem("llama2-7b", "ascend_910b:16", "mindformers")
+    framework = replace(asked.framework, context_exchange="gather")
+    model = replace(asked.model, layers=12)
+    said = texts("mindspore", job(replace(asked, framework=framework, model=model), **degrees))
+    _, _, cuts = said["auto_parallel_context.py"].partition("\nCUTS = ")
+    file = strategy_form.read_json(said["strategies.json"])
+    return ast.literal_eval(cuts), {each.name: each for each in file.operators}
+
+
+def test_tensor_parallel_becomes_the_cuts_of_operators() -> None:
+    cuts, file = operators({"tp": 4, "pp": 2, "sp": False})
+    # Two replicas of four ranks on each of two stages; columns first, then rows.
+    assert file["BatchMatMul_layers.0.attention.qkv.weight"].inputs == ((2, 1, 1), (1, 4))
+    assert file["BatchMatMul_layers.0.attention.out.weight"].inputs == ((2, 1, 4), (4, 1))
+    assert file["Gather_embedding"].inputs == ((4, 1), (2, 1))
+    assert cuts["layers.*.attention.core"] == (((2, 4, 1, 1),) * 3, None)
+    assert cuts["layers.*.mlp.residual"] == (((2, 1, 1), (2, 1, 1)), None)
+    assert "layers.*.attention.out" not in cuts
+    stages = {name: each.stage for name, each in file.items()}
+    assert stages["Gather_embedding"] == stages["BatchMatMul_layers.5.mlp.down.weight"] == 0
+    assert stages["BatchMatMul_layers.6.mlp.down.weight"] == stages["BatchMatMul_head"] == 1
+
+
+def test_chunks_take_their_layers_to_stages_in_turn() -> None:
+    _, file = operators({"tp": 2, "pp": 2, "vpp": 3})
+    stages = [file[f"BatchMatMul_layers.{layer}.mlp.down.weight"].stage for layer in range(12)]
+    assert stages == [0, 0, 1, 1] * 3
+
+
+def test_sequence_parallel_cuts_what_stands_between_the_products() -> None:
+    cuts, file = operators({"tp": 2, "sp": True})
+    assert file["RmsNorm_layers.0.mlp.norm.scale"].inputs == ((8, 2, 1), (1,))
+    assert file["BatchMatMul_layers.11.mlp.down.weight"].inputs == ((8, 1, 2), (2, 1))
+    assert cuts["layers.*.mlp.down"] == (((8, 1, 2), (2, 1)), ((8, 2, 1),))
+
+
+def test_context_parallel_cuts_the_sequence_of_all_but_keys_and_values() -> None:
+    cuts, file = operators({"cp": 2})
+    assert file["BatchMatMul_layers.0.mlp.down.weight"].inputs == ((8, 2, 1), (1, 1))
+    assert cuts["layers.*.attention.core"] == (((8, 1, 2, 1), (8, 1, 1, 1), (8, 1, 1, 1)), None)
+
+
+def test_operators_cut_as_a_plan_says_communicate_as_the_plan_does() -> None:
+    for model in ("llama2-7b", "qwen2.5-14b"):
+        asked = problem(model, "ascend_910b:8", "mindformers")
+        for sp, forward, backward in (
+            (False, [], ["all_reduce"]),
+            (True, ["all_gather"], ["reduce_scatter"]),
+        ):
+            found = mindspore_operators.sharding(job(asked, tp=2, sp=sp, mbs=1))
+            # Narayanan et al. 2021, arXiv:2104.04473, section 2.3: two sums forward, two backward.
+            summed = [each.name for each in found.operators if each.summands != "none"]
+            assert summed == ["embed", "layers.0.attention.out", "layers.0.mlp.down", "loss"]
+            moved = [(each.reader, each.forward, each.backward) for each in found.reshards]
+            assert [reader for reader, *_ in moved] == [
+                "layers.0.attention.qkv", "layers.0.mlp.gate_up", "logits"
+            ]  # fmt: skip
+            for _, there, back in moved:
+                assert [step.operation for step in there] == forward
+                assert [step.operation for step in back] == backward
+
+
+def test_context_parallel_gathers_keys_and_values_alone() -> None:
+    asked = problem("llama2-7b", "ascend_910b:8", "mindformers")
+    gathers = replace(asked.framework, context_exchange="gather")
+    found = mindspore_operators.sharding(job(replace(asked, framework=gathers), cp=4))
+    assert [(each.tensor, each.reader) for each in found.reshards] == [
+        (f"layers.0.attention.{part}.turn.out", "layers.0.attention.core") for part in "kv"
+    ]
 
 
 # --- Accelerate
@@ -489,7 +563,11 @@ def test_kubernetes_needs_an_image() -> None:
         ("deepspeed", LLAMA, {"pp": 2, "layers": [15, 17]}, "uneven layers"),
         ("deepspeed", MIXTRAL, {"ep": 8}, "expert parallel 8"),
         ("deepspeed", LLAMA, {"recompute": Recompute("block", 2)}, "recompute of only some"),
-        ("mindspore", ASCEND, {"tp": 2}, "tensor parallel without the operators' strategies"),
+        ("mindspore", ASCEND, {"cp": 2}, "context parallel that does not gather keys"),
+        ("mindspore", ("mixtral-8x7b", *ASCEND[1:]), {"ep": 8}, "expert parallel, whose"),
+        ("mindspore", ("opt-13b", *ASCEND[1:]), {"tp": 2}, "an embedding that is the head's too"),
+        ("mindspore", ASCEND, {"tp": 2, "cp": 2}, "context beside tensor parallel"),
+        ("mindspore", ("mixtral-8x7b", *ASCEND[1:]), {"tp": 2}, "has a mixture of experts, which"),
         ("accelerate", LLAMA, {"tp": 2, "zero": 3}, "sequence parallel with FSDP"),
         ("accelerate", LLAMA, {"pp": 2, "vpp": 2}, "2 chunks a stage"),
         ("accelerate", LLAMA, {"pp": 4, "layers": [9, 7, 8, 8]}, "uneven layers but in the last"),
@@ -543,6 +621,7 @@ SHOWN: dict[tuple[str, Any], dict[str, Any]] = {
     **{("zero", zero): {"zero": zero} for zero in range(4)},
     ("vpp", 1): {"pp": 2},
     ("vpp", 2): {"pp": 2, "vpp": 2},
+    ("tp", 2): {"tp": 2, "sp": False},
     ("cp", 2): {"cp": 2, "zero": 3},
     ("sp", True): {"tp": 2, "sp": True},
     ("recompute", "selective"): {"recompute": Recompute("selective")},

@@ -140,6 +140,8 @@ def test_a_file_that_is_no_table_of_runs_is_refused(data: bytes, what: str) -> N
         ({"source": "a table (arXiv:2104.04473)"}, "2021-04"),
         ({"source": "README, Sep 2020, table 2"}, "2020-09"),
         ({"source": "a talk of 2022"}, "2022-01"),
+        ({"framework": "NeMo", "source": "v25.02:llama3.1/README.md"}, "2025-02"),
+        ({"framework": "NeMo 24.07", "source": "v25.02:llama3.1/README.md"}, "2024-07"),
         ({"source": "somewhere"}, ""),
     ],
 )
@@ -163,15 +165,17 @@ def test_memory_in_gb_and_in_gib_are_told_apart() -> None:
     assert binary.measured_mem_gib == 60
 
 
-def test_allocated_memory_is_held_against_what_the_allocator_hands_out() -> None:
-    inside, outside = checked(
+def test_memory_of_the_allocator_is_held_against_what_it_hands_out() -> None:
+    inside, reserved, outside = checked(
         {"mem_gb_per_gpu": "60", "mem_kind": "allocated"},
+        {"mem_gb_per_gpu": "60", "mem_kind": "reserved"},
         {"mem_gb_per_gpu": "60", "mem_kind": "smi"},
     )
     cost = inside.estimate
     assert cost is not None
     [stage] = cost.stages
     assert inside.predicted_mem_gib == stage.allocated_bytes / 2**30
+    assert reserved.predicted_mem_gib == inside.predicted_mem_gib
     assert outside.predicted_mem_gib == stage.memory_bytes / 2**30
 
 
@@ -244,6 +248,34 @@ def test_a_share_of_the_peak_counts_by_its_convention() -> None:
         ("AMD Instinct MI300X", "mi300x"),
         ("Gaudi 2", "gaudi2"),
         ("TPU v5e", "tpu_v5e"),
+        ("NVIDIA H20 96GB", "h20"),
+        ("MI250X", "mi250x"),
+        ("RTX 4090 24GB", "rtx4090"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("910C", "ascend_910c"),
+        ("Ascend 910A", "ascend_910a"),
+        ("Atlas 800T A2", "ascend_910b"),
+        ("NVIDIA A100-PCIE-40GB", "a100_pcie_40"),
+        ("NVIDIA A100 80GB PCIe", "a100_pcie"),
+        ("H100 (80GB, PCIe)", "h100_pcie"),
+        ("8x A100 80GB", "a100_80"),
+        ("A100-80GB (SXM, PCIe host)", "a100_80"),
+        ("NVIDIA A40 48GB", "a40"),
+        ("NVIDIA RTX A6000", "a6000"),
+        ("A10G", "a10g"),
+        ("L20", "l20"),
+        ("NVIDIA GH200 Grace Hopper", "gh200"),
+        ("AMD MI250", "mi250"),
+        ("Tesla P100", "p100"),
+        ("Habana Gaudi2", "gaudi2"),
+        ("TPUv4", "tpu_v4"),
+        ("Intel Data Center GPU Max 1550", "max1550"),
+        ("AWS Trainium2", "trainium2"),
+        ("MXC500", "metax_c500"),
+        ("Moore Threads MTT S4000", "mthreads_s4000"),
+        ("Kunlunxin P800", "kunlun3"),
+        ("Cambricon MLU370-X8", "cambricon_mlu370"),
+        ("Hygon DCU K100_AI", "hygon_k100_ai"),
     ],
 )
 def test_chips_are_found_as_people_write_them(text: str, name: str) -> None:
@@ -312,7 +344,9 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Megatron-DeepSpeed (Intel Gaudi 1.18.0)"}, "megatron-deepspeed-gaudi"),
         ({"framework": "torchtitan FSDP2", "notes": "eager"}, "torchtitan-eager"),
         ({"framework": "torchtitan FSDP2", "notes": "compiled"}, "torchtitan"),
-        ({"framework": "NeMo/Megatron-Core"}, "nemo"),
+        ({"framework": "NeMo/Megatron-Core"}, "megatron-bridge"),
+        ({"framework": "NeMo/Megatron-Core", "source": "v24.11.1:README.md"}, "nemo"),
+        ({"framework": "torchtitan", "precision": "fp8"}, "torchtitan"),
         ({"framework": "ModelLink (MindSpeed-LLM) Mcore"}, "mindspeed"),
     ],
 )
@@ -428,8 +462,10 @@ def test_recompute_is_read_from_its_words(text: str, recompute: Recompute, shelf
 
 
 def test_what_selective_means_is_the_framework_s_choice(shelf: Shelf) -> None:
-    known = setup(run_of(recompute="selective", framework="torchtitan"), shelf)
-    assert known.plan.stages[0].recompute == Recompute("block", 16)
+    for name, meant in [("torchtitan", "operators"), ("Megatron-LM", "attention")]:
+        known = setup(run_of(recompute="selective", framework=name), shelf)
+        assert known.plan.stages[0].recompute == Recompute("selective")
+        assert known.problem.framework.selective == meant
 
 
 @pytest.mark.parametrize(
@@ -487,6 +523,22 @@ def test_what_a_row_leaves_open_is_the_fastest_that_fits() -> None:
     ]
     assert 0 < len(fits) < len(stated)
     assert opened.predicted_step_s == min(fits)
+
+
+def test_a_larger_micro_batch_is_not_bought_with_recompute(shelf: Shelf) -> None:
+    # FSDP gathers for each micro-batch, so that fewer of them with recompute would be faster.
+    cells = {"model": "llama2-70b", "gpus": "128", "dp": "128", "tp": "1", "gbs": "1024"}
+    known = setup(run_of(**cells, sp="0", zero="fsdp", mbs="", recompute=""), shelf)
+    assert known.plan.stages[0].recompute == Recompute()
+    assert known.plan.mbs < 8
+
+
+def test_a_pipeline_of_torchtitan_has_a_micro_batch_for_each_stage(shelf: Shelf) -> None:
+    # 64 sequences over dp 2 are 32 a replica; in 4 micro-batches they are 8 each.
+    cells = {"pp": "4", "dp": "2", "tp": "1", "sp": "0", "gbs": "64", "framework": "torchtitan"}
+    known = setup(run_of(**cells, mbs="", vpp="", schedule="interleaved"), shelf)
+    assert (known.plan.mbs, known.plan.vpp) == (8, 2)
+    assert known.open == ("mbs", "vpp")
 
 
 def test_an_open_setting_is_the_framework_s_habit_where_it_has_one(shelf: Shelf) -> None:

@@ -8,7 +8,18 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
-from autopar import AutoparError, SpecError, _core, graph, report, schema, sharding, spec, wire
+from autopar import (
+    AutoparError,
+    SpecError,
+    _core,
+    graph,
+    placement,
+    report,
+    schema,
+    sharding,
+    spec,
+    wire,
+)
 
 ROOTS = {
     "problem": spec.Problem,
@@ -25,6 +36,8 @@ ROOTS = {
     "graph": graph.Graph,
     "sharding-problem": sharding.ShardingProblem,
     "sharding": sharding.Sharding,
+    "servers-problem": placement.ServersProblem,
+    "servers": placement.Servers,
 }
 # Values that one document type allows and another forbids; everything else is any number.
 FIT: dict[str, Any] = {

@@ -115,9 +115,9 @@ class RunDefaults:
         sp: Whether sequence parallel was on with tensor parallel.
         zero: ZeRO stage.
         vpp: Model chunks of a stage; 0 where it was up to the user.
+        interleaved_vpp: The same where the schedule is known to be interleaved.
+        micro_batch_a_stage: Whether a pipeline's step had as many micro-batches as stages.
         recompute: `full`, `selective` or `none`; empty where it was up to the user.
-        selective: What it calls selective recompute: that of `attention`, or of single `operators`
-            all over a layer, about half of its work.
         expert_tensor_parallel: Whether experts were cut over the tensor-parallel group.
     """
 
@@ -131,8 +131,9 @@ class RunDefaults:
     sp: bool = True
     zero: int = 0
     vpp: int = 0
+    interleaved_vpp: int = 0
+    micro_batch_a_stage: bool = False
     recompute: str = ""
-    selective: Literal["attention", "operators"] = "attention"
     expert_tensor_parallel: bool = True
 
 

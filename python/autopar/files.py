@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,18 +78,24 @@ def write_all(contents: Mapping[Path, bytes]) -> None:
     """Writes files, each whole or not at all: under names of their own first, then renamed.
 
     Raises:
-        OSError: One cannot be written; then none is.
+        SpecError: One cannot be written; then none is.
     """
     drafts = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
+    path = Path()
     try:
         for path, draft in drafts.items():
             with draft.open("xb") as file:
                 file.write(contents[path])
         for path, draft in drafts.items():
             draft.replace(path)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        what = f"cannot be written: {reason}"
+        raise SpecError(printable(path), what, "Check the folder.") from None
     finally:
         for draft in drafts.values():
-            draft.unlink(missing_ok=True)
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
 
 
 def parse_toml(data: bytes, name: str) -> dict[str, Any]:

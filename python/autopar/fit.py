@@ -86,6 +86,27 @@ class MeasuredCollective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredDispatch:
+    """Tokens on their way to their experts or back, one copy for each node that holds some of them.
+
+    Attributes:
+        bytes: All copies that one rank's tokens have, one for each of their experts.
+        ranks: Neighbouring devices over which the experts are spread.
+        topk: Experts of a token.
+        node_limit: Nodes over which a token's experts may lie; 0 for any.
+    """
+
+    kind: ClassVar = "dispatch"
+    bytes: float
+    ranks: int
+    topk: int
+    node_limit: int = 0
+
+
+MeasuredOperator = MeasuredGemm | MeasuredAttention | MeasuredCollective | MeasuredDispatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One measurement.
 
@@ -97,7 +118,7 @@ class Point:
 
     group: str
     seconds: float
-    what: MeasuredRun | MeasuredGemm | MeasuredAttention | MeasuredCollective
+    what: MeasuredRun | MeasuredOperator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

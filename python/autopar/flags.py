@@ -11,6 +11,7 @@ from autopar.errors import SpecError, shown
 from autopar.files import printable
 from autopar.frontends.atc import LOGS
 from autopar.frontends.draft import input_shapes
+from autopar.placement import ServersOptions
 from autopar.report import Recompute
 from autopar.sharding import Method, Others, ShardingOptions
 from autopar.spec import Attention, Granularity, Options, Precision, Schedule
@@ -248,9 +249,93 @@ def mesh(text: str) -> tuple[int, ...]:
         raise click.BadParameter(f"{shown(text)} is no mesh as 8 or 4x16.") from None
 
 
+def graph(command: F) -> F:
+    """Adds the flags that say in what sizes a model or file becomes a graph."""
+    for option in reversed(
+        (
+            click.option("--batch", type=int, default=8, show_default=True, help="Sequences."),
+            click.option("--sequence-length", type=int, help="Tokens; the model's longest."),
+            click.option("--layers", type=int, help="The model's first so many; all by default."),
+            click.option("--precision", type=click.Choice(get_args(Precision)), default="bf16"),
+            click.option(
+                "--input-shape",
+                "--input_shape",
+                type=shapes,
+                metavar="NAME:N,N;...",
+                help="Shapes of a file's inputs, as ids:8,512;mask:8,1,512,512.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def servers(command: F) -> F:
+    """Adds the flags of workers and servers; most are fields of `ServersOptions`."""
+    default = ServersOptions()
+    for option in reversed(
+        (
+            click.option("--chip", required=True, help="Chip: a name or a path to a TOML file."),
+            click.option("--workers", type=int, required=True, help="Workers, one a device."),
+            click.option(
+                "--servers",
+                type=int,
+                default=default.servers,
+                show_default=True,
+                help="Servers, each on a node of its own.",
+            ),
+            click.option("--server-memory-gib", type=float, help="Memory of a server."),
+            click.option("--memory-gib", type=float, help="Memory of a worker; the chip's."),
+            click.option(
+                "--optimizer-bytes",
+                type=int,
+                default=default.optimizer_bytes,
+                show_default=True,
+                help="Optimizer state a parameter, its copy in 32 bits included.",
+            ),
+            click.option(
+                "--gradient-bytes",
+                type=int,
+                default=default.gradient_bytes,
+                show_default=True,
+                help="A gradient as it travels and is summed.",
+            ),
+            click.option(
+                "--dynamic-workers",
+                is_flag=True,
+                help="The job goes on while a lost worker is replaced.",
+            ),
+            click.option(
+                "--restart-s",
+                type=float,
+                default=default.restart_s,
+                show_default=True,
+                help="Until a lost process runs again.",
+            ),
+            click.option(
+                "--checkpoint-s",
+                type=float,
+                default=default.checkpoint_s,
+                show_default=True,
+                help="Between two checkpoints.",
+            ),
+            click.option(
+                "--storage-gb-per-s",
+                type=float,
+                default=default.storage_gb_per_s,
+                show_default=True,
+                help="What one process reads of a checkpoint.",
+            ),
+        )
+    ):
+        command = option(command)
+    return graph(command)
+
+
 def sharding(command: F) -> F:
     """Adds the flags that say how a graph is cut; most are fields of `ShardingOptions`."""
     default = ShardingOptions()
+    command = graph(command)
     for option in reversed(
         (
             click.option("--chip", required=True, help="Chip: a name or a path to a TOML file."),
@@ -262,17 +347,6 @@ def sharding(command: F) -> F:
                 default=default.method,
                 show_default=True,
                 help="ilp is integer programming, dp dynamic programming.",
-            ),
-            click.option("--batch", type=int, default=8, show_default=True, help="Sequences."),
-            click.option("--sequence-length", type=int, help="Tokens; the model's longest."),
-            click.option("--layers", type=int, help="The model's first so many; all by default."),
-            click.option("--precision", type=click.Choice(get_args(Precision)), default="bf16"),
-            click.option(
-                "--input-shape",
-                "--input_shape",
-                type=shapes,
-                metavar="NAME:N,N;...",
-                help="Shapes of a file's inputs, as ids:8,512;mask:8,1,512,512.",
             ),
             click.option("--inference", is_flag=True, help="Forward only, without the loss."),
             click.option(

@@ -147,8 +147,12 @@ class Run:
         """The month in which the run was made or published, as 2021-04; empty if unknown."""
         if self.date:
             return self.date[:7]
-        if version := re.search(r"\b(2\d)\.?(0[1-9]|1[0-2])\b", self.framework):
-            return f"20{version[1]}-{version[2]}"  # As NVIDIA and others number: NeMo 25.04.
+        # As NVIDIA and others number: NeMo 25.04, a release tagged v25.02.
+        version = re.search(r"\b(2\d)\.?(0[1-9]|1[0-2])\b", self.framework) or re.search(
+            r"\bv(2\d)\.(0[1-9]|1[0-2])\b", self.source
+        )
+        if version:
+            return f"20{version[1]}-{version[2]}"
         if paper := re.search(r"arxiv[ :/]*(?:abs/)?(\d\d)(\d\d)\.\d{4,5}", self.source, re.I):
             return f"20{paper[1]}-{paper[2]}"
         if dated := re.search(r"\b(?:([a-z]{3})[a-z]* )?(20[12]\d)\b", self.source, re.I):

@@ -7,6 +7,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
 from autopar.graph import Graph
+from autopar.placement import Servers, ServersProblem
 from autopar.report import Estimate, Plan, Report, Sizes
 from autopar.sharding import Sharding, ShardingProblem, Strategies
 from autopar.spec import Problem
@@ -21,6 +22,8 @@ DOCUMENTS: dict[str, type[Any]] = {
     "sharding-problem": ShardingProblem,
     "sharding": Sharding,
     "strategies": Strategies,
+    "servers-problem": ServersProblem,
+    "servers": Servers,
     "sizes": Sizes,
 }
 

@@ -8,7 +8,7 @@ the framework's profile and its time. Words of the notes are read as data (`unfu
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import islice, pairwise, product
 from math import gcd
 from typing import Any, get_args
 
@@ -328,14 +328,14 @@ def _plan(
     """Returns the plan of a run, and those of mbs, vpp and recompute that its row leaves open.
 
     What neither the row nor the framework's habit says is the fastest that fits among what people
-    write: powers of two, whole chunks, all layers recomputed or none. Where nothing fits, it is
-    what lacks least.
+    write: powers of two, whole chunks. Recompute is what they turn to where nothing fits without
+    it: a larger micro-batch is not bought with it. Where nothing fits, it is what lacks least.
     """
     layers = _layers(run, problem.model.layers, degrees["pp"], assumed)
     chips = _stage_chips(problem.cluster, degrees["pp"])
     schedule = _schedule(run)
     vpps, said = _chunks(run, entry, schedule, layers)
-    mbs = (run.mbs,) if run.mbs else tuple(_micro_batches(run.gbs or 1, degrees["dp"]))
+    mbs = (run.mbs,) if run.mbs else _micro_batches(run.gbs or 1, degrees, entry)
     stated = _is_stated(run.recompute)
     habit = run.recompute if stated else "" if run.recompute else entry.run.recompute
 
@@ -368,7 +368,9 @@ def _plan(
     if len(pairs) == 1 and _is_stated(habit):
         [plan] = plans(*pairs[0])
     else:
-        plan = planner.fastest(problem, (plans(*pair) for pair in pairs))
+        plan = planner.fastest(problem, (islice(plans(*pair), 1) for pair in pairs))
+        if not _is_stated(habit) and planner.estimate(problem, plan).violations:
+            plan = planner.fastest(problem, (plans(*pair) for pair in pairs))
     recompute = plan.stages[0].recompute
     found = {
         "mbs": not run.mbs and str(plan.mbs),
@@ -413,7 +415,8 @@ def _chunks(
     if schedule == "interleaved":
         if len(whole) == 1:
             raise SpecError("vpp", "missing, and no number of chunks divides the stages' layers")
-        return whole[1:], False
+        usual = entry.run.interleaved_vpp
+        return ((usual,) if usual in whole else whole[1:]), False
     return ((entry.run.vpp,) if entry.run.vpp else whole), False
 
 
@@ -526,9 +529,7 @@ def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Reco
     if turn := re.search(r"every (\d+)(?:st|nd|rd|th)? layer", text):
         return Recompute("block", max(1, chunk // int(turn[1])))
     if re.search(r"selective|attn|attention|\bcore\b", text):
-        if entry.run.selective == "attention":
-            return Recompute("selective")
-        return Recompute("block", (chunk + 1) // 2)
+        return Recompute("selective")
     if groups := re.search(r"uniform\D{0,3}(\d+)", text):
         return Recompute("uniform", int(groups[1]))
     if re.search(r"\b(full|uniform|block|all|yes|true|1|on)\b", text):
@@ -550,12 +551,18 @@ def _within(recompute: Recompute, chunk: int) -> Recompute:
     return replace(recompute, layers=max(1, min(recompute.layers, chunk)))
 
 
-def _micro_batches(batch: int, replicas: int) -> Iterator[int]:
-    """Yields the powers of two that divide a replica's batch."""
-    mbs = 1
-    while mbs <= LARGEST_MICRO_BATCH and (mbs == 1 or batch % (replicas * mbs) == 0):
-        yield mbs
-        mbs *= 2
+def _micro_batches(batch: int, degrees: dict[str, Any], entry: FrameworkEntry) -> tuple[int, ...]:
+    """Returns what a micro-batch may be: the powers of two that divide a replica's batch.
+
+    In a pipeline it is what the framework's habit makes of that batch, if it has one.
+    """
+    own, rest = divmod(batch, degrees["dp"])
+    if entry.run.micro_batch_a_stage and degrees["pp"] > 1 and own % degrees["pp"] == rest == 0:
+        return (own // degrees["pp"],)
+    sizes = [1]
+    while sizes[-1] < LARGEST_MICRO_BATCH and rest == own % (2 * sizes[-1]) == 0:
+        sizes.append(2 * sizes[-1])
+    return tuple(sizes)
 
 
 # --- The measurement

@@ -15,7 +15,10 @@ from autopar.errors import SpecError, shown
 from autopar.runs import Run
 from autopar.spec import Chip, DeviceGroup, Model, Network
 
-MAKERS = r"(nvidia|amd|huawei|intel|google|aws|tesla|ascend|instinct|radeon|geforce)[ _-]*"
+MAKERS = (
+    r"(nvidia|amd|huawei|intel|habana|google|aws|moore threads|metax|cambricon|kunlunxin|hygon"
+    r"|iluvatar|tesla|quadro|ascend|instinct|radeon|geforce|dcu)[ _-]*"
+)
 FORMS = r"[ _-]*\b(sxm\d?|oam|hbm\d?e?)\b"
 MEMORY = r"(?<![\d.])(\d+) ?gi?b?\b"
 GATED = ("swiglu", "geglu")
@@ -107,10 +110,12 @@ def chip_as_written(text: str) -> Chip:
     """
     with suppress(SpecError):
         return catalog.chip(text).chip
-    title = re.sub(r"\s*\([^)]*\)", "", text).strip()
+    title = re.sub(r"^\d+ ?x ", "", re.sub(r"\s*\([^)]*\)", "", text).strip())
     bare = re.sub(rf"^({MAKERS})+", "", title, flags=re.I)
     short = re.sub(FORMS, "", re.sub(MEMORY, "", bare, flags=re.I), flags=re.I).strip(" -_")
     memory = re.search(MEMORY, text, re.I)
+    if re.search(r"\([^)]*\bPCIe", text, re.I) and "sxm" not in text.lower():
+        title, bare, short = (f"{name} PCIe" for name in (title, bare, short))
     sized = [*_joined(f"{short} {memory[1]}GB")] if memory else []
     for name in (*sized, title, bare, *_joined(bare), short, *_joined(short)):
         with suppress(SpecError):
@@ -192,7 +197,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         return next(entry for entry in shelf.frameworks if entry.framework.name == name), False
     best = min(places.values())
     named = [e for e in shelf.frameworks if places.get(e.framework.name) == best]
-    words = words_of(f"{run.framework} {run.model} {run.notes}")
+    words = words_of(f"{run.framework} {run.model} {run.precision} {run.notes}")
 
     def likeness(entry: FrameworkEntry) -> tuple[bool, int, bool, str]:
         told = entry.run

@@ -16,6 +16,7 @@ Pass: TypeAlias = Literal["forward", "backward", "both"]
 Topology: TypeAlias = Literal["switch", "mesh", "pcie"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
+Selective: TypeAlias = Literal["attention", "operators"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
 ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
@@ -397,6 +398,7 @@ class Fused:
         cross_entropy: Cross-entropy.
         grouped_gemm: Expert products as one grouped kernel.
         gradient_accumulation: Weight gradients added to the stored ones by the product itself.
+        permutation: Tokens sorted by expert, and back with their weights, in a kernel each.
     """
 
     norm: bool
@@ -407,6 +409,7 @@ class Fused:
     cross_entropy: bool
     grouped_gemm: bool
     gradient_accumulation: bool
+    permutation: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -431,6 +434,19 @@ class Overlap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EightBitGathers:
+    """What travels in 8 bits where the products that read it run in 8 bits.
+
+    Attributes:
+        activations: Activations and their gradients that a tensor-parallel group gathers.
+        parameters: Parameters that ZeRO gathers.
+    """
+
+    activations: bool = False
+    parameters: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NumberBytes:
     """Bytes of each stored number.
 
@@ -445,6 +461,66 @@ class NumberBytes:
     gradient: int
     gradient_sent: int
     optimizer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communicators:
+    """Communicators that a process opens, by the groups that it belongs to.
+
+    Attributes:
+        world: Over all devices.
+        tensor: Over a tensor-parallel group.
+        context: Over a context-parallel group.
+        expert: Over an expert-parallel group.
+        data: Over replicas.
+        pipeline: Over the stages of a pipeline.
+    """
+
+    world: int = 1
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    data: int = 1
+    pipeline: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a framework holds in memory, as choices and byte counts read in its source.
+
+    Attributes:
+        communicators: Communicators that a process opens.
+        communicator_gib: Buffers of one communicator, in GiB.
+        live_parameters: Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those of the
+            layer at work and of `layers_ahead`.
+        layers_ahead: Layers whose parameters are gathered before their turn.
+        gathered_ends: Embedding and head are gathered once for all passes of a micro-batch, and
+            their gradients reduced after the last.
+        packed_projections: Queries, keys and values come out of one product, so that rotated copies
+            of two of them lie beside all three.
+        gathered_inputs: The input of a column-parallel product is kept as it was gathered over the
+            tensor-parallel group, not as this rank's share of it.
+        fp32_residual: The residual stream is in 32 bits, whatever the products are computed in.
+        fp8_input_bytes: Bytes of a linear layer's input element as it is kept where products run
+            in 8 bits.
+        fp8_weight_bytes: Bytes of 8-bit copies that are kept of each weight of the layers where
+            products run in 8 bits.
+        logit_bytes: Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
+        split_logit_bytes: The same where the vocabulary is cut over tensor-parallel ranks.
+    """
+
+    communicators: Communicators = Communicators()
+    communicator_gib: float = 0.6
+    live_parameters: int = 0
+    layers_ahead: int = 1
+    gathered_ends: bool = False
+    packed_projections: bool = True
+    gathered_inputs: bool = False
+    fp32_residual: bool = False
+    fp8_input_bytes: int = 1
+    fp8_weight_bytes: int = 0
+    logit_bytes: int = 12
+    split_logit_bytes: int = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -470,12 +546,17 @@ class Framework:
             all-to-all.
         whole_vocabulary: Each tensor-parallel rank holds embedding and head whole and repeats their
             work.
+        eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
             group, and gathered to recompute.
         fused_reduce_bytes: Bytes of gradients that are reduced together; 0 for those of a layer.
         fused_gather_bytes: Bytes of parameters that are gathered together; 0 for those of a layer.
-        context_gib: Memory outside the allocator, in GiB.
+        selective: What selective recompute computes again: the core of `attention`, or of single
+            `operators` every second matrix product and all that is no product.
+        context_gib: Memory of one process outside the allocator beside communicators: device
+            context and library workspaces, in GiB.
+        held: What it holds beside what the plan says.
         bucket_bytes: Buffers in which gradients are reduced, in bytes; 0 when they lie in place.
         launch_us: Host time to launch one kernel, in microseconds.
         blocking_launches: The host waits for each kernel before it launches the next.
@@ -494,11 +575,14 @@ class Framework:
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
     whole_vocabulary: bool = False
+    eight_bit_gathers: EightBitGathers = EightBitGathers()
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False
     fused_reduce_bytes: int = 0
     fused_gather_bytes: int = 0
+    selective: Selective = "attention"
     context_gib: float
+    held: Held = Held()
     bucket_bytes: int
     launch_us: float
     blocking_launches: bool = False

@@ -202,8 +202,8 @@ def check_one(run: Run | BadRow, shelf: Shelf) -> Checked:
         memory = _measured_memory(run)
     except SpecError as error:
         return Checked(run=run, skipped=str(error).rstrip("."))
-    allocated = _is_allocated(run)
-    peak = max(s.allocated_bytes if allocated else s.memory_bytes for s in cost.stages)
+    inside = _is_inside(run)
+    peak = max(s.allocated_bytes if inside else s.memory_bytes for s in cost.stages)
     nothing = measured is None and memory is None and not run.ran_out_of_memory
     return Checked(
         run=run,
@@ -220,6 +220,11 @@ def check_one(run: Run | BadRow, shelf: Shelf) -> Checked:
 def _is_allocated(run: Run) -> bool:
     """Returns whether a run's memory is what the allocator handed out."""
     return "alloc" in run.mem_kind.lower()
+
+
+def _is_inside(run: Run) -> bool:
+    """Returns whether a run's memory is the allocator's, handed out or reserved: no context."""
+    return _is_allocated(run) or "reserv" in run.mem_kind.lower()
 
 
 def _measured_memory(run: Run) -> float | None:
@@ -411,12 +416,11 @@ def _fit(rows: Iterable[Checked]) -> Fit:
 
 def _at_limit(run: Run, known: Setup, cost: Estimate, measured_gib: float | None) -> bool:
     """Returns whether a run needs as much as there is, give or take the stated memory error."""
-    allocated = _is_allocated(run)
-    error = ALLOCATED_ERROR if allocated else DRIVER_ERROR
+    error = ALLOCATED_ERROR if _is_allocated(run) else DRIVER_ERROR
     shares = [max(s.allocated_bytes / max(s.capacity_bytes, 1) for s in cost.stages)]
     if measured_gib is not None:
         whole = known.problem.cluster.groups[0].chip.memory_gib
-        offered = min(s.capacity_bytes for s in cost.stages) / GIB if allocated else whole
+        offered = min(s.capacity_bytes for s in cost.stages) / GIB if _is_inside(run) else whole
         shares.append(measured_gib / offered)
     return any(abs(share - 1) <= error for share in shares)
 

@@ -1,12 +1,15 @@
 """MindSpore 2.7 and later: the keywords of `set_auto_parallel_context`, and what cells are told.
 
-The context says data and pipeline parallel and the sharded optimizer. How operators are cut over
-tensor, context and expert parallel is in their strategies, which a plan of whole layers has not.
+The context says data and pipeline parallel and the sharded optimizer. Where a plan cuts operators
+over tensor or context ranks too, their cuts go into a strategy file, which the context loads, and
+those of operators without a parameter into calls of `Primitive.shard`.
 """
 
+import json
 from pprint import pformat
 from typing import Any
 
+from autopar.export import mindspore_operators
 from autopar.export.job import (
     File,
     Job,
@@ -18,18 +21,18 @@ from autopar.export.job import (
     when,
 )
 from autopar.export.mindformers import is_ignored, parallel_context, recomputed_layers
+from autopar.export.mindspore_strategy import json_bytes
 
 # As many ranks as `global_rank` can name.
 LARGEST = 4096
 
-SCHEDULES = ("1f1b", "interleaved", "gpipe")
+SCHEDULES = ("1f1b", "interleaved")
+STRATEGIES = "strategies.json"
 
 LIMITS: tuple[dict[str, Any], ...] = (
     {
-        "tp": (1,),
-        "cp": (1,),
         "ep": (1,),
-        "schedules": SCHEDULES[:2],
+        "schedules": SCHEDULES,
         "recompute": ("none", "block", "uniform"),
         "activation_offload": False,
         "optimizer_offload": False,
@@ -44,12 +47,11 @@ def supports(job: Job) -> list[str]:
     return [
         *unsaid_everywhere(job),
         *unsaid_host(plan),
+        *mindspore_operators.unsaid(job),
         *when(
             (problem.cluster.devices > LARGEST, f"more than {LARGEST} ranks"),
-            (plan.tp > 1, "tensor parallel without the operators' strategies"),
-            (plan.cp > 1, "context parallel without the operators' strategies"),
-            (plan.ep > 1, "expert parallel without the operators' strategies"),
-            (plan.schedule not in SCHEDULES[:2], f"schedule {plan.schedule}"),
+            (plan.ep > 1, "expert parallel, whose operators have no strategies here"),
+            (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
             (is_ignored(plan), "optimizer shards of one rank"),
             (plan.optimizer_offload, "optimizer offload"),
             (any(r.granularity == "selective" for r in recompute), "selective recompute"),
@@ -60,7 +62,11 @@ def supports(job: Job) -> list[str]:
 
 
 def files(job: Job) -> list[File]:
-    """Returns a Python module: the context, and stage, chunk and recompute of each layer."""
+    """Returns a Python module, and a strategy file where not only the batch is cut.
+
+    The module holds the context, stage, chunk and recompute of each layer, and cuts for
+    `Primitive.shard`.
+    """
     problem, plan = job.problem, job.plan
     context: dict[str, Any] = {
         "parallel_mode": "semi_auto_parallel",
@@ -77,13 +83,32 @@ def files(job: Job) -> list[File]:
         "gradient accumulation, and each row of LAYERS to its cell: Cell.pipeline_stage,",
         "Cell.pipeline_segment, and Cell.recompute() where the last item is true.",
     ]
-    rows = _layers(job)
+    rows, cuts, more = _layers(job), "", []
+    if mindspore_operators.is_cut(job):
+        context["strategy_ckpt_config"] = {"load_file": STRATEGIES}
+        found = mindspore_operators.sharding(job)
+        stages = [stage for stage, *_ in rows]
+        table = json.loads(json_bytes(mindspore_operators.file_of(found, stages)))
+        more.append(File(STRATEGIES, _commented_json(job, table)))
+        lines += [
+            f"{STRATEGIES} holds the cuts of operators with a parameter, under the names that",
+            "parameters have in the graph of `autopar shard MODEL`. Give each row of CUTS, inputs",
+            "and outputs, to Primitive.shard of the operator of that name; a star is any layer.",
+        ]
+        apart = mindspore_operators.set_apart(found)
+        cuts = f"\nCUTS = {pformat(apart, width=100, sort_dicts=False)}\n"
     text = (
         f"CONTEXT = {pformat(context, sort_dicts=False)}\n\n"
         f"MICRO_BATCH_SIZE = {plan.mbs}\nMICRO_BATCHES = {job.micro_batches}\n\n"
-        f"LAYERS = {pformat(rows, width=100)}\n"
+        f"LAYERS = {pformat(rows, width=100)}\n{cuts}"
     )
-    return [File("auto_parallel_context.py", commented(lines) + text)]
+    return [File("auto_parallel_context.py", commented(lines) + text), *more]
+
+
+def _commented_json(job: Job, table: dict[str, Any]) -> str:
+    """Returns a strategy file in the compiler's form, with a key that its loader passes over."""
+    said = {"_comment": header(job), **table}
+    return json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def _layers(job: Job) -> list[tuple[int, int, bool]]:

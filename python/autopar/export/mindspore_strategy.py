@@ -65,7 +65,8 @@ def _arrangement(operator: graph.Operator, cut: ShardedOperator, devices: int) -
             n = right[-2] if turned else right[-1]
             loops = [*cut.outputs[0][:-2], m, k, n]
         case graph.Gather(axis=axis):
-            loops = [*cut.outputs[0], cut.inputs[0][axis]]
+            # Scattered sums cut an output once more over the axes of the rows.
+            loops = [*cut.inputs[1], cut.inputs[0][axis]]
         case graph.Elementwise():
             loops = list(cut.outputs[0])
         case _:

@@ -171,7 +171,7 @@ def _primitive(operator: Operator, rank: int) -> str:
         case Gather():
             return "Gather"
         case Norm():
-            return "LayerNorm"
+            return "RmsNorm" if "rms" in operator.source.lower() else "LayerNorm"
         case Convolution():
             return "Conv2D"
         case BatchNorm():
@@ -191,7 +191,8 @@ def read_json(text: str | bytes, path: str = "") -> StrategyFile:
         StrategyFile(current_stage=2, operators=(), layouts=())
     """
     table = _table(wire.parse_json(text, path, _CURE), path)
-    known = ("current_stage", *_STRATEGIES, "parallel_layout_item")
+    # MindSpore passes over a key that it does not know; only a comment says nothing.
+    known = ("current_stage", *_STRATEGIES, "parallel_layout_item", "_comment")
     for key in table:
         if key not in known:
             hint = "Read are strategies of counts, not those given by Layout objects."

@@ -104,6 +104,7 @@ pub fn framework() -> Framework {
             cross_entropy: false,
             grouped_gemm: true,
             gradient_accumulation: true,
+            permutation: true,
         },
         overlap: Overlap {
             gradient_reduce: true,
@@ -122,14 +123,42 @@ pub fn framework() -> Framework {
         context_exchange: ContextExchange::Ring,
         expert_dispatch: ExpertDispatch::Copies,
         whole_vocabulary: false,
+        eight_bit_gathers: EightBitGathers { activations: false, parameters: false },
         sums_in_fp32: false,
         slices_kept_inputs: false,
         fused_reduce_bytes: 0,
         fused_gather_bytes: 0,
-        context_gib: 2.0,
+        selective: Selective::Attention,
+        context_gib: 0.5,
+        held: held(),
         bucket_bytes: 0,
         launch_us: 4.0,
         blocking_launches: false,
+    }
+}
+
+/// As Megatron-Core holds it, with two GiB of context where tensors, replicas and a pipeline communicate.
+pub fn held() -> Held {
+    Held {
+        communicators: Communicators {
+            world: 0,
+            tensor: 1,
+            context: 1,
+            expert: 1,
+            data: 1,
+            pipeline: 1,
+        },
+        communicator_gib: 0.5,
+        live_parameters: 0,
+        layers_ahead: 1,
+        gathered_ends: false,
+        packed_projections: true,
+        gathered_inputs: false,
+        fp32_residual: false,
+        fp8_input_bytes: 1,
+        fp8_weight_bytes: 0,
+        logit_bytes: 12,
+        split_logit_bytes: 12,
     }
 }
 

@@ -1,30 +1,30 @@
 //! The verbs as text: JSON documents in, JSON documents out.
 //!
 //! The documents are problem, plan, rate, estimate, report, sizes and timeline, and the parts of a problem on their own; at the
-//! operator level graph, sharding-problem and sharding.
+//! operator level graph, sharding-problem, sharding, servers-problem and servers.
 //! Unknown and missing keys are refused with the place where they stand.
 
 use crate::bulk::{self, Stages};
+use crate::calibrate::point::Measured;
 use crate::calibrate::{self, Calibration};
 use crate::error::Error;
-use crate::estimate::collective::Fabric;
-use crate::estimate::compute::{Device, FusedAttention, Gemm};
 use crate::estimate::flops::{self, Rate};
 use crate::estimate::pipeline::{Kind, Task};
 use crate::estimate::{self, Estimate};
 use crate::graph::ilp::Program;
 use crate::graph::ir::Graph;
 use crate::graph::problem::{Sharding, ShardingProblem};
+use crate::graph::servers::{Servers, ServersProblem};
 use crate::graph::transformer::{self, ModelGraph};
 use crate::plan::Plan;
 use crate::search::report::Report;
 use crate::search::sizes::Sizes;
 use crate::search::watch::Watch;
-use crate::spec::cluster::{Chip, Cluster, DeviceGroup, Group};
+use crate::spec::cluster::{Chip, Cluster};
 use crate::spec::framework::Framework;
 use crate::spec::model::Model;
 use crate::spec::problem::{Options, Problem};
-use crate::spec::workload::{Precision, Workload};
+use crate::spec::workload::Workload;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -151,100 +151,36 @@ pub fn canonical(kind: &str, document: &str) -> Result<String, Error> {
         "graph" => again::<Graph>(kind, document),
         "sharding-problem" => again::<ShardingProblem>(kind, document),
         "sharding" => again::<Sharding>(kind, document),
+        "servers-problem" => again::<ServersProblem>(kind, document),
+        "servers" => again::<Servers>(kind, document),
         _ => Err(Error::new(
             "kind",
             format!("there is no document \"{kind}\""),
-            "Use problem, plan, rate, estimate, report, sizes, model, chip, framework, cluster, workload, options, graph, sharding-problem or sharding.",
+            "Use problem, plan, rate, estimate, report, sizes, model, chip, framework, cluster, workload, options, graph, sharding-problem, sharding, servers-problem or servers.",
         )),
     }
 }
 
-/// Seconds of single operators on one chip, as JSON: what the estimate is built from, to hold against measured points.
+/// Seconds of single operators on one chip, as a JSON list: what the estimate is built from, to hold against measured points.
 ///
 /// # Errors
-/// A document that is not valid, or a chip without the precision.
+/// A document that is not valid, or an operator that the chip cannot run.
 pub fn operators(document: &str) -> Result<String, Error> {
     let asked: Operators = read("operators", document)?;
     asked.chip.validate().map_err(|e| e.under("chip"))?;
-    let cluster = Cluster {
-        groups: vec![DeviceGroup { chip: asked.chip, limit: None }],
-        devices: 1,
-        fabric: Vec::new(),
-        between_kinds: None,
+    let seconds = |(i, what): (usize, &Measured)| {
+        what.check(&asked.chip)
+            .and_then(|()| what.seconds(&asked.chip, |_| (), 1.0))
+            .map_err(|e| e.under(&format!("operators[{i}]")))
     };
-    let chip = &cluster.groups[0].chip;
-    let device = Device::new(chip, asked.precision, &asked.kernels, 1);
-    let fabric = Fabric::new(&cluster, chip);
-    write(&OperatorSeconds {
-        gemm_s: asked.gemm.iter().map(|&[m, n, k]| device.linear(Gemm::new(m, n, k))).collect(),
-        attention_s: asked
-            .attention
-            .iter()
-            .map(|a| {
-                // One head of one sequence, masked below the diagonal.
-                let pairs = (a.sequence * a.sequence) as f64 / 2.0;
-                let (qk_dim, v_dim, sequence) = (a.head_dim, a.head_dim, a.sequence);
-                let one = FusedAttention { pairs, qk_dim, v_dim, sequence };
-                let heads = FusedAttention { pairs: pairs * a.heads as f64, ..one };
-                (device.attention_forward(heads), device.attention_backward(heads))
-            })
-            .collect(),
-        collective_s: asked
-            .collectives
-            .iter()
-            .map(|c| {
-                let group = Group { size: c.ranks.max(1), stride: 1 };
-                match c.operation {
-                    CollectiveKind::AllReduce => fabric.all_reduce(c.bytes, group),
-                    CollectiveKind::AllGather => fabric.all_gather(c.bytes, group),
-                    CollectiveKind::AllToAll => fabric.all_to_all(c.bytes, group),
-                }
-            })
-            .collect(),
-    })
+    write(&asked.operators.iter().enumerate().map(seconds).collect::<Result<Vec<f64>, Error>>()?)
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Operators {
     chip: Chip,
-    precision: Precision,
-    kernels: Vec<String>,
-    gemm: Vec<[u64; 3]>,
-    attention: Vec<AttentionAsked>,
-    collectives: Vec<CollectiveAsked>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AttentionAsked {
-    heads: u64,
-    head_dim: u64,
-    sequence: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CollectiveAsked {
-    operation: CollectiveKind,
-    bytes: f64,
-    ranks: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(clippy::enum_variant_names, reason = "these are the collectives' names")]
-enum CollectiveKind {
-    AllReduce,
-    AllGather,
-    AllToAll,
-}
-
-#[derive(Serialize)]
-struct OperatorSeconds {
-    gemm_s: Vec<f64>,
-    attention_s: Vec<(f64, f64)>,
-    collective_s: Vec<f64>,
+    operators: Vec<Measured>,
 }
 
 /// Checks a graph: names, shapes, no cycle. The operators' names in an order in which they can run, as JSON.
@@ -293,6 +229,14 @@ pub fn sharding_chosen(
     bound: Option<f64>,
 ) -> Result<String, Error> {
     write(&crate::graph::chosen(read("sharding-problem", problem)?, columns, bound)?)
+}
+
+/// Prices the placements of a graph's parameters on workers and servers, as JSON.
+///
+/// # Errors
+/// A document that is not a valid problem.
+pub fn servers(problem: &str) -> Result<String, Error> {
+    write(&crate::graph::servers::servers(read("servers-problem", problem)?)?)
 }
 
 /// What follows from a model's dimensions alone, as JSON.

@@ -5,14 +5,14 @@ use autopar_core::estimate::collective::Fabric;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::{self, Holdings};
 use autopar_core::estimate::pipeline::{makespan, Chunk, Sends, StageClock};
-use autopar_core::estimate::shard::{LayerCost, Shard};
+use autopar_core::estimate::shard::{parameter_sent, LayerCost, Shard};
 use autopar_core::estimate::{estimate, Estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::{ExpertDispatch, TensorOverlap};
+use autopar_core::spec::framework::{EightBitGathers, ExpertDispatch, TensorOverlap};
 use autopar_core::spec::model::{Activation, LayerKind, Model, Moe, Norm, Position};
 use autopar_core::spec::problem::{Problem, Schedule};
-use autopar_core::spec::workload::Attention;
+use autopar_core::spec::workload::{Attention, Precision};
 use autopar_core::testing;
 use autopar_core::units::{Bytes, Time};
 
@@ -367,12 +367,31 @@ fn a_whole_vocabulary_needs_no_sums_and_eight_times_the_parameters() {
     close(head.forward.tensor.seconds(), gather, 1e-6);
 }
 
+#[test]
+fn what_is_cast_before_it_is_gathered_travels_in_8_bits() {
+    // With sequence parallel two of four collectives forward are gathers: s b h bytes instead of 2 s b h; sums stay.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.tensor = TensorOverlap::None;
+    problem.framework.eight_bit_gathers = EightBitGathers { activations: true, parameters: true };
+    let bytes = 512.0 * 1024.0;
+    let cluster = problem.cluster.clone();
+    let fabric = Fabric::new(&cluster, &cluster.groups[0].chip);
+    let group = Group { size: 8, stride: 1 };
+    let shard = Shard { tp: 8, sp: true, ..whole() };
+    let plain = 4.0 * fabric.all_gather(2.0 * bytes, group);
+    close(layer(&problem, shard).forward.tensor.seconds(), plain, 1e-6);
+    problem.workload.precision = Precision::Fp8;
+    let cast = 2.0 * fabric.all_gather(bytes, group) + 2.0 * fabric.all_gather(2.0 * bytes, group);
+    close(layer(&problem, shard).forward.tensor.seconds(), cast, 1e-6);
+    // Parameters that ZeRO gathers: one byte, and two where products run in 16 bits.
+    let sent = |precision| parameter_sent(&problem.framework, precision);
+    assert_eq!((sent(Precision::Fp8), sent(Precision::Bf16)), (1, 2));
+}
+
 // ---- Experts ---------------------------------------------------------------------------------------------------------
 
-#[test]
-fn without_all_to_all_every_rank_gathers_and_splits_the_tokens_of_all() {
-    // 512 tokens that visit 2 experts, 1024 channels of 2 bytes: 2 MiB a rank, 16 MiB of all 8. Dispatch and combine each
-    // gather the 16 MiB, read and write them to split, and read and write 2 MiB to join.
+/// A GPT whose MLPs are 8 experts of 1,024 channels, 2 a token, on 8 devices that hold one each.
+fn experts() -> Problem {
     let mut problem = gpt_problem(1024, 512);
     problem.model.moe = Some(Moe {
         experts: 8,
@@ -386,6 +405,52 @@ fn without_all_to_all_every_rank_gathers_and_splits_the_tokens_of_all() {
         expert_bias: false,
         shared_gate: false,
     });
+    problem
+}
+
+fn expert_layer(problem: &Problem, ep: u64) -> LayerCost {
+    let kind = LayerKind { moe: true, windowed: false };
+    block::price(&Pricer::new(problem, 0, Shard { dp: ep, ep, ..whole() }), kind).cost
+}
+
+#[test]
+fn unfused_permutation_takes_three_times_as_long_as_fused() {
+    // 512 tokens visit 2 experts: 1 Mi elements of 2 bytes, permuted and unpermuted forward in 4 passes, at 0.2 of the
+    // streaming rate instead of 0.6: 4 * 2 MiB * (5 - 5/3) / rate more.
+    let mut problem = experts();
+    let fused = expert_layer(&problem, 8).forward.compute.seconds();
+    problem.framework.fused.permutation = false;
+    let apart = expert_layer(&problem, 8).forward.compute.seconds();
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let more = 4.0 * 2.0 * 1024.0 * 1024.0 * (5.0 - 5.0 / 3.0) / memory;
+    close(apart - fused, more, 1e-4);
+}
+
+#[test]
+fn a_grouped_product_of_several_experts_costs_the_host_a_launch_each() {
+    // Waiting for the host alone: 8 experts on one device, two grouped products of 8 launches of 10 us forward, and the
+    // two kernels that sort by expert, of 20 us as the others, more than on eight devices.
+    let mut problem = experts();
+    problem.framework.launch_us = 20.0;
+    let host = |ep| {
+        let mut slow = problem.clone();
+        slow.cluster.groups[0].chip.peak_tflops.bf16 = Some(1e9);
+        slow.cluster.groups[0].chip.memory_bandwidth_gb_per_s = 1e12;
+        slow.cluster.groups[0].chip.host.kernel_us = 1e-6;
+        slow.framework.expert_dispatch = ExpertDispatch::Copies;
+        slow.cluster.groups[0].chip.link.latency_us = 1e-6;
+        let cost = expert_layer(&slow, ep).forward;
+        cost.compute.seconds() + cost.expert.seconds()
+    };
+    close(host(1) - host(8), 2.0 * 8.0 * 10e-6 + 2.0 * 20e-6, 1e-3);
+}
+
+#[test]
+fn without_all_to_all_every_rank_gathers_and_splits_the_tokens_of_all() {
+    // 512 tokens that visit 2 experts, 1024 channels of 2 bytes: 2 MiB a rank, 16 MiB of all 8. Dispatch and combine each
+    // gather the 16 MiB, read and write them to split, and read and write 2 MiB to join.
+    let mut problem = experts();
     problem.framework.expert_dispatch = ExpertDispatch::GatherSplit;
     problem.framework.overlap.expert = false;
     let shard = Shard { dp: 8, ep: 8, ..whole() };

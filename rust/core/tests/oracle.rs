@@ -354,14 +354,34 @@ fn price(problem: &Problem, plans: Vec<Plan>) -> Vec<Priced> {
     priced
 }
 
-fn capacity(problem: &Problem, kind: u32) -> u64 {
-    let gib = problem.cluster.groups[kind as usize].chip.memory_gib - problem.framework.context_gib;
-    (gib.max(0.0) * (1.0 - problem.options.memory_margin) * GIB).round() as u64
+/// The context of a process: what the framework says, and each communicator's buffers.
+fn context(problem: &Problem, plan: &Plan) -> f64 {
+    let (f, c) = (&problem.framework, &problem.framework.held.communicators);
+    let opened: u64 = [
+        (plan.devices(), c.world),
+        (plan.tp, c.tensor),
+        (plan.cp, c.context),
+        (plan.ep, c.expert),
+        (plan.dp * plan.cp, c.data),
+        (plan.pp, c.pipeline),
+    ]
+    .into_iter()
+    .filter(|(ranks, _)| *ranks > 1)
+    .map(|(_, count)| count)
+    .sum();
+    f.context_gib + opened as f64 * f.held.communicator_gib
+}
+
+fn capacity(problem: &Problem, plan: &Plan, kind: u32) -> u64 {
+    let chip = &problem.cluster.groups[kind as usize].chip;
+    let bytes = |gib: f64| (gib * GIB).round() as u64;
+    let left = bytes(chip.memory_gib).saturating_sub(bytes(context(problem, plan)));
+    (left as f64 * (1.0 - problem.options.memory_margin)).round() as u64
 }
 
 fn fits(problem: &Problem, priced: &Priced) -> bool {
     let stages = priced.plan.stages.iter().zip(&priced.allocated);
-    stages.into_iter().all(|(s, &bytes)| bytes <= capacity(problem, s.chip))
+    stages.into_iter().all(|(s, &bytes)| bytes <= capacity(problem, &priced.plan, s.chip))
 }
 
 /// The problem of a seed with every plan of it, priced.
@@ -385,16 +405,20 @@ fn drawn(seed: u64) -> (Problem, Vec<Priced>) {
     }
     let priced = price(&problem, plans);
     // Memory from what only the leanest plan needs to what all need, and sometimes less than any.
-    let mut needs: Vec<u64> =
-        priced.iter().map(|p| p.allocated.iter().copied().max().unwrap_or(0)).collect();
-    needs.sort_unstable();
+    let mut needs: Vec<f64> = priced
+        .iter()
+        .map(|p| {
+            let most = p.allocated.iter().copied().max().unwrap_or(0) as f64 / GIB;
+            context(&problem, &p.plan) + most / (1.0 - problem.options.memory_margin)
+        })
+        .collect();
+    needs.sort_by(f64::total_cmp);
     let share = draw.pick(&[0.0, 0.01, 0.05, 0.2, 0.5, 0.8, 1.0]);
     let scale = draw.pick(&[1.0, 1.0, 1.0, 1.0, 1.0, 0.9]);
     if let Some(&need) = needs.get(((needs.len().max(1) - 1) as f64 * share) as usize) {
         for group in &mut problem.cluster.groups {
             let jitter = 1.0 + 0.5 * draw.share() * f64::from(u8::from(draw.once_in(2)));
-            group.chip.memory_gib = problem.framework.context_gib
-                + need as f64 * scale * jitter / GIB / (1.0 - problem.options.memory_margin);
+            group.chip.memory_gib = need * scale * jitter;
         }
     }
     (problem, priced)

@@ -4,6 +4,7 @@ mod draw;
 
 use autopar_core::bulk::{estimate_many, Stages, LACKS_MEMORY, WORDS};
 use autopar_core::estimate::longest::{self, Lane};
+use autopar_core::estimate::memory;
 use autopar_core::estimate::pipeline::{
     events, makespan, Chunk, Event, Kind, Sends, StageClock, Task,
 };
@@ -523,8 +524,8 @@ fn tight_problem(draw: &mut Draw) -> Problem {
         let needs = first.estimate.stages.iter().map(|s| s.allocated_bytes.0).max().unwrap_or(0);
         for group in &mut problem.cluster.groups {
             let jitter = 0.8 + 0.4 * draw.share();
-            group.chip.memory_gib =
-                problem.framework.context_gib + needs as f64 / GIB * share * jitter;
+            let context = memory::context(&problem.framework, &first.plan.shard()).gib();
+            group.chip.memory_gib = context + needs as f64 / GIB * share * jitter;
         }
     }
     problem
@@ -783,7 +784,7 @@ fn the_bound_of_a_class_is_never_above_a_plan_that_fits() {
             let of_kind = plan.stages.iter().zip(&found.stages);
             let needs = of_kind.filter(|(s, _)| s.chip as usize == chip);
             let most = needs.map(|(_, e)| e.allocated_bytes.0).max().unwrap_or(1 << 40) + 1;
-            group.chip.memory_gib = problem.framework.context_gib
+            group.chip.memory_gib = memory::context(&problem.framework, &plan.shard()).gib()
                 + most as f64 / GIB / (1.0 - problem.options.memory_margin);
         }
         let found = estimate(&problem, &plan).expect("a legal plan");
@@ -1057,7 +1058,7 @@ fn a_row_of_a_table_costs_what_its_estimate_says() {
             problem.model.window = None;
         }
         for group in &mut problem.cluster.groups {
-            group.chip.memory_gib = draw.scale(1.0, 20.0);
+            group.chip.memory_gib = problem.framework.context_gib + draw.scale(0.01, 20.0);
         }
         // Three of four are the first legal one of several, where there is one.
         let plans: Vec<Plan> = (0..12)

@@ -31,7 +31,8 @@ mod _core {
     #[pymodule_export]
     use super::{
         calibrate, canonical, check_graph, estimate, estimate_many, measured_seconds, model_facts,
-        model_graph, operators, search, shard, sharding_chosen, sharding_program, sizes, timeline,
+        model_graph, operators, search, servers, shard, sharding_chosen, sharding_program, sizes,
+        timeline,
     };
 
     #[pymodule_export]
@@ -189,6 +190,12 @@ fn sharding_chosen(
     bound: Option<f64>,
 ) -> PyResult<String> {
     brief(py, || wire::sharding_chosen(problem, &columns, bound))
+}
+
+/// Costs of the placements of a graph's parameters on workers and servers.
+#[pyfunction]
+fn servers(py: Python<'_>, problem: &str) -> PyResult<String> {
+    brief(py, || wire::servers(problem))
 }
 
 /// What follows from a model: its parameters, its FLOPs.

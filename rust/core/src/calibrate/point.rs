@@ -66,6 +66,17 @@ pub enum Measured {
         /// Devices.
         ranks: u64,
     },
+    /// Tokens on their way to their experts, or back: one copy for each node that holds some of them.
+    Dispatch {
+        /// Bytes of all copies that one rank's tokens have, one for each of their experts.
+        bytes: f64,
+        /// Neighbouring devices over which the experts are spread.
+        ranks: u64,
+        /// Experts of a token.
+        topk: u32,
+        /// Nodes over which a token's experts may lie; 0 for any.
+        node_limit: u32,
+    },
 }
 
 /// Passes of attention that were timed.
@@ -136,6 +147,9 @@ impl Measured {
             Measured::Collective { bytes, ranks, .. } => {
                 positive(bytes.is_finite() && *bytes > 0.0 && *ranks > 1)
             }
+            Measured::Dispatch { bytes, ranks, topk, .. } => {
+                positive(bytes.is_finite() && *bytes > 0.0 && *ranks > 1 && *topk > 0)
+            }
         }
     }
 
@@ -179,17 +193,24 @@ impl Measured {
                 }
             }
             &Measured::Collective { operation, bytes, ranks } => {
-                let groups = vec![DeviceGroup { chip: chip.clone(), limit: None }];
-                let cluster =
-                    Cluster { groups, devices: ranks, fabric: vec![], between_kinds: None };
-                let fabric = Fabric::new(&cluster, chip);
-                let group = Group { size: ranks, stride: 1 };
-                match operation {
+                neighbours(chip, ranks, |fabric, group| match operation {
                     Operation::AllReduce => fabric.all_reduce(bytes, group),
                     Operation::AllGather => fabric.all_gather(bytes, group),
                     Operation::AllToAll => fabric.all_to_all(bytes, group),
-                }
+                })
+            }
+            &Measured::Dispatch { bytes, ranks, topk, node_limit } => {
+                neighbours(chip, ranks, |fabric, group| {
+                    fabric.once_a_node(bytes, topk, node_limit, group)
+                })
             }
         }
     }
+}
+
+/// Seconds of what `ranks` neighbouring devices of a kind do together.
+fn neighbours(chip: &Chip, ranks: u64, cost: impl Fn(&Fabric<'_>, Group) -> f64) -> f64 {
+    let groups = vec![DeviceGroup { chip: chip.clone(), limit: None }];
+    let cluster = Cluster { groups, devices: ranks, fabric: vec![], between_kinds: None };
+    cost(&Fabric::new(&cluster, chip), Group { size: ranks, stride: 1 })
 }

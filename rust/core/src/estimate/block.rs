@@ -2,9 +2,9 @@
 
 use super::compute::{FusedAttention, Gemm};
 use super::layer::{Pass, Pricer};
-use super::shard::{Layer, LayerCost};
-use crate::spec::framework::{ContextExchange, ExpertDispatch};
-use crate::spec::model::{LayerKind, Moe, Position, QkNorm};
+use super::shard::{parameter_sent, Layer, LayerCost};
+use crate::spec::framework::{ContextExchange, ExpertDispatch, Selective};
+use crate::spec::model::{Activation, LayerKind, Moe, Position, QkNorm};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
 
@@ -28,8 +28,14 @@ struct Block<'p, 'a> {
     /// Forward time of the part that selective recompute repeats.
     core: Pass,
     kept: f64,
-    /// Bytes of `kept` that selective recompute drops.
+    /// Bytes of `kept` that selective recompute of the core drops.
     kept_core: f64,
+    /// Forward seconds of the matrix products, how many there are, and the elements of their outputs.
+    products: (f64, u32, f64),
+    /// Forward seconds of gathers over the tensor-parallel group.
+    gathered: f64,
+    /// Bytes of the output of attention.
+    attention_output: f64,
     transient: f64,
     dense_parameters: f64,
     expert_parameters: f64,
@@ -45,6 +51,9 @@ impl<'p, 'a> Block<'p, 'a> {
             core: Pass::default(),
             kept: 0.0,
             kept_core: 0.0,
+            products: (0.0, 0, 0.0),
+            gathered: 0.0,
+            attention_output: 0.0,
             transient: 0.0,
             dense_parameters: 0.0,
             expert_parameters: 0.0,
@@ -71,6 +80,9 @@ impl<'p, 'a> Block<'p, 'a> {
         self.forward.run(times.0);
         self.input.run(times.1);
         self.weight.run(times.2);
+        self.products.0 += times.0;
+        self.products.1 += 1;
+        self.products.2 += g.batch as f64 * g.m as f64 * g.n as f64;
         if self.p.workload.precision == Precision::Fp8 {
             // Operands are cast and transposed to 8 bits: read 2, write 1 + 1 bytes an element, input and
             // output gradient (Transformer Engine's delayed scaling reads no extra maximum).
@@ -78,6 +90,11 @@ impl<'p, 'a> Block<'p, 'a> {
             let cast = |elements: f64| d.stream(4.0 * batch * elements);
             self.forward.run(cast((g.m * g.k) as f64));
             self.input.run(cast((g.m * g.n) as f64));
+            self.forward.loops(g.batch, CASTS);
+            self.input.loops(g.batch, CASTS);
+        }
+        for pass in [&mut self.forward, &mut self.input, &mut self.weight] {
+            pass.loops(g.batch, 1);
         }
         times
     }
@@ -93,6 +110,12 @@ impl<'p, 'a> Block<'p, 'a> {
         }
     }
 
+    /// The same where rows change their places: scattered rows pass at a share of the streaming rate.
+    fn permute(&mut self, elements: f64, forward: f64, backward: f64, kernels: (u32, u32)) {
+        let rate = if self.p.framework.fused.permutation { PERMUTED } else { PERMUTED_UNFUSED };
+        self.stream(elements, forward / rate, backward / rate, kernels);
+    }
+
     /// Norm before a sub-layer: keeps its input and its output.
     fn norm(&mut self) {
         let p = self.p;
@@ -101,7 +124,7 @@ impl<'p, 'a> Block<'p, 'a> {
         }
         let width = p.model.hidden as f64;
         p.norm(&mut self.forward, &mut self.input, p.residual_tokens, width);
-        self.kept += p.residual_bytes() + p.linear_input(p.residual_tokens * width);
+        self.kept += p.norm_kept(p.residual_tokens * width) + p.column_input(width);
         self.dense_parameters += p.model.norm_parameters() as f64;
         if p.model.norms_per_layer == 4 {
             // Sandwich: one more norm on the sub-layer's output.
@@ -142,9 +165,12 @@ impl<'p, 'a> Block<'p, 'a> {
         if p.shard.tp == 1 {
             return;
         }
-        let bytes = p.tokens * p.model.hidden as f64 * self.p.width;
-        let (gather, sum) = (p.tensor_gather(bytes), p.tensor_sum(bytes));
-        self.forward.tensor += p.beside_forward(gather, entry.0) + p.beside_forward(sum, exit.0);
+        let elements = p.tokens * p.model.hidden as f64;
+        let bytes = elements * self.p.width;
+        let (gather, sum) = (p.tensor_gather(p.gathered(elements)), p.tensor_sum(bytes));
+        let gathered = p.beside_forward(gather, entry.0);
+        self.gathered += gathered;
+        self.forward.tensor += gathered + p.beside_forward(sum, exit.0);
         // Backward: the output gradient is gathered; the input is gathered again for the weight gradient
         // behind the input gradient; the input gradient is summed behind the weight gradient.
         self.input.tensor += p.beside_forward(gather, exit.1);
@@ -225,7 +251,7 @@ impl<'p, 'a> Block<'p, 'a> {
                 // For queries and keys: cosine product (2), negate and join halves (4), sine product (2), sum (3).
                 self.stream(rotated, 11.0, 11.0, (10, 10));
             }
-            if !p.framework.repeats_key_heads {
+            if p.framework.held.packed_projections && !p.framework.repeats_key_heads {
                 // The rotated copies live beside the packed projection, whose values are still in use.
                 self.kept += rotated * self.p.width;
             }
@@ -243,6 +269,7 @@ impl<'p, 'a> Block<'p, 'a> {
         };
         // Queries, keys, values and the output, which is the next product's input: in 8 bits a copy.
         self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * self.p.width;
+        self.attention_output = p.tokens * v_out as f64 * self.p.width;
         if p.workload.precision == Precision::Fp8 {
             self.kept += p.linear_input(p.tokens * v_out as f64);
         }
@@ -416,10 +443,23 @@ impl<'p, 'a> Block<'p, 'a> {
         let entry = self.linear(Gemm::new(tokens as u64, inputs * width, m.hidden));
         self.activation(tokens * width as f64);
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
-        self.kept += kept_tokens * (inputs * width) as f64 * self.p.width
-            + self.p.linear_input(kept_tokens * width as f64);
+        self.kept += self.activation_kept(kept_tokens * width as f64);
         self.transient = self.transient.max(tokens * ((inputs + 1) * width) as f64 * self.p.width);
         (entry, exit)
+    }
+
+    /// Bytes that the nonlinearity over `elements` inner channels keeps, and the product after it of its output.
+    fn activation_kept(&self, elements: f64) -> f64 {
+        let p = self.p;
+        let inputs = match p.model.activation {
+            // Both halves; of separate operators also the nonlinearity's output, for the product with the gate.
+            Activation::Swiglu | Activation::Geglu if p.framework.fused.activation => 2.0,
+            Activation::Swiglu | Activation::Geglu => 3.0,
+            Activation::Gelu | Activation::Relu2 => 1.0,
+            // Its output tells where it was positive.
+            Activation::Relu => 0.0,
+        };
+        elements * inputs * p.width + p.linear_input(elements)
     }
 
     /// The nonlinearity over `elements` inner channels, with its gate and bias.
@@ -454,8 +494,8 @@ impl<'p, 'a> Block<'p, 'a> {
         self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
             + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
         // Permute into expert order, and back with the weighted sum.
-        self.stream(visits * h, 2.0, 2.0, (1, 1));
-        self.stream(visits * h, 2.0, 3.0, (1, 1));
+        self.permute(visits * h, 2.0, 2.0, (1, 1));
+        self.permute(visits * h, 2.0, 3.0, (1, 1));
         self.kept += visits * h * self.p.width;
         self.exchange(moe, visits * h * self.p.width);
 
@@ -475,11 +515,10 @@ impl<'p, 'a> Block<'p, 'a> {
         }
         if experts > 1 {
             // What arrived by rank is sorted by expert, and the results are sorted back.
-            self.stream(arrived * h, 4.0, 4.0, (2, 2));
+            self.permute(arrived * h, 4.0, 4.0, (2, 2));
         }
         self.activation(arrived * width as f64);
-        self.kept += arrived * (inputs * width) as f64 * self.p.width
-            + p.linear_input(arrived * (h + width as f64));
+        self.kept += self.activation_kept(arrived * width as f64) + p.linear_input(arrived * h);
         self.transient =
             self.transient.max(arrived * (h + ((inputs + 1) * width) as f64) * self.p.width);
         self.expert_parameters +=
@@ -539,20 +578,43 @@ impl<'p, 'a> Block<'p, 'a> {
             recompute.tensor += p.fabric.all_gather(input_bytes, p.shard.tensor_group());
             input_bytes /= p.shard.tp as f64;
         }
+        let (selective, kept_selective) = self.selective();
         Layer {
             cost: LayerCost {
                 forward: self.forward.split(launch),
                 input_gradient: self.input.split(launch),
                 weight_gradient: self.weight.split(launch),
-                recompute_selective: self.core.split(launch),
+                recompute_selective: selective.split(launch),
                 recompute_full: recompute.split(launch),
                 kept: Bytes::from_f64(self.kept),
-                kept_selective: Bytes::from_f64(self.kept - self.kept_core),
+                kept_selective: Bytes::from_f64(kept_selective),
                 kept_input: Bytes::from_f64(input_bytes),
                 dense_parameters: self.dense_parameters.round() as u64,
                 expert_parameters: self.expert_parameters.round() as u64,
             },
             transient: Bytes::from_f64(self.transient),
+        }
+    }
+
+    /// What selective recompute runs again, and the bytes that are kept with it.
+    fn selective(&self) -> (Pass, f64) {
+        let p = self.p;
+        match p.framework.selective {
+            Selective::Attention => (self.core, self.kept - self.kept_core),
+            Selective::Operators => {
+                let (seconds, count, outputs) = self.products;
+                let again = Pass {
+                    compute: self.forward.compute - self.core.compute - seconds / 2.0,
+                    tensor: self.gathered,
+                    kernels: self.forward.kernels - self.core.kernels - count / 2,
+                    ..Pass::default()
+                };
+                // The layer's input, the outputs of half of the products, that of attention with its sums, and of the two
+                // reduce-scatters.
+                let sums = if p.shard.sp { 2.0 * p.residual_bytes() } else { 0.0 };
+                let kept = p.residual_bytes() + outputs / 2.0 * p.width + self.attention_output;
+                (again, (kept + sums).min(self.kept))
+            }
         }
     }
 
@@ -573,7 +635,8 @@ impl<'p, 'a> Block<'p, 'a> {
                 * (p.fabric.all_gather(self.dense_parameters * each, dense)
                     + p.fabric.all_gather(self.expert_parameters * each, expert))
         };
-        let gather = if s.zero == 3 { move_all(p.framework.bytes.parameter as f64) } else { 0.0 };
+        let parameter = parameter_sent(p.framework, p.workload.precision) as f64;
+        let gather = if s.zero == 3 { move_all(parameter) } else { 0.0 };
         let reduce = move_all(p.framework.bytes.gradient_sent as f64);
         let forward = self.forward.lasts(p.launch());
         let backward = self.input.lasts(p.launch()) + self.weight.lasts(p.launch());
@@ -589,6 +652,17 @@ impl<'p, 'a> Block<'p, 'a> {
         self.input.shard += hidden(gather + reduce, backward, o.gradient_reduce);
     }
 }
+
+/// Kernels that cast one expert's operand: its maximum is cleared and found, the scale follows, then cast and transpose
+/// (NVIDIA/TransformerEngine, current scaling).
+const CASTS: u32 = 4;
+
+/// Share of the streaming rate at which a fused kernel permutes tokens: 4.0 TB/s on a B200 by MooreThreads/SimuMax
+/// (configs/system/b200_bf16_ceperm.json), whose streams are taken at 6.8.
+const PERMUTED: f64 = 0.6;
+
+/// The same as gathers, scatters and sums of their own: 301 of 1,456 GB/s on an A100 (configs/system/a100_pcie.json).
+const PERMUTED_UNFUSED: f64 = 0.2;
 
 /// A tensor-parallel rank's share of a matrix's parameters.
 fn dense_share(parameters: u64, ranks: u64) -> f64 {

@@ -80,16 +80,17 @@ impl<'a> Fabric<'a> {
     /// The same where each of the `topk` copies of a token crosses the network once for each node that holds its experts:
     /// at most `node_limit` nodes if there is a limit.
     ///
-    /// Of n nodes, `topk` experts that lie anywhere touch `n (1 - (1 - 1/n)^topk)`; one in n of these is the token's own.
+    /// Of n nodes, `topk` experts that lie anywhere touch `n (1 - (1 - 1/n)^topk)`, one in n of which is the token's own. A
+    /// limit chooses so many of the nodes first, among which the experts then lie anywhere.
     pub fn once_a_node(&self, bytes: f64, topk: u32, node_limit: u32, group: Group) -> f64 {
         if group.size <= 1 || bytes <= 0.0 {
             return 0.0;
         }
         let (inside, domains) = self.spread(group);
         let n = domains as f64;
-        let touched = n * (1.0 - (1.0 - 1.0 / n).powf(f64::from(topk)));
-        let allowed = if node_limit > 0 { f64::from(node_limit) } else { n };
-        let sent = bytes / f64::from(topk) * touched.min(allowed) * (1.0 - 1.0 / n);
+        let chosen = if node_limit > 0 { f64::from(node_limit).min(n) } else { n };
+        let touched = chosen * (1.0 - (1.0 - 1.0 / chosen).powf(f64::from(topk)));
+        let sent = bytes / f64::from(topk) * touched * (1.0 - 1.0 / n);
         let copies = bytes * (1.0 - 1.0 / n);
         let local = bytes * (inside - 1) as f64
             / inside as f64
@@ -134,21 +135,45 @@ impl<'a> Fabric<'a> {
     fn transfer(&self, bytes: f64, group: Group, operation: Operation) -> f64 {
         let n = group.size as f64;
         let inside = group.members_within(u64::from(self.chip.link_domain));
-        let rate = match operation {
-            // Multicast in the switch sums only what stays inside its domain.
-            Operation::AllReduce if inside == group.size => self.chip.link.all_reduce_gb_per_s,
-            Operation::AllReduce => {
-                self.chip.link.all_reduce_gb_per_s.min(self.chip.link.all_gather_gb_per_s)
-            }
-            Operation::AllGather => self.chip.link.all_gather_gb_per_s,
-        };
-        let local =
-            if inside > 1 { bytes * (n - 1.0) / n / self.domain_rate(rate, inside) } else { 0.0 };
+        let local = if inside > 1 { self.local_transfer(bytes, inside, n, operation) } else { 0.0 };
         let network = self
             .network_levels(group)
             .map(|(below, rate)| bytes * (1.0 - below as f64 / n) / (below as f64 * rate))
             .fold(0.0, f64::max);
         local.max(network)
+    }
+
+    /// The same on the links of a domain that `inside` of the `n` members share.
+    ///
+    /// A ring passes all n - 1 shares of the others through each member. Multicast in the switch sums the members of a
+    /// domain there, and only a domain's own sum goes round the others (NCCL's algorithms NVLS and NVLSTree).
+    fn local_transfer(&self, bytes: f64, inside: u64, n: f64, operation: Operation) -> f64 {
+        let link = &self.chip.link;
+        let ring = |gb_per_s: f64| bytes * (n - 1.0) / n / self.domain_rate(gb_per_s, inside);
+        match operation {
+            Operation::AllGather => ring(link.all_gather_gb_per_s),
+            Operation::AllReduce if link.sums_in_switch() => {
+                let members = inside as f64;
+                let rate = 1e9 * link.all_reduce_gb_per_s * self.multicast_share(inside);
+                ring(link.all_gather_gb_per_s).min(bytes * (members - 1.0) / members / rate)
+            }
+            Operation::AllReduce => ring(link.all_reduce_gb_per_s),
+        }
+    }
+
+    /// Share of the bus bandwidth of a sum in the switch that `members` of a domain reach, of what [`MEASURED`] do.
+    ///
+    /// Each member's wire carries the whole tensor once to be summed, a share for every member, and its own share of the
+    /// result once, which the switch copies to all: `1 + 1/n` tensors each way. Bus bandwidth counts `2 (n - 1)/n` of
+    /// them, so it grows as `(n - 1)/(n + 1)`. Beyond the measured number it is taken to stay.
+    fn multicast_share(&self, members: u64) -> f64 {
+        let growth = |n: u64| (n - 1) as f64 / (n + 1) as f64;
+        let measured = MEASURED.min(u64::from(self.chip.link_domain));
+        if members < measured {
+            growth(members) / growth(measured)
+        } else {
+            1.0
+        }
     }
 
     /// Bytes a second of a collective among `members` of one domain, for a rate measured with all of it.
@@ -230,6 +255,9 @@ impl<'a> Fabric<'a> {
     }
 }
 
+/// Devices with which the rates of a domain were measured, where it has as many: those of one baseboard.
+const MEASURED: u64 = 8;
+
 /// Network steps that an all-to-all takes beyond its bytes, however many nodes it spans: the 16 MB and the largest messages in
 /// aliyun/SimAI (inputs/ratio/ata_ratio.csv) lie 220 us apart on two nodes and 170 us on eight, with cards of 48.5 GB/s.
 const EXCHANGE_STEPS: u64 = 12;
@@ -288,6 +316,26 @@ mod tests {
     }
 
     #[test]
+    fn a_sum_in_the_switch_is_the_faster_of_multicast_and_ring() {
+        // 480 GB/s measured with 8. Four reach (3/5)/(7/9) of it, 370.3; two would reach (1/3)/(7/9), 205.7, and take the
+        // ring's 360. A group over two nodes sums its eight in the switch: 2 * 7/8 of the tensor instead of 2 * 15/16.
+        let mut chip = a100();
+        chip.link.all_reduce_gb_per_s = 480.0;
+        chip.link.all_gather_gb_per_s = 360.0;
+        chip.network.nic_gbit_per_s = 3200.0;
+        let cluster = cluster(chip, 16);
+        let f = Fabric::new(&cluster, &cluster.groups[0].chip);
+        let wire = |size: u64| {
+            let group = Group { size, stride: 1 };
+            f.all_reduce(1e9, group) - f.sum_steps(group)
+        };
+        close(wire(8), 1.75 / 480.0);
+        close(wire(4), 1.5 / (480.0 * 0.6 / (7.0 / 9.0)));
+        close(wire(2), 1.0 / 360.0);
+        close(wire(16), 1.75 / 480.0);
+    }
+
+    #[test]
     fn a_mesh_group_of_two_uses_one_of_seven_wires() {
         let mut chip = a100();
         chip.link.topology = Topology::Mesh;
@@ -310,7 +358,7 @@ mod tests {
     #[test]
     fn one_copy_a_node_crosses_the_network_as_often_as_nodes_are_touched() {
         // 32 ranks on 4 nodes, 8 experts a token: 4 (1 - (3/4)^8) = 3.5995 nodes, of which 3 in 4 are others:
-        // 2.6997 copies of 1/8 GB cross at 25 GB/s x efficiency; with a limit of two nodes 1.5 copies.
+        // 2.6997 copies of 1/8 GB cross at 25 GB/s x efficiency; with a limit of two nodes 2 (1 - (1/2)^8) 3/4 = 1.4941.
         let cluster = cluster(a100(), 32);
         let chip = &cluster.groups[0].chip;
         let f = Fabric::new(&cluster, chip);
@@ -319,7 +367,7 @@ mod tests {
         let wire = |copies: f64| copies / 8.0 / (25.0 * chip.network.efficiency) + steps;
         let touched = 4.0 * (1.0 - 0.75f64.powi(8)) * 0.75;
         close(f.once_a_node(1e9, 8, 0, group), wire(touched));
-        close(f.once_a_node(1e9, 8, 2, group), wire(1.5));
+        close(f.once_a_node(1e9, 8, 2, group), wire(2.0 * (1.0 - 0.5f64.powi(8)) * 0.75));
         assert!(f.once_a_node(1e9, 8, 0, group) < f.all_to_all(1e9, group));
     }
 

@@ -213,14 +213,9 @@ impl<'a> Device<'a> {
             Pass::Forward => Pass::Backward,
             Pass::Backward | Pass::Both => Pass::Forward,
         };
-        // Where only the unmasked pass was timed, masking costs it what it costs the other pass.
-        let by_ratio = || {
-            let (plain, masked, unmasked) =
-                (rate(pass, false)?, rate(other, true)?, rate(other, false)?);
-            Some(plain * masked / unmasked)
-        };
         rate(pass, true)
-            .or_else(by_ratio)
+            .or_else(|| if pass == Pass::Backward { self.backward_of_both(a) } else { None })
+            .or_else(|| self.masked_as(other, pass, a))
             .or_else(|| rate(Pass::Both, true))
             .or_else(|| rate(pass, false))
             .or_else(|| rate(Pass::Both, false))
@@ -229,12 +224,35 @@ impl<'a> Device<'a> {
             .unwrap_or(self.matrix)
     }
 
-    fn measured_rate(&self, pass: Pass, causal: bool, width: u64, sequence: u64) -> Option<f64> {
-        let row = self
-            .attention
+    /// Rate of the backward pass where both passes were timed together and the forward pass alone: what the forward's
+    /// operations, one part of 3.5, leave of the time. Between head widths it changes as the forward pass does.
+    fn backward_of_both(&self, a: FusedAttention) -> Option<f64> {
+        let timed = u64::from(self.row(Pass::Both, true, a.qk_dim)?.head_dim);
+        let at = |pass, width| self.measured_rate(pass, true, width, a.sequence);
+        let forward = at(Pass::Forward, timed)?;
+        let left = 3.5 / at(Pass::Both, timed)? - 1.0 / forward;
+        (left > 0.0).then_some(2.5 / left * at(Pass::Forward, a.qk_dim)? / forward)
+    }
+
+    /// Rate of a pass that was only timed unmasked: masking, and a head width of its own, change it as they change the
+    /// other pass.
+    fn masked_as(&self, other: Pass, pass: Pass, a: FusedAttention) -> Option<f64> {
+        let timed = u64::from(self.row(pass, false, a.qk_dim)?.head_dim);
+        let at = |pass, causal, width| self.measured_rate(pass, causal, width, a.sequence);
+        Some(at(pass, false, timed)? * at(other, true, a.qk_dim)? / at(other, false, timed)?)
+    }
+
+    /// The table of a pass whose head width is nearest.
+    fn row(&self, pass: Pass, causal: bool, width: u64) -> Option<&AttentionRate> {
+        self.attention
             .iter()
             .filter(|r| r.pass == pass && r.causal == causal)
-            .min_by_key(|r| u64::from(r.head_dim).abs_diff(width))?;
+            .min_by_key(|r| u64::from(r.head_dim).abs_diff(width))
+            .copied()
+    }
+
+    fn measured_rate(&self, pass: Pass, causal: bool, width: u64, sequence: u64) -> Option<f64> {
+        let row = self.row(pass, causal, width)?;
         Some(1e12 * self.pace * interpolate(&row.sequence, &row.tflops, sequence as f64))
     }
 }
@@ -306,6 +324,57 @@ mod tests {
         let expected = bytes / (2039e9 * 0.87) + 3e-6;
         let got = d.linear(Gemm::new(1, 8192, 8192));
         assert!((got / expected - 1.0).abs() < 1e-9);
+    }
+
+    /// An A100 whose attention was timed with rows of (pass, head width, causal, rate).
+    fn timed(rows: &[(Pass, u32, bool, f64)]) -> Chip {
+        let mut chip = a100();
+        chip.speed_spread = 0.0;
+        chip.attention = rows
+            .iter()
+            .map(|&(pass, head_dim, causal, rate)| AttentionRate {
+                kernel: "fa2".to_owned(),
+                pass,
+                head_dim,
+                causal,
+                sequence: vec![1024],
+                tflops: vec![rate],
+            })
+            .collect();
+        chip
+    }
+
+    fn backward_rate(chip: &Chip, width: u64) -> f64 {
+        let device = Device::new(chip, Precision::Bf16, &["fa2".to_owned()], 1);
+        let asked = FusedAttention { pairs: 1.0, qk_dim: width, v_dim: width, sequence: 1024 };
+        device.attention_rate(Pass::Backward, asked) / 1e12
+    }
+
+    #[test]
+    fn the_backward_pass_is_what_the_forward_leaves_of_both() {
+        // 3.5 parts at 280 take 12.5, the forward's one at 400 takes 2.5: 2.5 parts in 10 run at 250. A width whose
+        // forward pass is half as fast has half of that.
+        let chip = timed(&[
+            (Pass::Both, 128, true, 280.0),
+            (Pass::Forward, 128, true, 400.0),
+            (Pass::Forward, 64, true, 200.0),
+        ]);
+        assert!((backward_rate(&chip, 128) - 250.0).abs() < 1e-9);
+        assert!((backward_rate(&chip, 64) - 125.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn mask_and_width_change_the_backward_pass_as_they_change_the_forward() {
+        // Backward 300 unmasked at 128, where the forward pass runs at 400. Masked it runs at 360, at 64 masked at 240.
+        let chip = timed(&[
+            (Pass::Backward, 128, false, 300.0),
+            (Pass::Forward, 128, false, 400.0),
+            (Pass::Forward, 128, true, 360.0),
+            (Pass::Forward, 64, false, 300.0),
+            (Pass::Forward, 64, true, 240.0),
+        ]);
+        assert!((backward_rate(&chip, 128) - 270.0).abs() < 1e-9);
+        assert!((backward_rate(&chip, 64) - 180.0).abs() < 1e-9);
     }
 
     #[test]

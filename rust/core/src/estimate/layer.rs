@@ -11,7 +11,7 @@ use super::compute::Device;
 use super::compute::Gemm;
 use super::shard::{End, LayerCost, Shard, Split};
 use crate::spec::framework::{Framework, TensorOverlap};
-use crate::spec::model::{Model, Position};
+use crate::spec::model::{Model, Norm, Position};
 use crate::spec::problem::Problem;
 use crate::spec::workload::{Attention, Precision, Workload};
 use crate::units::{Bytes, Time};
@@ -25,6 +25,8 @@ pub(super) struct Pass {
     pub(super) expert: f64,
     pub(super) shard: f64,
     pub(super) kernels: u32,
+    /// Kernels that compiled loops inside operators launch, one for each expert.
+    pub(super) looped: u32,
 }
 
 impl Pass {
@@ -38,11 +40,19 @@ impl Pass {
         self.kernels += kernels;
     }
 
+    /// An operator that launches so many kernels for each of `batch` products, where there are several.
+    pub(super) fn loops(&mut self, batch: u64, kernels: u32) {
+        if batch > 1 {
+            self.looped += kernels * batch.min(1 << 16) as u32;
+        }
+    }
+
     /// How long the pass lasts beside its gathers: its device time or the host's to launch it, whichever is longer, and both in
     /// turn where launches block.
     pub(super) fn lasts(&self, launch: Launch) -> f64 {
         let device = self.compute + self.tensor + self.context + self.expert;
-        let host = f64::from(self.kernels) * launch.seconds;
+        let host = f64::from(self.kernels) * launch.seconds
+            + f64::from(self.looped) * launch.seconds.min(LOOPED);
         if launch.blocking {
             device + host
         } else {
@@ -63,6 +73,10 @@ impl Pass {
         }
     }
 }
+
+/// Seconds of the host for a kernel that a compiled loop launches: the launch, and 2.7 us for each tensor that it allocates
+/// (NVIDIA/TransformerEngine issue 2897: 350 us for the weight gradients of 64 experts' two layers).
+const LOOPED: f64 = 10e-6;
 
 /// What the host spends on a kernel, and whether it waits for it.
 #[derive(Clone, Copy, Debug)]
@@ -139,11 +153,51 @@ impl<'a> Pricer<'a> {
     }
 
     /// Bytes of a linear layer's input of so many elements as it is kept for the weight gradient: cast to 8 bits where the
-    /// products run in 8 bits (NVIDIA/TransformerEngine saves its quantised input).
+    /// products run in 8 bits and the framework saves what they read (NVIDIA/TransformerEngine does, pytorch/ao does not).
     pub(super) fn linear_input(&self, elements: f64) -> f64 {
         match self.workload.precision {
-            Precision::Fp8 => elements,
+            Precision::Fp8 => elements * self.framework.held.fp8_input_bytes as f64,
             _ => elements * self.width,
+        }
+    }
+
+    /// Bytes of so many elements of a linear layer's input, or of its output's gradient, as a tensor-parallel group
+    /// gathers them.
+    pub(super) fn gathered(&self, elements: f64) -> f64 {
+        match self.workload.precision {
+            Precision::Fp8 if self.framework.eight_bit_gathers.activations => elements,
+            _ => elements * self.width,
+        }
+    }
+
+    /// Bytes of the input of the column-parallel products after a norm over `channels`.
+    pub(super) fn column_input(&self, channels: f64) -> f64 {
+        let tokens =
+            if self.framework.held.gathered_inputs { self.tokens } else { self.residual_tokens };
+        self.linear_input(tokens * channels)
+    }
+
+    /// Bytes that a norm of `elements` keeps of its input and of what it makes of it before the weight.
+    ///
+    /// A fused kernel keeps its input and works out the rest again. In separate operators a root-mean-square norm keeps its
+    /// input in 32 bits, for the square and for the product, and the normalised copy for the product with the weight
+    /// (huggingface/transformers: LlamaRMSNorm). A layer norm is one kernel in any framework.
+    pub(super) fn norm_kept(&self, elements: f64) -> f64 {
+        let stream = self.residual_width();
+        if self.framework.fused.norm || self.model.norm == Norm::Layernorm {
+            elements * stream
+        } else {
+            // A stream in 32 bits is its own copy.
+            elements * (4.0 + stream)
+        }
+    }
+
+    /// Bytes of an element of the residual stream.
+    pub(super) fn residual_width(&self) -> f64 {
+        if self.framework.held.fp32_residual {
+            4.0
+        } else {
+            self.width
         }
     }
 
@@ -154,7 +208,7 @@ impl<'a> Pricer<'a> {
 
     /// Bytes of one micro-batch's residual stream on this device.
     pub fn residual_bytes(&self) -> f64 {
-        self.residual_tokens * self.model.hidden as f64 * self.width
+        self.residual_tokens * self.model.hidden as f64 * self.residual_width()
     }
 
     /// Bytes that this device sends to the next stage for one micro-batch.
@@ -216,7 +270,8 @@ impl<'a> Pricer<'a> {
         let mut forward = Pass::default();
         let mut input = Pass::default();
         let mut weight = Pass::default();
-        let residual = self.residual_tokens * h as f64 * self.width;
+        let kept = self.norm_kept(self.residual_tokens * h as f64)
+            + self.residual_tokens * h as f64 * self.width;
         self.norm(&mut forward, &mut input, self.residual_tokens, h as f64);
         let logits = Gemm::new(self.tokens as u64, rows, h);
         forward.run(self.device.plain(logits));
@@ -243,23 +298,24 @@ impl<'a> Pricer<'a> {
             // Scaling by the incoming gradient (8), cast to 16 bits (6).
             input.run_many(self.device.stream(elements * 14.0), 3);
         }
-        // The logits, their 32-bit softmax, and the gradient in 16 bits; unfused also in 32.
-        let logits_bytes = if self.framework.fused.cross_entropy { 8.0 } else { 12.0 };
+        let held = &self.framework.held;
+        let whole = self.shard.tp == 1 || self.framework.whole_vocabulary;
+        let logit = if whole { held.logit_bytes } else { held.split_logit_bytes } as f64;
         let head_rows = if m.tied_embeddings { 0 } else { rows * h };
         End {
             cost: LayerCost {
                 forward: forward.split(launch),
                 input_gradient: input.split(launch),
                 weight_gradient: weight.split(launch),
-                kept: Bytes::from_f64(2.0 * residual),
-                kept_selective: Bytes::from_f64(2.0 * residual),
-                kept_input: Bytes::from_f64(2.0 * residual),
+                kept: Bytes::from_f64(kept),
+                kept_selective: Bytes::from_f64(kept),
+                kept_input: Bytes::from_f64(kept),
                 dense_parameters: head_rows
                     + if m.head_bias { rows } else { 0 }
                     + m.norm_parameters(),
                 ..LayerCost::default()
             },
-            logits: Bytes::from_f64(elements * logits_bytes),
+            logits: Bytes::from_f64(elements * logit),
         }
     }
 

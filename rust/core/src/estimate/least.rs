@@ -11,6 +11,7 @@ use super::replica::{self, Rates, StepEnd};
 use super::shard::{End, Layer, Shard, Totals};
 use crate::spec::model::LayerKind;
 use crate::spec::problem::Problem;
+use crate::spec::workload::Precision;
 use crate::units::{Bytes, Time};
 
 /// Passes of one micro-batch, in seconds.
@@ -99,28 +100,38 @@ impl Prices {
         &self,
         problem: &Problem,
         shard: &Shard,
-        (dense, expert): (u64, u64),
+        (dense, expert, ends): (u64, u64, u64),
         on_host: bool,
     ) -> f64 {
+        let layer =
+            (self.widest(|l| l.cost.dense_parameters), self.widest(|l| l.cost.expert_parameters));
+        let gathered = &problem.framework.held;
         let held = Holdings {
-            dense_parameters: dense,
+            dense_parameters: dense + ends,
             expert_parameters: expert,
-            layer_parameters: (
-                self.widest(|l| l.cost.dense_parameters),
-                self.widest(|l| l.cost.expert_parameters),
-            ),
+            end_parameters: ends,
+            layer_parameters: layer,
+            // Where a stage with few parameters gathers fewer of them, none count: the least is a line.
+            gathered_parameters: if gathered.live_parameters > 0 {
+                0
+            } else {
+                (layer.0 + layer.1) * (1 + gathered.layers_ahead)
+            },
+            fp8: problem.workload.precision == Precision::Fp8,
             boundary: Bytes::from_f64(if shard.pipelined { self.boundary } else { 0.0 }),
             ..Holdings::default()
         };
-        memory::items(&held, shard, on_host, &problem.framework).allocated().0 as f64
+        let items = memory::items(&held, shard, on_host, &problem.framework);
+        // Gradients of the ends live beside the layers' working set, of which the larger of it and the logits counts.
+        (items.allocated() - items.working_set).0 as f64
     }
 
     /// The same as a line over the frequent layers.
     fn resident_line(&self, problem: &Problem, shard: &Shard, on_host: bool) -> Line {
         let (layer, most) = self.layers[self.frequent()];
         let cost = &layer.cost;
-        let base = self.resident(problem, shard, (0, 0), on_host);
-        let parameters = (most * cost.dense_parameters, most * cost.expert_parameters);
+        let base = self.resident(problem, shard, (0, 0, 0), on_host);
+        let parameters = (most * cost.dense_parameters, most * cost.expert_parameters, 0);
         let all = self.resident(problem, shard, parameters, on_host);
         Line { base: base - ROUNDED, each: (all - base) / most.max(1) as f64 }
     }
@@ -233,13 +244,14 @@ impl Least {
         let resident = [false, true].map(|on_host| prices.resident_line(problem, shard, on_host));
         let end_resident = [1, 2].map(|end| {
             [0, 1].map(|host| {
-                prices.resident(problem, shard, (dense[end], 0), host == 1)
+                prices.resident(problem, shard, (0, 0, dense[end]), host == 1)
                     - resident[host].base
                     - 2.0 * ROUNDED
             })
         });
         let capacity =
-            memory::capacity(chip, &problem.framework, problem.options.memory_margin).0 as f64;
+            memory::capacity(chip, &problem.framework, shard, problem.options.memory_margin).0
+                as f64;
         Least {
             rates,
             frequent: *most,

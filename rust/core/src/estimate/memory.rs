@@ -90,8 +90,14 @@ pub struct Holdings {
     pub dense_parameters: u64,
     /// Expert parameters on this rank.
     pub expert_parameters: u64,
+    /// Dense parameters of embedding and head among them.
+    pub end_parameters: u64,
     /// Parameters of the largest layer (dense and expert), for gathered copies.
     pub layer_parameters: (u64, u64),
+    /// Parameters that are gathered at a time where ZeRO gathers for each pass.
+    pub gathered_parameters: u64,
+    /// Products run in 8 bits.
+    pub fp8: bool,
     /// Activations of all micro-batches in flight.
     pub activations: Bytes,
     /// Logits and loss.
@@ -111,25 +117,44 @@ pub fn items(
 ) -> MemoryItems {
     let bytes = &framework.bytes;
     let each = framework.gathers.each_pass(shard.pipelined);
+    let gathers = shard.zero == 3 && each;
     // Parameters and gradients stay whole when they are gathered and reduced once a step.
     let (mut parameters, mut gradients, mut optimizer, mut buffers) = (0u64, 0u64, 0u64, 0u64);
-    for (count, layer, replicas) in [
-        (held.dense_parameters, held.layer_parameters.0, shard.replica_group()),
-        (held.expert_parameters, held.layer_parameters.1, shard.expert_replica_group()),
+    let mut working_set = held.working_set.0;
+    for (count, replicas) in [
+        (held.dense_parameters, shard.replica_group()),
+        (held.expert_parameters, shard.expert_replica_group()),
     ] {
-        let cut = |from: u8, count: u64, sharded: bool| {
-            if shard.zero >= from && sharded {
+        let share = |from: u8| {
+            if shard.zero >= from {
                 count.div_ceil(group_size(shard, replicas))
             } else {
                 count
             }
         };
-        parameters += cut(3, count, each) * bytes.parameter;
-        gradients += cut(2, count, each) * bytes.gradient;
-        optimizer += cut(1, count, true) * bytes.optimizer;
-        if shard.zero == 3 && each {
-            // The layer at work and the one fetched ahead, and the whole gradient of one layer.
-            buffers += 2 * layer * bytes.parameter + layer * bytes.gradient_sent;
+        // Gathered once a step, they lie beside the shards that they come from and are reduced to.
+        let whole = if shard.zero == 3 && !each { count } else { 0 };
+        parameters += (share(3) + whole) * bytes.parameter;
+        gradients += (if each { share(2) } else { count }) * bytes.gradient;
+        gradients += if whole > 0 { share(3) * bytes.gradient } else { 0 };
+        optimizer += share(1) * bytes.optimizer;
+    }
+    if held.fp8 {
+        let weights = held.dense_parameters - held.end_parameters + held.expert_parameters;
+        parameters += weights * framework.held.fp8_weight_bytes;
+    }
+    if gathers {
+        let layer = held.layer_parameters.0 + held.layer_parameters.1;
+        buffers += held.gathered_parameters * bytes.parameter;
+        // The gradient of the layer at work as it is computed, and that of the one before it as it travels, if that is wider.
+        buffers += layer * bytes.parameter;
+        if bytes.gradient_sent > bytes.parameter {
+            buffers += layer * bytes.gradient_sent;
+        }
+        if framework.held.gathered_ends {
+            buffers += held.end_parameters * bytes.parameter;
+            // Gradients of the head come with the first layer of the backward pass and stay to its last.
+            working_set += held.end_parameters * bytes.parameter;
         }
     }
     if shard.dp * shard.cp > 1 {
@@ -143,9 +168,9 @@ pub fn items(
         optimizer: if optimizer_offload { Bytes::ZERO } else { Bytes(optimizer) },
         activations: held.activations,
         logits: held.logits,
-        working_set: held.working_set,
+        working_set: Bytes(working_set),
         buffers: Bytes(buffers),
-        context: Bytes::from_gib(framework.context_gib),
+        context: context(framework, shard),
     }
 }
 
@@ -153,9 +178,30 @@ fn group_size(shard: &Shard, replicas: Group) -> u64 {
     shard.sharded(replicas).size.max(1)
 }
 
+/// What one process holds outside the allocator: the device context, library workspaces, and the buffers of the communicators
+/// of the groups that the process belongs to.
+///
+/// Each communicator has buffers of its own, whose size hardly depends on the number of ranks beyond two nodes
+/// (NVIDIA/nccl issues 864 and 964).
+pub fn context(framework: &Framework, shard: &Shard) -> Bytes {
+    let c = &framework.held.communicators;
+    let several = |ranks: u64, count: u64| if ranks > 1 { count } else { 0 };
+    let stages = if shard.pipelined { 2 } else { 1 };
+    let communicators = several(shard.dp * shard.tp * shard.cp * stages, c.world)
+        + several(shard.tp, c.tensor)
+        + several(shard.cp, c.context)
+        + several(shard.ep, c.expert)
+        + several(shard.dp * shard.cp, c.data)
+        + several(stages, c.pipeline);
+    let buffers = communicators as f64 * framework.held.communicator_gib;
+    Bytes::from_gib(framework.context_gib + buffers)
+}
+
 /// What the allocator may hand out on a chip: visible memory less the context, less the margin.
-pub fn capacity(chip: &Chip, framework: &Framework, margin: f64) -> Bytes {
-    Bytes::from_gib((chip.memory_gib - framework.context_gib).max(0.0) * (1.0 - margin))
+pub fn capacity(chip: &Chip, framework: &Framework, shard: &Shard, margin: f64) -> Bytes {
+    let visible = Bytes::from_gib(chip.memory_gib);
+    let left = visible.beyond(context(framework, shard));
+    Bytes::from_f64(left.0 as f64 * (1.0 - margin))
 }
 
 impl MemoryItems {

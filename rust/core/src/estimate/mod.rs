@@ -15,6 +15,7 @@ pub mod longest;
 pub mod memory;
 pub mod pipeline;
 pub mod replica;
+pub mod servers;
 pub mod shard;
 pub mod stage;
 

@@ -3,9 +3,10 @@
 //! Collectives and updates cost a start-up and a time a parameter ([`Rates`]); a stage multiplies them by its parameters.
 
 use super::collective::Fabric;
-use super::shard::Shard;
+use super::shard::{parameter_sent, Shard};
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::Framework;
+use crate::spec::workload::Precision;
 use crate::units::Time;
 
 /// What a stage brings to the end of the step.
@@ -66,14 +67,20 @@ pub struct Rates {
 
 impl Rates {
     /// The rates of one way of sharding on one kind of chip.
-    pub fn new(shard: &Shard, framework: &Framework, chip: &Chip, fabric: &Fabric<'_>) -> Rates {
+    pub fn new(
+        shard: &Shard,
+        framework: &Framework,
+        precision: Precision,
+        chip: &Chip,
+        fabric: &Fabric<'_>,
+    ) -> Rates {
         let groups = [shard.replica_group(), shard.expert_replica_group()];
         let stage = shard.dp * shard.tp * shard.cp;
         let sent = framework.bytes.gradient_sent as f64;
         let pair = Group { size: 2, stride: stage };
         Rates {
             reduce: groups.map(|g| reduce(shard, framework, fabric, g)),
-            gather: groups.map(|g| gather(shard, framework, fabric, g)),
+            gather: groups.map(|g| gather(shard, framework, precision, fabric, g)),
             processor_share: chip.link.processor_share,
             tied: Rate::of(|parameters| fabric.all_reduce(parameters * sent, pair)),
             update: groups.map(|g| update_rate(shard, false, framework, chip, g)),
@@ -105,12 +112,18 @@ fn reduce(shard: &Shard, framework: &Framework, fabric: &Fabric<'_>, replicas: G
 }
 
 /// Gathering updated parameters once a step.
-fn gather(shard: &Shard, framework: &Framework, fabric: &Fabric<'_>, replicas: Group) -> Rate {
+fn gather(
+    shard: &Shard,
+    framework: &Framework,
+    precision: Precision,
+    fabric: &Fabric<'_>,
+    replicas: Group,
+) -> Rate {
     // Stage 3 gathers them for each pass instead.
     if shard.zero == 0 || (shard.zero == 3 && reduced_each(shard, framework)) {
         return Rate::default();
     }
-    let bytes = framework.bytes.parameter as f64;
+    let bytes = parameter_sent(framework, precision) as f64;
     Rate::of(|parameters| fabric.all_gather(parameters * bytes, shard.sharded(replicas)))
 }
 

@@ -1,7 +1,17 @@
 //! How a stage is sharded, and the quantities that add up over its layers.
 
 use crate::spec::cluster::Group;
+use crate::spec::framework::Framework;
+use crate::spec::workload::Precision;
 use crate::units::{Bytes, Time};
+
+/// Bytes of a parameter as ZeRO gathers it for products in `precision`.
+pub fn parameter_sent(framework: &Framework, precision: Precision) -> u64 {
+    match precision {
+        Precision::Fp8 if framework.eight_bit_gathers.parameters => 1,
+        _ => framework.bytes.parameter,
+    }
+}
 
 /// How one stage is sharded: everything but the pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -10,6 +10,7 @@ use super::shard::{End, Layer, LayerCost, Shard, Split, Totals};
 use crate::plan::Recompute;
 use crate::spec::model::LayerKind;
 use crate::spec::problem::{Problem, Schedule};
+use crate::spec::workload::Precision;
 use crate::units::{Bytes, Time};
 
 /// Prices of every layer on one kind of chip under one way of sharding.
@@ -41,6 +42,7 @@ pub struct Table<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Widest {
     kept: Bytes,
+    kept_input: Bytes,
     core: Bytes,
     transient: Bytes,
     dense_parameters: u64,
@@ -138,6 +140,7 @@ impl<'a> Table<'a> {
             let c = &layer.cost;
             Widest {
                 kept: w.kept.max(c.kept),
+                kept_input: w.kept_input.max(c.kept_input),
                 core: w.core.max(c.kept - c.kept_selective),
                 transient: w.transient.max(layer.transient),
                 dense_parameters: w.dense_parameters.max(c.dense_parameters),
@@ -156,13 +159,24 @@ impl<'a> Table<'a> {
             embedding_totals: Totals::from(&embedding.cost),
             head_totals: Totals::from(&head.cost),
             tied_parameters: pricer.tied_parameters(),
-            rates: Rates::new(&shard, &problem.framework, chip, pricer.fabric()),
+            rates: Rates::new(
+                &shard,
+                &problem.framework,
+                problem.workload.precision,
+                chip,
+                pricer.fabric(),
+            ),
             pricer,
             problem,
             kind,
             shard,
             widest,
-            capacity: memory::capacity(chip, &problem.framework, problem.options.memory_margin),
+            capacity: memory::capacity(
+                chip,
+                &problem.framework,
+                &shard,
+                problem.options.memory_margin,
+            ),
         }
     }
 
@@ -366,9 +380,20 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Parameters on this rank: dense, expert, and those tied to another stage.
-    fn parameters(&self, place: &Place) -> (u64, u64, u64) {
-        let (mut dense, mut expert, mut tied) = (0, 0, 0);
+    /// Parameters that lie gathered at a time, of a stage's `count`.
+    fn gathered(&self, count: u64) -> u64 {
+        let held = &self.problem.framework.held;
+        if held.live_parameters > 0 {
+            held.live_parameters.min(count)
+        } else {
+            let layer = self.widest.dense_parameters + self.widest.expert_parameters;
+            layer * (1 + held.layers_ahead)
+        }
+    }
+
+    /// Parameters on this rank: dense, expert, those tied to another stage, and of the dense ones those of embedding and head.
+    fn parameters(&self, place: &Place) -> (u64, u64, u64, u64) {
+        let (mut dense, mut expert, mut tied, mut ends) = (0, 0, 0, 0);
         for chunk in 0..place.vpp {
             let (from, count) = self.range(place, chunk);
             let layers = self.layers(from, count);
@@ -376,10 +401,10 @@ impl<'a> Table<'a> {
             expert += layers.expert_parameters;
             let (embedding, head) = self.ends(place, chunk);
             if embedding {
-                dense += self.embedding.cost.dense_parameters;
+                ends += self.embedding.cost.dense_parameters;
             }
             if head {
-                dense += self.head.cost.dense_parameters;
+                ends += self.head.cost.dense_parameters;
             }
             let elsewhere = match place.schedule {
                 Schedule::ZeroBubbleV => false,
@@ -388,11 +413,11 @@ impl<'a> Table<'a> {
             if elsewhere && (embedding || head) {
                 tied += self.tied_parameters;
                 if head {
-                    dense += self.tied_parameters;
+                    ends += self.tied_parameters;
                 }
             }
         }
-        (dense, expert, tied)
+        (dense + ends, expert, tied, ends)
     }
 
     /// Whether a stage fits in memory.
@@ -426,12 +451,15 @@ impl<'a> Table<'a> {
                 logits = self.head.logits;
             }
         }
-        let (dense_parameters, expert_parameters, _) = self.parameters(place);
+        let (dense_parameters, expert_parameters, _, end_parameters) = self.parameters(place);
         let boundary = if place.pp > 1 { self.pricer.boundary_bytes() } else { 0.0 };
         let held = Holdings {
             dense_parameters,
             expert_parameters,
+            end_parameters,
             layer_parameters: (self.widest.dense_parameters, self.widest.expert_parameters),
+            gathered_parameters: self.gathered(dense_parameters + expert_parameters),
+            fp8: self.problem.workload.precision == Precision::Fp8,
             activations,
             logits,
             working_set: self.working_set(place),
@@ -451,7 +479,7 @@ impl<'a> Table<'a> {
             forward += times.forward;
             backward += times.backward();
         }
-        let (dense_parameters, expert_parameters, tied_parameters) = self.parameters(place);
+        let (dense_parameters, expert_parameters, tied_parameters, _) = self.parameters(place);
         // With several chunks the last one's gradients are ready while the others still run.
         let rounds = 1 + (place.vpp - 1) * place.pp;
         let window = |time: Time, rounds: u64| Time(time.0 / place.vpp) * rounds;
@@ -489,7 +517,11 @@ impl<'a> Table<'a> {
             Recompute::Block { .. } => self.widest.kept,
             Recompute::Uniform { layers } => self.widest.kept * u64::from(layers.min(place.layers)),
         };
-        let travelling = if place.offload > 0 { self.widest.kept * 2 } else { Bytes::ZERO };
+        let layer = match place.recompute {
+            Recompute::Uniform { .. } => self.widest.kept_input,
+            Recompute::None | Recompute::Selective | Recompute::Block { .. } => self.widest.kept,
+        };
+        let travelling = if place.offload > 0 { layer * 2 } else { Bytes::ZERO };
         self.widest.transient + again + travelling
     }
 }

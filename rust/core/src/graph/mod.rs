@@ -20,6 +20,7 @@ pub mod problem;
 pub mod propagate;
 pub mod recursive;
 pub mod reshard;
+pub mod servers;
 pub mod strategy;
 pub mod transformer;
 

@@ -147,6 +147,11 @@ impl<'a> Pricer<'a> {
         price
     }
 
+    /// Bytes of activations that an operator keeps for the backward pass.
+    pub fn activations(&self, operator: usize, strategy: &Strategy) -> Bytes {
+        View::new(self, operator, strategy).kept()
+    }
+
     /// The price of a tensor that several operators read, in the layout in which it is kept.
     pub fn source(&self, tensor: usize, layout: &Layout) -> Price {
         let mut price = Price::default();

@@ -265,13 +265,7 @@ impl ShardingProblem {
             || format!("must be \"{SHARDING_PROBLEM_SCHEMA}\", found \"{}\"", self.schema),
             "Write the document with this version of autopar.",
         )?;
-        self.cluster.validate().map_err(|e| e.under("cluster"))?;
-        require(
-            self.cluster.groups.len() == 1,
-            "cluster.groups",
-            || format!("must be one kind of chip, found {}", self.cluster.groups.len()),
-            "Shard the operators of one stage at a time.",
-        )?;
+        one_kind(&self.cluster)?;
         let options = &self.options;
         let mesh = options.mesh.iter().try_fold(1u64, |n, &size| n.checked_mul(size));
         require(
@@ -299,4 +293,18 @@ impl ShardingProblem {
             "Adam in mixed precision keeps 12.",
         )
     }
+}
+
+/// Checks devices on which a graph runs: all of one kind.
+///
+/// # Errors
+/// The first thing that is wrong: where, what, found, cure.
+pub fn one_kind(cluster: &Cluster) -> Result<(), Error> {
+    cluster.validate().map_err(|e| e.under("cluster"))?;
+    require(
+        cluster.groups.len() == 1,
+        "cluster.groups",
+        || format!("must be one kind of chip, found {}", cluster.groups.len()),
+        "Shard the operators of one stage at a time.",
+    )
 }

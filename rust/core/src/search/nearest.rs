@@ -17,11 +17,12 @@ pub fn too_few_devices(problem: &Problem, available: u64) -> Infeasible {
         .map(|g| g.chip.name.as_str())
         .collect();
     let missing = problem.cluster.devices - available;
+    let other = if available > 0 { format!(", or ask for {available}") } else { String::new() };
     Infeasible::Devices {
         asked: problem.cluster.devices,
         available,
         cure: format!(
-            "Raise the limit of {} by {missing} devices in whole nodes, or ask for {available}.",
+            "Raise the limit of {} by {missing} devices in whole nodes{other}.",
             limited.join(" or ")
         ),
     }

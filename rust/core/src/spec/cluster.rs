@@ -159,7 +159,7 @@ pub enum Pass {
 /// The link inside a node or scale-up domain.
 ///
 /// The rates are bus bandwidths as nccl-tests define them, in 10^9 bytes a second for one device: measured
-/// with all devices of the domain and large messages.
+/// with large messages on the devices of a node, or on eight of a domain of smaller nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
@@ -237,6 +237,13 @@ impl Group {
     /// ```
     pub fn members_within(self, domain: u64) -> u64 {
         (domain / self.stride).clamp(1, self.size)
+    }
+}
+
+impl Link {
+    /// Whether the switch sums: then an all-reduce, which a ring makes of a scatter and a gather, is faster than either.
+    pub fn sums_in_switch(&self) -> bool {
+        self.topology == Topology::Switch && self.all_reduce_gb_per_s > self.all_gather_gb_per_s
     }
 }
 

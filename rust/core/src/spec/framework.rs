@@ -34,6 +34,8 @@ pub struct Framework {
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.
     pub expert_dispatch: ExpertDispatch,
+    /// What is gathered after it was cast, where products run in 8 bits.
+    pub eight_bit_gathers: EightBitGathers,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
     pub sums_in_fp32: bool,
     /// The input that a recomputed layer keeps is cut over the tensor-parallel group, and gathered to recompute.
@@ -42,8 +44,12 @@ pub struct Framework {
     pub fused_reduce_bytes: u64,
     /// Bytes of parameters that are gathered together; 0 for those of a layer.
     pub fused_gather_bytes: u64,
-    /// Memory outside the allocator: device context, communicator buffers, library workspaces, in GiB.
+    /// What selective recompute computes again.
+    pub selective: Selective,
+    /// Memory of one process outside the allocator beside communicators: device context and library workspaces, in GiB.
     pub context_gib: f64,
+    /// What it holds beside what the plan says.
+    pub held: Held,
     /// Size of the buffers in which gradients are reduced, in bytes; 0 when they lie in place.
     pub bucket_bytes: u64,
     /// Host time to launch one kernel, in microseconds: a layer cannot run faster than its launches.
@@ -72,6 +78,8 @@ pub struct Fused {
     pub grouped_gemm: bool,
     /// Weight gradients added to the stored ones by the product's own kernel.
     pub gradient_accumulation: bool,
+    /// Tokens sorted by expert, and back with their weights, in a kernel each.
+    pub permutation: bool,
 }
 
 /// Communication that runs behind computation.
@@ -90,6 +98,66 @@ pub struct Overlap {
     pub context: bool,
     /// Expert all-to-all behind the shared expert and the other micro-batch.
     pub expert: bool,
+}
+
+/// What selective recompute computes again in the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Selective {
+    /// The core of attention (Korthikanti et al. 2022, arXiv:2205.05198, section 5).
+    Attention,
+    /// Every second matrix product and all that is no product; attention and reduce-scatters are kept (pytorch/torchtitan:
+    /// selective activation checkpointing of operators).
+    Operators,
+}
+
+/// What a framework holds in memory, as choices and byte counts read in its source.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Held {
+    /// Communicators that a process opens.
+    pub communicators: Communicators,
+    /// Buffers of one communicator, in GiB.
+    pub communicator_gib: f64,
+    /// Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those of the layer at work and of `layers_ahead`.
+    pub live_parameters: u64,
+    /// Layers whose parameters are gathered before their turn.
+    pub layers_ahead: u64,
+    /// Embedding and head are gathered once for all passes of a micro-batch, and their gradients reduced after the last.
+    pub gathered_ends: bool,
+    /// Queries, keys and values come out of one product, so that rotated copies of two of them lie beside all three.
+    pub packed_projections: bool,
+    /// The input of a column-parallel product is kept as it was gathered over the tensor-parallel group, not as this rank's
+    /// share of it.
+    pub gathered_inputs: bool,
+    /// The residual stream is in 32 bits, whatever the products are computed in.
+    pub fp32_residual: bool,
+    /// Bytes of a linear layer's input element as it is kept where products run in 8 bits.
+    pub fp8_input_bytes: u64,
+    /// Bytes of 8-bit copies that are kept of each weight of the layers where products run in 8 bits.
+    pub fp8_weight_bytes: u64,
+    /// Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
+    pub logit_bytes: u64,
+    /// The same where the vocabulary is cut over tensor-parallel ranks.
+    pub split_logit_bytes: u64,
+}
+
+/// Communicators that a process opens, by the groups that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Communicators {
+    /// Over all devices.
+    pub world: u64,
+    /// Over a tensor-parallel group.
+    pub tensor: u64,
+    /// Over a context-parallel group.
+    pub context: u64,
+    /// Over an expert-parallel group.
+    pub expert: u64,
+    /// Over replicas.
+    pub data: u64,
+    /// Over the stages of a pipeline.
+    pub pipeline: u64,
 }
 
 /// When ZeRO stages 2 and 3 (FSDP) gather parameters and reduce gradients.
@@ -155,6 +223,16 @@ pub enum TensorOverlap {
     Pipelined,
 }
 
+/// What travels in 8 bits where the products that read it run in 8 bits; what is summed never does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EightBitGathers {
+    /// Activations and their gradients that a tensor-parallel group gathers.
+    pub activations: bool,
+    /// Parameters that ZeRO gathers.
+    pub parameters: bool,
+}
+
 /// Bytes of each stored number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -172,7 +250,11 @@ pub struct NumberBytes {
 impl Framework {
     /// Checks ranges.
     pub fn validate(&self) -> Result<(), Error> {
-        for (v, path) in [(self.context_gib, "context_gib"), (self.launch_us, "launch_us")] {
+        for (v, path) in [
+            (self.context_gib, "context_gib"),
+            (self.held.communicator_gib, "held.communicator_gib"),
+            (self.launch_us, "launch_us"),
+        ] {
             require(
                 v.is_finite() && v >= 0.0,
                 path,
@@ -203,6 +285,35 @@ impl Framework {
                 path,
                 || format!("must be from 1 to 32, found {v}"),
                 "Give the bytes of one number.",
+            )?;
+        }
+        self.held.validate()
+    }
+}
+
+impl Held {
+    /// Checks ranges.
+    fn validate(&self) -> Result<(), Error> {
+        let c = &self.communicators;
+        for (v, most, path) in [
+            (c.world, 64, "held.communicators.world"),
+            (c.tensor, 64, "held.communicators.tensor"),
+            (c.context, 64, "held.communicators.context"),
+            (c.expert, 64, "held.communicators.expert"),
+            (c.data, 64, "held.communicators.data"),
+            (c.pipeline, 64, "held.communicators.pipeline"),
+            (self.live_parameters, 1 << 40, "held.live_parameters"),
+            (self.layers_ahead, 64, "held.layers_ahead"),
+            (self.fp8_input_bytes, 32, "held.fp8_input_bytes"),
+            (self.fp8_weight_bytes, 32, "held.fp8_weight_bytes"),
+            (self.logit_bytes, 64, "held.logit_bytes"),
+            (self.split_logit_bytes, 64, "held.split_logit_bytes"),
+        ] {
+            require(
+                v <= most,
+                path,
+                || format!("must be at most {most}, found {v}"),
+                "Give the number that the framework's source says.",
             )?;
         }
         Ok(())

@@ -3,7 +3,9 @@
 #![allow(dead_code)] // Each test file is a crate of its own and uses a part of this.
 
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
-use autopar_core::spec::framework::{ContextExchange, ExpertDispatch, Gathers, TensorOverlap};
+use autopar_core::spec::framework::{
+    Communicators, ContextExchange, ExpertDispatch, Gathers, Held, Selective, TensorOverlap,
+};
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -103,9 +105,38 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.whole_vocabulary = draw.once_in(4);
     f.sums_in_fp32 = draw.once_in(4);
     f.slices_kept_inputs = draw.once_in(4);
+    f.fused.permutation = draw.once_in(2);
+    f.eight_bit_gathers.activations = draw.once_in(2);
+    f.eight_bit_gathers.parameters = draw.once_in(2);
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.fused_gather_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
+    f.selective = draw.pick(&[Selective::Attention, Selective::Attention, Selective::Operators]);
+    f.held = held(draw);
     p
+}
+
+fn held(draw: &mut Draw) -> Held {
+    Held {
+        communicators: Communicators {
+            world: draw.between(0, 2),
+            tensor: draw.between(0, 3),
+            context: draw.between(0, 2),
+            expert: draw.between(0, 2),
+            data: draw.between(0, 2),
+            pipeline: draw.between(0, 2),
+        },
+        communicator_gib: draw.pick(&[0.0, 1e-4, 1e-3]),
+        live_parameters: draw.pick(&[0, 0, 1000, 1_000_000]),
+        layers_ahead: draw.between(0, 2),
+        gathered_ends: draw.once_in(3),
+        packed_projections: draw.once_in(2),
+        gathered_inputs: draw.once_in(3),
+        fp32_residual: draw.once_in(4),
+        fp8_input_bytes: draw.pick(&[1, 2]),
+        fp8_weight_bytes: draw.pick(&[0, 2]),
+        logit_bytes: draw.pick(&[8, 12]),
+        split_logit_bytes: draw.pick(&[8, 12, 16]),
+    }
 }
 
 fn model(draw: &mut Draw) -> Model {

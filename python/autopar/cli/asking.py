@@ -1,0 +1,37 @@
+"""What several commands ask alike: the flags of a question, and a search with its bar."""
+
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+from autopar import planner
+from autopar.spec import Problem
+
+# The flags that describe what is trained, on what.
+QUESTION = ("model", "cluster", "devices", "global_batch_size", "sequence_length", "precision",
+            "attention", "dropout", "framework", "memory_margin")  # fmt: skip
+MARGIN = ("memory_margin",)
+
+
+def solve(problem: Problem, threads: int, time_limit: float | None) -> str:
+    """Returns the report's JSON; a bar shows on a terminal if it takes long."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        from autopar.render.terminal import Bar
+
+        bar: Any = Bar()
+    else:
+        bar = nullcontext()
+    with bar as progress:
+        return planner.solve_json(
+            problem, threads=threads, time_limit_s=time_limit, progress=progress
+        )
+
+
+def with_devices(question: dict[str, Any], degrees: dict[str, Any]) -> dict[str, Any]:
+    """Returns a question about as many devices as a plan with given degrees takes."""
+    if question["devices"] is None and degrees.get("dp") is not None:
+        devices = 1
+        for name in ("dp", "tp", "cp", "pp"):
+            devices *= degrees.get(name, 1)
+        return {**question, "devices": devices}
+    return question

@@ -1,0 +1,292 @@
+"""The commands on whole jobs: search, estimate, rerun, and AIAK's form of a search."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from autopar import files, flags, planner, wire, writing
+from autopar.cli.asking import QUESTION, solve, with_devices
+from autopar.cli.ends import DONE, NO_PLAN, fail, print_notes, verdict
+from autopar.cli.launchers import launched, search_for, search_like
+from autopar.errors import SpecError, shown
+from autopar.report import Plan, Report
+from autopar.spec import Problem
+
+Format = Literal["table", "json", "apss"]
+Objective = Literal["throughput", "cost"]
+
+
+@click.command()
+@flags.optional_problem
+@click.option("--top", type=int, default=5, show_default=True, help="Plans to return.")
+@flags.aims
+@flags.limits
+@click.option("--format", "form", type=click.Choice(["table", "json", "apss"]), default="table")
+@click.option(
+    "--export",
+    "launcher",
+    type=click.Choice(flags.LAUNCHERS),
+    help="Search only what a launcher can say and write its files, -o being a folder.",
+)
+@click.option("--image", help="Container image, for --export kubernetes.")
+@click.option("--like", help="What runs today, a launcher's file: how much faster is the best?")
+@flags.output
+@click.option("--time-limit", type=float, help="Seconds after which the search stops, unproved.")
+@click.option("--threads", type=int, default=0, help="Threads of the search; all cores by default.")
+@flags.verbose
+def search(
+    form: Format,
+    launcher: str | None,
+    image: str | None,
+    like: str | None,
+    output: Path | None,
+    force: bool,
+    time_limit: float | None,
+    threads: int,
+    sp: tuple[str, ...] | None,
+    at_most: int | None,
+    objective: Objective,
+    frontier: bool,
+    **arguments: Any,
+) -> int:
+    """Find the fastest plans that fit, and prove it.
+
+    A degree's flag takes the values that are allowed, as --tp 2,4,8. With --at-most the plans are
+    those of the device count whose first plan is the fastest of all counts (--objective cost: the
+    cheapest). At one count and one price the fastest plan is the cheapest.
+    """
+    if launcher is None:
+        flags.check_output(output, force)
+    given = {key: value for key, value in arguments.items() if value is not None}
+    if sp is not None:
+        given["sp"] = [word == "on" for word in sp]
+    if like is not None:
+        if at_most is not None or frontier or objective == "cost":
+            what = "given beside --at-most, --frontier or --objective cost"
+            raise SpecError("--like", what, "Leave these out: the file says its devices.")
+        return search_like(like, given, threads, time_limit, output, force)
+    if at_most is not None:
+        if "devices" in given:
+            raise SpecError("--at-most", "given beside --devices", "Give one of the two.")
+        given["devices"] = at_most
+    flags.check_question()
+    problem = planner.problem(**given)
+    if objective == "cost" or frontier:
+        planner.check_one_price(problem)
+    if frontier:
+        return _frontier(problem, form, output, force, threads, time_limit)
+    if at_most is not None:
+        problem = _sized(problem, objective, threads, time_limit)
+    if launcher is not None:
+        return search_for(launcher, image, problem, threads, time_limit, output, force)
+    text = solve(problem, threads, time_limit)
+    report = wire.loads(Report, text)
+    if form == "json":
+        writing.document(text, output, force)
+    elif form == "apss":
+        writing.text("\n".join(map(repr, _strategies(report))), output, force)
+    else:
+        _print_report(report, output, force)
+    return verdict(report)
+
+
+@click.command()
+@click.argument("file", required=False)
+@click.option(
+    "--from",
+    "launcher",
+    type=click.Choice(flags.READ_LAUNCHERS),
+    help="Estimate what a launcher's FILE starts.",
+)
+@flags.optional_problem
+@click.option("--plan", "document", help="Plan as a JSON file; - reads standard input.")
+@flags.plan
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+@flags.output
+@flags.verbose
+def estimate(
+    file: str | None,
+    launcher: str | None,
+    document: str | None,
+    form: Format,
+    output: Path | None,
+    force: bool,
+    **arguments: Any,
+) -> int:
+    """Print the time and memory of one plan, item by item."""
+    from autopar.render import text as render
+    from autopar.report import Estimate
+
+    flags.check_output(output, force)
+    given = {key: value for key, value in arguments.items() if value is not None}
+    spelled = {key: value for key, value in given.items() if key not in QUESTION}
+    question: dict[str, Any] = {key: arguments[key] for key in QUESTION}
+    if (file is None) != (launcher is None):
+        raise SpecError("--from", "needs a launcher and its FILE", "Write --from megatron run.sh.")
+    if launcher is None:
+        flags.check_question()
+    if launcher is not None and file is not None:
+        if document is not None:
+            raise SpecError("--plan", "given beside --from", "Give one of them.")
+        problem, plan = launched(launcher, file, spelled)
+    elif document is None:
+        problem = planner.problem(**with_devices(question, spelled))
+        plan = _spelled_plan(problem, spelled)
+    elif spelled:
+        raise SpecError("--plan", f"given beside --{min(spelled)}", "Give a file or flags.")
+    else:
+        plan = wire.loads(Plan, files.read_bytes(document), f"{document}: ")
+        degrees = {"dp": plan.dp, "tp": plan.tp, "cp": plan.cp, "pp": plan.pp}
+        problem = planner.problem(**with_devices(question, degrees))
+    cost = planner.estimate_json(problem, plan)
+    verdict = wire.loads(Estimate, cost)
+    if form == "json":
+        writing.document(cost, output, force)
+    else:
+        writing.text(render.estimate_text(problem, plan, verdict), output, force)
+    return NO_PLAN if verdict.violations else DONE
+
+
+@click.command()
+@click.argument("report")
+@click.option("--threads", type=int, default=0, help="Threads of the search; all cores by default.")
+@flags.output
+@flags.verbose
+def rerun(report: str, threads: int, output: Path | None, force: bool) -> int:
+    """Answer the problem of a REPORT again, to the same bytes; - reads standard input."""
+    flags.check_output(output, force)
+    old = wire.loads(Report, files.read_bytes(report), f"{report}: ")
+    if old.problem.version != planner.__version__:
+        written = f"the report was written by version {old.problem.version}"
+        print_notes([f"{written}, this is {planner.__version__}"])
+    text = solve(old.problem, threads, None)
+    writing.document(text, output, force)
+    return verdict(wire.loads(Report, text))
+
+
+@click.command()
+@click.option("--model-name", default="llama2-70b", show_default=True)
+@click.option("--num-gpus", type=int, default=256, show_default=True)
+@click.option("--gpu-infos", default="a800", show_default=True, help="type[:max][,type[:max]...]")
+@click.option("--nproc-per-node", type=int, default=8, show_default=True)
+@click.option("--global-batch-size", type=int, default=1024, show_default=True)
+@click.option("--sequence-length", type=int, default=4096, show_default=True)
+@click.option("--top", type=int, default=5, show_default=True)
+@click.option("--mode", type=click.Choice(["fast", "analytic"]), default="fast", show_default=True)
+def apss(mode: str, **arguments: Any) -> int:
+    """Answer as Baidu AIAK's APSS does: its flags, its dicts, one a line.
+
+    --mode analytic also writes a trace of each strategy to ./cache, for ui.perfetto.dev.
+    """
+    from autopar.frontends import apss as frontend
+
+    asked = frontend.question(version=planner.__version__, **arguments)
+    report = wire.loads(Report, solve(asked.problem, 0, None))
+    print_notes((*asked.notes, *report.notes))
+    strategies = [frontend.strategy(report.problem, r, asked.kinds) for r in report.ranked]
+    if mode == "analytic":
+        _write_traces(report, Path("cache"))
+    if strategies:
+        writing.text("\n".join(map(repr, strategies)), None, False)
+    return verdict(report)
+
+
+def _sized(
+    problem: Problem, objective: Objective, threads: int, time_limit: float | None
+) -> Problem:
+    """Returns the problem at its best device count; as it is where nothing fits at any."""
+    from autopar.render import text as render
+
+    found = planner.sizes(problem, threads=threads, time_limit_s=time_limit)
+    place = found.cheapest if objective == "cost" else found.fastest
+    print_notes([render.sizes_note(found)])
+    if place is None:
+        return problem
+    return replace(problem, cluster=replace(problem.cluster, devices=found.sizes[place].devices))
+
+
+def _frontier(
+    problem: Problem,
+    form: Format,
+    output: Path | None,
+    force: bool,
+    threads: int,
+    time_limit: float | None,
+) -> int:
+    """Prints the device counts that no other beats in both time and money."""
+    from autopar.render import text as render
+
+    if form == "apss":
+        raise SpecError("--format", "apss has no form for a frontier", "Use table or json.")
+    found = planner.sizes(problem, threads=threads, time_limit_s=time_limit)
+    if not found.sizes:
+        return fail(f"no plan fits. {render.sizes_note(found)}", NO_PLAN)
+    if form == "json":
+        writing.document(wire.dumps(found), output, force)
+    else:
+        table = render.plain(render.frontier_table(found))
+        writing.text(f"{table}\n\n{render.sizes_note(found)}", output, force)
+    return DONE
+
+
+def _strategies(report: Report) -> list[dict[str, Any]]:
+    from autopar.frontends import apss as frontend
+
+    return [frontend.strategy(report.problem, ranked) for ranked in report.ranked]
+
+
+def _print_report(report: Report, output: Path | None, force: bool) -> None:
+    """Writes a report as a table and notes, drawn on a terminal and plain elsewhere."""
+    from autopar.render import text as render
+
+    table = render.report_table(report)
+    notes = "\n".join(render.report_notes(report))
+    if not report.ranked:
+        writing.text(notes, output, force)
+    elif output is None and sys.stdout is not None and sys.stdout.isatty():
+        from autopar.render.terminal import draw
+
+        draw(table)
+        writing.text(notes, None, False)
+    else:
+        writing.text(f"{render.plain(table)}\n\n{notes}", output, force)
+
+
+def _write_traces(report: Report, folder: Path) -> None:
+    """Writes the time line of each plan as `strategy-1.json` and so on."""
+    from autopar.render.trace import chrome_trace
+
+    groups = report.problem.cluster.groups
+    traces = []
+    for ranked in report.ranked:
+        stages = [groups[stage.chip].chip.name for stage in ranked.plan.stages]
+        timeline = planner.timeline(report.problem, ranked.plan)
+        traces.append(chrome_trace(timeline, report.problem, stages))
+    folder.mkdir(exist_ok=True)
+    for rank, trace in enumerate(traces, 1):
+        (folder / f"strategy-{rank}.json").write_text(trace, encoding="utf-8")
+
+
+def _spelled_plan(problem: Problem, spelled: dict[str, Any]) -> Plan:
+    """Returns the plan that flags spell out."""
+    groups = [group.chip.name for group in problem.cluster.groups]
+    if (names := spelled.pop("chips", None)) is not None:
+        chips = []
+        for name in names.split(","):
+            if name.strip() not in groups:
+                what = f"no chip named {shown(name)} in the cluster"
+                raise SpecError("--chips", what, f"Known: {', '.join(groups)}.")
+            chips.append(groups.index(name.strip()))
+        spelled["chips"] = chips
+    elif len(groups) > 1:
+        raise SpecError("--chips", "missing", "Name the chip of each stage, as a800,h800,h800.")
+    if (settings := spelled.pop("recompute", None)) is not None:
+        kinds = [flags.recompute(setting) for setting in settings.split(",")]
+        if len(kinds) not in (1, len(groups)):
+            what = f"must have one setting for each of {len(groups)} kinds, found {len(kinds)}"
+            raise SpecError("--recompute", what, "List them in the order of --cluster.")
+        spelled["recompute"] = kinds[0] if len(kinds) == 1 else kinds
+    return planner.plan(problem, **spelled)

@@ -1,0 +1,149 @@
+"""The command that writes a launcher's files, and the parts of others that read or write them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autopar import files, flags, planner, wire, writing
+from autopar.cli.asking import MARGIN, QUESTION, solve, with_devices
+from autopar.cli.ends import DONE, print_notes, verdict
+from autopar.errors import SpecError
+from autopar.report import Plan, Report
+from autopar.spec import Problem
+
+if TYPE_CHECKING:
+    from autopar.export.job import Job
+
+
+@click.command()
+@click.argument("document")
+@click.option(
+    "--to", "launcher", type=click.Choice(flags.LAUNCHERS), required=True, help="The launcher."
+)
+@click.option("--rank", type=click.IntRange(min=1), help="Plan of a report; the first by default.")
+@click.option("--image", help="Container image, for --to kubernetes.")
+@flags.optional_problem
+@flags.folder
+@flags.verbose
+def export(
+    document: str,
+    launcher: str,
+    rank: int | None,
+    image: str | None,
+    output: Path | None,
+    force: bool,
+    **asked: Any,
+) -> int:
+    """Write a plan as the files that a launcher starts from.
+
+    DOCUMENT is a report (`search --format json`), or a plan with the flags that say what it is for;
+    - reads standard input. What the launcher cannot say exactly is refused.
+    """
+    from autopar.export import launchers
+
+    job = replace(_job(document, rank, asked), image=image)
+    writing.folder(launchers.export(launcher, job), output, force)
+    return DONE
+
+
+def search_like(
+    file: str,
+    given: dict[str, Any],
+    threads: int,
+    time_limit: float | None,
+    output: Path | None,
+    force: bool,
+) -> int:
+    """Searches the question of a launcher's file and sets its own plan against the best."""
+    from autopar.render import text as render
+    from autopar.report import Estimate
+    from autopar.spec import Options
+
+    problem, plan = launched(None, file, {})
+    options = {key: value for key, value in given.items() if key not in QUESTION or key in MARGIN}
+    mine = wire.loads(Estimate, planner.estimate_json(problem, plan))
+    problem = replace(problem, options=wire.read(Options, options, "options"))
+    report = wire.loads(Report, solve(problem, threads, time_limit))
+    if report.ranked:
+        notes = "\n".join(render.report_notes(report)[1:])
+        writing.text(f"{render.comparison_text(plan, mine, report)}\n\n{notes}", output, force)
+    return verdict(report)
+
+
+def search_for(
+    name: str,
+    image: str | None,
+    problem: Problem,
+    threads: int,
+    time_limit: float | None,
+    output: Path | None,
+    force: bool,
+) -> int:
+    """Searches what a launcher can say and writes the fastest plan that it says exactly."""
+    from autopar.export import launchers
+
+    def found(part: Problem) -> Report:
+        return wire.loads(Report, solve(part, threads, time_limit))
+
+    job, reports = launchers.fastest(name, problem, found, image)
+    if not all(report.proved for report in reports):
+        print_notes(["not proved, the search was stopped"])
+    if job is None:
+        return verdict(reports[0])
+    writing.folder(launchers.export(name, job), output, force)
+    return DONE
+
+
+def launched(launcher: str | None, file: str, spelled: dict[str, Any]) -> tuple[Problem, Plan]:
+    """Returns the problem and plan of a launcher's file and the flags that were given beside it."""
+    from autopar.frontends import launches
+
+    job = launches.read(launcher, file)
+    context = click.get_current_context()
+    question = {key: context.params[key] for key in QUESTION if _is_given(key)}
+    if (text := spelled.pop("recompute", None)) is not None:
+        kinds = [flags.recompute(setting) for setting in text.split(",")]
+        spelled["recompute"] = kinds[0] if len(kinds) == 1 else kinds
+    found = planner.launched(job, question, spelled)
+    print_notes(f"{job.file}: {note}" for note in job.notes)
+    return found
+
+
+def _job(document: str, rank: int | None, asked: dict[str, Any]) -> "Job":
+    """Returns the plan of a report, or the plan of a file with the question that flags spell."""
+    from autopar.export.job import Job
+    from autopar.report import Estimate
+
+    place = "standard input" if document == "-" else document
+    table = wire.parse_json(files.read_bytes(document), f"{place}: ")
+    given = [key for key in asked if _is_given(key)]
+    if isinstance(table, dict) and "ranked" in table:
+        if given:
+            what = f"given beside a report, --{given[0].replace('_', '-')}"
+            raise SpecError(place, what, "A report holds its question; leave the flag out.")
+        report = wire.read(Report, table, f"{place}: ")
+        rank = rank or 1
+        if rank > len(report.ranked):
+            what = f"no plan {rank} in a report of {len(report.ranked)}"
+            raise SpecError("--rank", what, "Search with a larger --top.")
+        ranked = report.ranked[rank - 1]
+        return Job(report.problem, ranked.plan, ranked.estimate)
+    if rank is not None:
+        raise SpecError("--rank", "given beside a plan", "Leave it out, or give a report.")
+    plan = wire.read(Plan, table, f"{place}: ")
+    for key in ("model", "cluster", "global_batch_size", "sequence_length"):
+        if key not in given:
+            flag = key.replace("_", "-")
+            raise SpecError(f"--{flag}", "missing", "A plan alone does not say what it is for.")
+    degrees = {"dp": plan.dp, "tp": plan.tp, "cp": plan.cp, "pp": plan.pp}
+    problem = planner.problem(**with_devices(asked, degrees))
+    cost = wire.loads(Estimate, planner.estimate_json(problem, plan))
+    return Job(problem, plan, cost)
+
+
+def _is_given(name: str) -> bool:
+    """Returns whether a flag of the command stands on the command line."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE

@@ -1,0 +1,152 @@
+"""The commands on operators: cuts of a graph, and Huawei ATC's form of them."""
+
+import logging
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from autopar import catalog, files, flags, planner, wire, writing
+from autopar.cli.ends import DONE, NO_PLAN, fail, print_notes
+from autopar.errors import SpecError
+from autopar.graph import Graph
+
+
+@click.command()
+@click.argument("subject", metavar="MODEL|FILE")
+@flags.sharding
+@click.option("--save", type=click.Path(path_type=Path), help="Write the strategies to this file.")
+@click.option(
+    "--save-mindspore",
+    type=click.Path(path_type=Path),
+    help="Write MindSpore's strategy file: JSON if it ends in .json, protobuf if not.",
+)
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+@flags.output
+@click.option("--time-limit", type=float, help="Seconds after which ilp returns the best so far.")
+@flags.verbose
+def shard(
+    subject: str,
+    form: Literal["table", "json"],
+    save: Path | None,
+    save_mindspore: Path | None,
+    output: Path | None,
+    force: bool,
+    time_limit: float | None,
+    **asked: Any,
+) -> int:
+    """Cut the tensors of each operator of MODEL, or of the graph in FILE, over devices.
+
+    FILE is ONNX (.onnx), a frozen TensorFlow graph (.pb) or a graph document (.json). The
+    strategies chosen cost the least of all; the answer says how far that is proved.
+    """
+    from autopar.render import sharding as render
+
+    for path in (save, save_mindspore, output):
+        flags.check_output(path, force)
+    graph = _graph(subject, asked, inference=asked.pop("inference"))
+    found = planner.shard(
+        graph,
+        asked.pop("chip"),
+        time_limit_s=time_limit,
+        **_sharding_options(graph, asked),
+    )
+    if save_mindspore is not None and found.fits:
+        from autopar.export import mindspore_strategy as export
+
+        strategies = export.strategy_file(found)
+        writing.save(export.strategy_bytes(strategies, save_mindspore.name), save_mindspore, force)
+    if save is not None and found.fits:
+        writing.save(f"{wire.dumps(found.chosen())}\n".encode(), save, force)
+    if form == "json":
+        writing.document(wire.dumps(found), output, force)
+    else:
+        writing.text(render.text(found), output, force)
+    if found.fits:
+        return DONE
+    return fail(render.shortage(found), NO_PLAN)
+
+
+@click.command()
+@click.argument("subject", metavar="MODEL|FILE")
+@flags.servers
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+@flags.output
+@flags.verbose
+def servers(
+    subject: str,
+    form: Literal["table", "json"],
+    output: Path | None,
+    force: bool,
+    **asked: Any,
+) -> int:
+    """Estimate parameter servers beside all-reduce for MODEL, or for the graph in FILE.
+
+    The sizes are those of one worker's mini-batch. A parameter that only look-ups read is a table,
+    of which the rows that are named travel. Printed are the step of workers that wait for one
+    another, the throughput of workers that do not, memory, and what a lost process costs.
+    """
+    from autopar.render import placement as render
+
+    flags.check_output(output, force)
+    graph = _graph(subject, asked, inference=False)
+    found = planner.servers(graph, asked.pop("chip"), **asked)
+    if form == "json":
+        writing.document(wire.dumps(found), output, force)
+    else:
+        writing.text(render.text(found), output, force)
+    return DONE if found.fastest is not None else fail(render.shortage(found), NO_PLAN)
+
+
+@click.command()
+@flags.atc
+def atc(log: str, input_shape: dict[str, tuple[int, ...]] | None, **arguments: Any) -> int:
+    """Answer Huawei ATC's graph-parallel options: its flags, its option files.
+
+    Writes OUTPUT.json, the part of each tensor that each device holds, and OUTPUT.strategy.json,
+    the strategies in MindSpore's form. It compiles nothing: there is no .om.
+    """
+    from autopar import partition
+    from autopar.frontends import atc as frontend
+    from autopar.render import sharding as render
+
+    if log != "null":
+        logging.basicConfig(level=log.upper())
+    asked = frontend.question(**arguments)
+    found, notes = partition.solve(asked, input_shape)
+    print_notes((*asked.notes, *notes))
+    if not found.fits:
+        return fail(render.shortage(found), NO_PLAN)
+    files.write_all(partition.results(asked, found))
+    writing.text(render.text(found), None, False)
+    return DONE
+
+
+def _graph(subject: str, asked: dict[str, Any], *, inference: bool) -> Graph:
+    """Returns the graph of a document, or of a model in the sizes asked for, here taken out."""
+    from autopar.frontends import graph_file
+
+    names = ("batch", "sequence_length", "layers", "precision")
+    sizes = {name: asked.pop(name) for name in names}
+    shapes = asked.pop("input_shape")
+    if graph_file.is_graph(subject):
+        reading = graph_file.read(subject, shapes, inference=inference)
+        print_notes(reading.notes)
+        return reading.graph
+    if shapes:
+        raise SpecError("--input-shape", "given for a model", "Give --batch and --sequence-length.")
+    model = catalog.model(subject).model
+    if sizes["sequence_length"] is None:
+        sizes["sequence_length"] = model.max_positions
+    return planner.model_graph(model, training=not inference, **sizes)
+
+
+def _sharding_options(graph: Graph, asked: dict[str, Any]) -> Any:
+    """Returns the fields of `ShardingOptions` that flags give."""
+    from autopar.frontends import graph_file
+
+    name = asked.pop("strategies")
+    fixed = graph_file.read_strategies(name, graph) if name is not None else ()
+    others = asked.pop("others").replace("-", "_")
+    given = {key: value for key, value in asked.items() if value is not None}
+    return given | {"strategies": fixed, "others": others}

@@ -1,0 +1,194 @@
+"""The cuts of a plan's operators for MindSpore: tensor, sequence and context parallel, one by one.
+
+The operators are those of the graph that `autopar shard MODEL` cuts. A plan settles its products,
+norms, sums and look-ups as Megatron-LM lays them (arXiv:1909.08053, arXiv:2205.05198 for the
+sequence); every other operator takes the cuts of what it reads. The answer is priced and checked at
+the operator level like any other.
+"""
+
+from dataclasses import replace
+
+from autopar import planner
+from autopar.errors import SpecError
+from autopar.export.job import Job, when
+from autopar.export.mindspore_strategy import strategy_file
+from autopar.frontends.mindspore_strategy import StrategyFile, operator_names
+from autopar.graph import Graph, Operator
+from autopar.sharding import Cuts, FixedStrategy, Sharding
+
+FIRST = "layers.0."
+# What follows the last layer, on its stage.
+AFTER = {"norm", "logits", "logits.bias", "loss"}
+
+
+def is_cut(job: Job) -> bool:
+    """Returns whether a plan cuts operators over more than the batch."""
+    return job.plan.tp * job.plan.cp > 1
+
+
+def unsaid(job: Job) -> list[str]:
+    """Returns what of a plan the cuts of operators cannot say; empty for one that cuts none."""
+    if not is_cut(job):
+        return []
+    problem, plan, model = job.problem, job.plan, job.problem.model
+    multiple = problem.framework.vocab_multiple
+    vocabulary = -(-model.vocab // multiple) * multiple
+    devices = plan.dp * plan.cp * plan.tp
+    reasons = when(
+        (
+            plan.cp > 1 and plan.tp > 1,
+            "context beside tensor parallel, in the plan's order of ranks",
+        ),
+        (devices.bit_count() > 1, f"operators cut over {devices} devices, no power of two"),
+        (model.kv_heads % plan.tp != 0, f"tp {plan.tp} over {model.kv_heads} key heads"),
+        (vocabulary % plan.tp != 0, f"tp {plan.tp} over {vocabulary} rows of the embedding"),
+        (model.tied_embeddings, "cuts of an embedding that is the head's too"),
+        (
+            plan.cp > 1 and problem.framework.context_exchange != "gather",
+            "context parallel that does not gather keys and values",
+        ),
+    )
+    if not reasons:
+        try:
+            _graph(job)
+        except SpecError as error:
+            reasons.append(error.what)
+    return reasons
+
+
+def sharding(job: Job) -> Sharding:
+    """Returns how a plan cuts the operators of the model's first layer and of its ends.
+
+    The other layers are cut like the first. Devices are those of one stage.
+
+    Raises:
+        SpecError: The plan cannot be said so (`unsaid` names why).
+    """
+    problem, plan = job.problem, job.plan
+    graph = _graph(job)
+    fixed = [cut for each in graph.operators if (cut := _cut(job, each)) is not None]
+    return planner.shard(
+        graph,
+        replace(problem.cluster, devices=plan.dp * plan.cp * plan.tp),
+        # On one axis cuts take devices from the outermost loop inwards, as MindSpore has them.
+        method="propagate",
+        strategies=fixed,
+        zero=plan.zero,
+        optimizer_bytes=problem.framework.bytes.optimizer,
+        gradient_bytes=problem.framework.bytes.gradient,
+    )
+
+
+def file_of(found: Sharding, stages: list[int]) -> StrategyFile:
+    """Returns the strategy file of a whole model, cut as `sharding` says of its first layer.
+
+    Args:
+        found: The sharding of the first layer and of the ends.
+        stages: The pipeline stage of each layer.
+    """
+    said = strategy_file(found)
+    operators, layouts = [], []
+    for name, own in _by_name(found).items():
+        strategy = next(each for each in said.operators if each.name == name)
+        if FIRST in own:
+            for layer, stage in enumerate(stages):
+                operators.append(replace(strategy, name=_of_layer(name, layer), stage=stage))
+        else:
+            stage = stages[-1] if own in AFTER else stages[0]
+            operators.append(replace(strategy, stage=stage))
+    for layout in said.layouts:
+        names = {_of_layer(layout.name, layer): None for layer in range(len(stages))}
+        layouts += [replace(layout, name=name) for name in names]
+    return replace(said, operators=tuple(operators), layouts=tuple(layouts))
+
+
+def set_apart(found: Sharding) -> dict[str, tuple[Cuts, Cuts | None]]:
+    """Returns the cuts that a strategy file does not hold, for `Primitive.shard`.
+
+    They are those of operators without a parameter, and the outputs of products whose summands are
+    scattered; null where the outputs follow. A layer's number is a star: all layers are cut alike.
+    Reshapes are left out, as MindSpore cuts them as it must.
+    """
+    graph = found.problem.graph
+    named = operator_names(graph)
+    cuts: dict[str, tuple[Cuts, Cuts | None]] = {}
+    for operator, each in zip(graph.operators, found.operators, strict=True):
+        scattered = each.outputs if each.summands == "reduce_scatter" else None
+        if operator.source == "Reshape" or (operator.name in named and scattered is None):
+            continue
+        cuts[operator.name.replace(FIRST, "layers.*.")] = (each.inputs, scattered)
+    return cuts
+
+
+def _graph(job: Job) -> Graph:
+    work = job.problem.workload
+    return planner.model_graph(
+        job.problem.model,
+        batch=job.plan.dp * job.plan.mbs,
+        sequence_length=work.sequence_length,
+        precision=work.precision,
+        layers=1,
+        framework=job.problem.framework,
+    )
+
+
+def _by_name(found: Sharding) -> dict[str, str]:
+    """Returns the operators that read a parameter, by MindSpore's names for them."""
+    return {name: own for own, name in operator_names(found.problem.graph).items()}
+
+
+def _of_layer(name: str, layer: int) -> str:
+    """Returns the name that what the first layer has bears in another.
+
+    Example:
+        >>> _of_layer("MatMul_layers.0.mlp.down.weight", 12), _of_layer("Gather_embedding", 12)
+        ('MatMul_layers.12.mlp.down.weight', 'Gather_embedding')
+    """
+    return name.replace(FIRST, f"layers.{layer}.")
+
+
+def _cut(job: Job, operator: Operator) -> FixedStrategy | None:
+    """Returns how a plan cuts an operator; null where it follows from what the operator reads."""
+    plan = job.plan
+    dp, cp, tp = plan.dp, plan.cp, plan.tp
+    # Between products the sequence is cut over context and, with sequence parallel, tensor ranks.
+    apart = cp * tp if plan.sp else cp
+    scattered: Cuts | None = ((dp, apart, 1),) if plan.sp else None
+    vocabulary = 1 if job.problem.framework.whole_vocabulary else tp
+    part = operator.name.rpartition(".")[2]
+    match operator.source, part:
+        case "Gather", _:
+            outputs = scattered if vocabulary > 1 else None
+            return _fixed(operator, ((vocabulary, 1), (dp, cp)), outputs)
+        case "RmsNorm" | "LayerNorm", _ if not operator.name.endswith((".q.norm", ".k.norm")):
+            return _fixed(operator, ((dp, apart, 1), *((1,) for _ in operator.inputs[1:])))
+        case "Add", "residual":
+            return _fixed(operator, ((dp, apart, 1),) * 2)
+        case "BiasAdd", _:
+            inside = operator.name.endswith(("qkv.bias", "up.bias"))
+            cuts = ((dp, cp, tp), (tp,)) if inside else ((dp, apart, 1), (1,))
+            return _fixed(operator, cuts)
+        case "Transpose", _:
+            # Heads are moved before places, and back.
+            back = operator.name.endswith("attention.turn")
+            return _fixed(operator, ((dp, tp, cp, 1) if back else (dp, cp, tp, 1),))
+        case "Slice", _:
+            return _fixed(operator, ((1, 1),))
+        case "Add", "add":
+            return _fixed(operator, ((dp, apart, 1), (apart, 1)))
+        case "MatMul", "logits":
+            return _fixed(operator, ((dp, cp, 1), (vocabulary, 1)))
+        case "MatMul", "out" | "down":
+            return _fixed(operator, ((dp, cp, tp), (tp, 1)), scattered)
+        case "MatMul", _:
+            return _fixed(operator, ((dp, cp, 1), (1, tp)))
+        case "FlashAttention", _:
+            # Every rank of a sequence reads all of its keys and values.
+            whole = (dp, tp, 1, 1)
+            return _fixed(operator, ((dp, tp, cp, 1), whole, whole))
+        case _:
+            return None
+
+
+def _fixed(operator: Operator, inputs: Cuts, outputs: Cuts | None = None) -> FixedStrategy:
+    return FixedStrategy(operator=operator.name, inputs=inputs, outputs=outputs)

@@ -1,0 +1,148 @@
+"""Plans from the degrees that somebody spells out, and from the files of launchers."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from autopar import wire
+from autopar.errors import SpecError
+from autopar.frontends.launch import Launch
+from autopar.planner.question import problem
+from autopar.report import Plan, Recompute, Stage
+from autopar.spec import Problem, Schedule
+
+
+def plan(
+    problem: Problem,
+    *,
+    dp: int | None = None,
+    tp: int = 1,
+    sp: bool | None = None,
+    cp: int = 1,
+    ep: int = 1,
+    etp: int | None = None,
+    pp: int = 1,
+    vpp: int = 1,
+    mbs: int = 1,
+    zero: int = 0,
+    shard_group: int | None = None,
+    schedule: Schedule | None = None,
+    optimizer_offload: bool = False,
+    chips: Sequence[int] | None = None,
+    layers: Sequence[int] | None = None,
+    recompute: Recompute | Sequence[Recompute] | None = None,
+    offload: int = 0,
+) -> Plan:
+    """Returns a plan with what was left out filled in; `estimate` refuses one that breaks a rule.
+
+    Args:
+        problem: What is trained, on what.
+        dp: Data-parallel replicas; the devices that the other degrees leave unless given.
+        tp: Tensor-parallel degree.
+        sp: Sequence parallel; on with `tp` > 1 unless given.
+        cp: Context-parallel degree.
+        ep: Expert-parallel degree.
+        etp: Tensor-parallel degree inside an expert; as `Options.expert_tensor_parallel` says.
+        pp: Pipeline stages.
+        vpp: Model chunks that a stage holds.
+        mbs: Sequences in one micro-batch.
+        zero: ZeRO stage, 0 to 3.
+        shard_group: Ranks over which ZeRO shards; dp x cp, or 1 without ZeRO, unless given.
+        schedule: Order of passes; 1f1b, or interleaved with `vpp` > 1, unless given.
+        optimizer_offload: Optimizer state and step on the host.
+        chips: Index of each stage's kind of chip; all the first kind unless given.
+        layers: Layers of each stage; equal shares unless given.
+        recompute: What every stage recomputes, or the stages on each kind of chip; else nothing.
+        offload: Layers of each stage whose activations wait in host memory.
+
+    Raises:
+        SpecError: A share is not whole, or a list does not have one item a stage.
+
+    Example:
+        >>> question = problem("llama2-7b", "a800:8", global_batch_size=64, sequence_length=4096)
+        >>> two = plan(question, pp=2, recompute=Recompute("block", 4))
+        >>> two.dp, [stage.layers for stage in two.stages]
+        (4, [16, 16])
+    """
+    kinds = len(problem.cluster.groups)
+    if chips is None:
+        chips = (0,) * pp
+    if layers is None:
+        share = _share(problem.model.layers, pp, "layers", "Give the layers of each stage.")
+        layers = (share,) * pp
+    for name, items in (("chips", chips), ("layers", layers)):
+        if len(items) != pp:
+            what = f"must have one item for each of {pp} stages, found {len(items)}"
+            raise SpecError(name, what, "List the stages from first to last.")
+    if recompute is None or isinstance(recompute, Recompute):
+        recompute = (recompute or Recompute(),) * kinds
+    if len(recompute) != kinds or not all(0 <= chip < kinds for chip in chips):
+        what = f"must name each of {kinds} kinds of chip by its index and recompute"
+        raise SpecError("chips", what, "Count the kinds from 0.")
+    if dp is None:
+        hint = "Give degrees that divide the devices."
+        dp = _share(problem.cluster.devices, tp * cp * pp, "dp", hint)
+    return Plan(
+        dp=dp,
+        tp=tp,
+        sp=tp > 1 if sp is None else sp,
+        cp=cp,
+        ep=ep,
+        etp=(tp if problem.options.expert_tensor_parallel else 1) if etp is None else etp,
+        pp=pp,
+        vpp=vpp,
+        mbs=mbs,
+        zero=zero,
+        shard_group=shard_group or (dp * cp if zero else 1),
+        schedule=schedule or ("interleaved" if vpp > 1 else "1f1b"),
+        optimizer_offload=optimizer_offload,
+        stages=tuple(
+            Stage(chip=chip, layers=count, recompute=recompute[chip], offload=offload)
+            for chip, count in zip(chips, layers, strict=True)
+        ),
+    )
+
+
+def launched(
+    job: Launch, question: Mapping[str, Any], degrees: Mapping[str, Any]
+) -> tuple[Problem, Plan]:
+    """Returns the problem and the plan of a launcher's file, what it leaves open filled in.
+
+    Args:
+        job: The file as it was read.
+        question: Arguments of `problem`; the cluster is needed, the model where the file has none.
+        degrees: Arguments of `plan` that the file leaves open.
+
+    Raises:
+        SpecError: Something is given twice or by nobody, or the plan is not one.
+    """
+    for given, said in ((question, job.question), (degrees, job.plan)):
+        if twice := sorted(given.keys() & said.keys()):
+            name = twice[0].replace("_", "-")
+            what = f"given beside {job.file}, which says {said[twice[0]]}"
+            raise SpecError(f"--{name}", what, "Leave the flag out.")
+    if "recompute" in degrees and job.recompute is not None:
+        what = f"given beside {job.file}, which says it"
+        raise SpecError("--recompute", what, "Leave the flag out.")
+    asked: dict[str, Any] = {"framework": job.framework, "model": job.model}
+    asked |= {**job.question, **question}
+    for name in ("model", "cluster", "global_batch_size", "sequence_length"):
+        if asked.get(name) is None:
+            flag = name.replace("_", "-")
+            raise SpecError(f"--{flag}", f"missing: {job.file} does not say it", "Give the flag.")
+    spelled = {**job.plan, **degrees}
+    if "dp" in spelled:
+        product = math.prod(spelled.get(name, 1) for name in ("dp", "tp", "cp", "pp"))
+        asked.setdefault("devices", product)
+    given_problem = problem(**asked)
+    framework = job.tuned(given_problem.framework)
+    given_problem = wire.read(Problem, wire.write(replace(given_problem, framework=framework)))
+    return given_problem, job.staged(plan(given_problem, **spelled))
+
+
+def _share(total: int, parts: int, path: str, hint: str) -> int:
+    """Returns one of equal whole shares."""
+    if parts < 1 or total % parts:
+        raise SpecError(path, f"{total} does not divide into {parts} equal shares", hint)
+    return total // parts

@@ -1,0 +1,160 @@
+"""The question of a job as a document, gathered from names, files and degrees."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike, fspath
+from typing import TypedDict, Unpack
+
+from autopar import _core, catalog, wire
+from autopar.errors import SpecError
+from autopar.frontends import hf
+from autopar.spec import (
+    Attention,
+    Cluster,
+    Framework,
+    Granularity,
+    Model,
+    Options,
+    Precision,
+    Problem,
+    Schedule,
+    Workload,
+)
+
+__version__ = _core.__version__
+
+Name = str | PathLike[str]
+
+
+class Limits(TypedDict, total=False):
+    """What the search may choose, as keywords; `Options` explains them."""
+
+    top: int
+    memory_margin: float
+    tp: Sequence[int]
+    pp: Sequence[int]
+    vpp: Sequence[int]
+    cp: Sequence[int]
+    ep: Sequence[int]
+    dp: Sequence[int]
+    mbs: Sequence[int]
+    sp: Sequence[bool]
+    zero: Sequence[int]
+    schedules: Sequence[Schedule]
+    recompute: Sequence[Granularity]
+    shard_group: Sequence[int]
+    partial_shard_groups: bool
+    activation_offload: bool
+    optimizer_offload: bool
+    uneven_layers: bool
+    expert_tensor_parallel: bool
+
+
+def problem(
+    model: Name | Model,
+    cluster: Name | Cluster,
+    *,
+    global_batch_size: int,
+    sequence_length: int,
+    devices: int | None = None,
+    precision: Precision = "bf16",
+    framework: Name | Framework = "megatron-core",
+    attention: Attention = "flash",
+    dropout: bool = False,
+    **limits: Unpack[Limits],
+) -> Problem:
+    """Returns the question as a document that holds all its inputs. The arguments are `search`'s.
+
+    Raises:
+        SpecError: A name is unknown, a file is wrong, or a value has the wrong type.
+
+    Example:
+        >>> question = problem("llama2-7b", "a800", global_batch_size=8, sequence_length=4096,
+        ...                    devices=8)
+        >>> question.cluster.groups[0].chip.name
+        'a800'
+    """
+    digests: list[str] = []
+    if not isinstance(model, Model):
+        model_entry = model_of(fspath(model))
+        model = model_entry.model
+        digests.append(model_entry.digest)
+    if not isinstance(framework, Framework):
+        framework_entry = catalog.framework(fspath(framework))
+        framework = framework_entry.framework
+        digests.append(framework_entry.digest)
+    if not isinstance(cluster, Cluster):
+        cluster_entry = catalog.cluster(fspath(cluster))
+        cluster = cluster_of(cluster_entry, devices)
+        digests.extend(cluster_entry.digests)
+    elif devices is not None:
+        cluster = replace(cluster, devices=devices)
+    workload = Workload(
+        global_batch_size=global_batch_size,
+        sequence_length=sequence_length,
+        precision=precision,
+        attention=attention,
+        dropout=dropout,
+    )
+    question = Problem(
+        version=__version__,
+        catalog=catalog.version(digests),
+        model=model,
+        cluster=cluster,
+        workload=workload,
+        framework=framework,
+        options=wire.read(Options, limits, "options"),
+    )
+    # Arguments come from callers without a type checker too.
+    return wire.read(Problem, wire.write(question))
+
+
+def model_of(name: str) -> catalog.ModelEntry:
+    """Returns the model of a name in the catalog, of a TOML file, or of a Hugging Face config.
+
+    Raises:
+        SpecError: There is no such model, or its file is wrong.
+    """
+    return hf.model(name) if hf.is_config(name) else catalog.model(name)
+
+
+def cluster_of(entry: catalog.ClusterEntry, devices: int | None = None) -> Cluster:
+    """Returns a cluster of which a job uses `devices`, or all that the limits name.
+
+    Raises:
+        SpecError: Neither `devices` nor a limit for each kind is given.
+    """
+    if devices is None:
+        devices = entry.devices
+    if devices is None:
+        whole = 0
+        for group in entry.groups:
+            if group.limit is None:
+                hint = f"Give devices, or a count as {group.chip.name}:256."
+                raise SpecError("devices", f"{group.chip.name} has no limit to take all of", hint)
+            whole += group.limit - group.limit % group.chip.devices_per_node
+        devices = whole or sum(group.limit or 0 for group in entry.groups)
+    return Cluster(
+        groups=entry.groups,
+        devices=devices,
+        fabric=entry.fabric,
+        between_kinds=entry.between_kinds,
+    )
+
+
+def check_one_price(problem: Problem) -> None:
+    """Refuses kinds of chip without a price, or with several.
+
+    Raises:
+        SpecError: Money at a device count is not proportional to time.
+    """
+    first = problem.cluster.groups[0].chip
+    for i, group in enumerate(problem.cluster.groups):
+        path = f"cluster.groups[{i}].chip.price_per_hour"
+        if group.chip.price_per_hour is None:
+            hint = "Give it in the chip's or the cluster's TOML file."
+            raise SpecError(path, f'"{group.chip.name}" has no price', hint)
+        if group.chip.price_per_hour != first.price_per_hour:
+            what = f'"{group.chip.name}" has another price than "{first.name}"'
+            hint = "Search each kind alone: with several prices the fastest need not be cheapest."
+            raise SpecError(path, what, hint)

@@ -1,0 +1,230 @@
+//! Sums of the memory estimate worked by hand, from what the frameworks' sources keep.
+
+use autopar_core::estimate::block;
+use autopar_core::estimate::layer::Pricer;
+use autopar_core::estimate::memory::{self, Holdings};
+use autopar_core::estimate::shard::{LayerCost, Shard};
+use autopar_core::estimate::MemoryItems;
+use autopar_core::spec::framework::{Communicators, Framework, Gathers, Selective};
+use autopar_core::spec::model::{Activation, LayerKind, Norm, Position};
+use autopar_core::spec::problem::Problem;
+use autopar_core::spec::workload::Precision;
+use autopar_core::testing;
+use autopar_core::units::Bytes;
+
+const DENSE: LayerKind = LayerKind { moe: false, windowed: false };
+
+/// No parallelism, one sequence a micro-batch.
+fn whole() -> Shard {
+    Shard {
+        dp: 1,
+        tp: 1,
+        sp: false,
+        cp: 1,
+        ep: 1,
+        etp: 1,
+        mbs: 1,
+        zero: 0,
+        shard_group: 1,
+        pipelined: false,
+    }
+}
+
+/// Sharded as FSDP does over eight ranks.
+fn fsdp() -> Shard {
+    Shard { dp: 8, zero: 3, shard_group: 8, ..whole() }
+}
+
+fn layer(problem: &Problem, shard: Shard) -> LayerCost {
+    block::price(&Pricer::new(problem, 0, shard), DENSE).cost
+}
+
+const S: u64 = 1024;
+const H: u64 = 2048;
+/// Bytes of a number for each token and channel.
+const SH: u64 = S * H;
+
+/// A layer of Llama's kind: 16 heads of 128, 4 key heads, an MLP of 3 h, root-mean-square norms, rotary positions.
+fn llama() -> Problem {
+    let mut model = testing::gpt(4, H);
+    (model.kv_heads, model.ffn_hidden, model.vocab) = (4, 3 * H, 32_000);
+    (model.norm, model.norm_bias, model.activation) = (Norm::Rmsnorm, false, Activation::Swiglu);
+    (model.position, model.position_rows, model.tied_embeddings) = (Position::Rope, 0, false);
+    (model.qkv_bias, model.o_bias, model.mlp_bias) = (false, false, false);
+    testing::problem(model, testing::cluster(testing::a100(), 8), 8, S)
+}
+
+/// One 32-bit sum a query.
+const SUMS: u64 = 4 * 16 * S;
+
+// ---- Outside the allocator -------------------------------------------------------------------------------------------
+
+#[test]
+fn a_process_has_a_context_and_a_communicator_for_each_group_that_it_belongs_to() {
+    let mut f = testing::framework();
+    f.context_gib = 0.5;
+    f.held.communicator_gib = 0.6;
+    f.held.communicators =
+        Communicators { world: 1, tensor: 2, context: 1, expert: 1, data: 1, pipeline: 1 };
+    assert_eq!(memory::context(&f, &whole()), Bytes::from_gib(0.5));
+    // All ranks, replicas: 0.5 + 2 x 0.6.
+    assert_eq!(memory::context(&f, &Shard { dp: 8, ..whole() }), Bytes::from_gib(1.7));
+    // All ranks, two over the tensor-parallel group, replicas, stages: 0.5 + 5 x 0.6.
+    let shard = Shard { dp: 2, tp: 4, pipelined: true, ..whole() };
+    assert_eq!(memory::context(&f, &shard), Bytes::from_gib(3.5));
+    // Of 80 GiB the allocator gets 76.5 less a tenth.
+    let offered = memory::capacity(&testing::a100(), &f, &shard, 0.1);
+    assert_eq!(offered, Bytes::from_gib(76.5 * 0.9));
+}
+
+// ---- Sharded parameters ----------------------------------------------------------------------------------------------
+
+/// 1000 parameters in layers of 100, and 50 of embedding and head beside them, with 2-byte parameters and 4-byte gradients.
+fn sharded(framework: &Framework, shard: Shard) -> MemoryItems {
+    let held = Holdings {
+        dense_parameters: 1050,
+        end_parameters: 50,
+        layer_parameters: (100, 0),
+        gathered_parameters: 200,
+        working_set: Bytes(7),
+        ..Holdings::default()
+    };
+    memory::items(&held, &shard, false, framework)
+}
+
+#[test]
+fn sharded_layers_are_gathered_two_at_a_time_and_their_gradients_travel_one_behind_the_other() {
+    // 200 gathered at 2 bytes; a gradient of 100 at 2 bytes as it is computed, and one of 100 at 4 bytes as it travels.
+    let mut f = testing::framework();
+    assert_eq!(sharded(&f, fsdp()).buffers, Bytes(400 + 200 + 400));
+    // A gradient that travels as it was computed has no copy.
+    f.bytes.gradient_sent = 2;
+    assert_eq!(sharded(&f, fsdp()).buffers, Bytes(400 + 200));
+    // Of 1050 parameters, 132 on each of 8 ranks.
+    let items = sharded(&f, fsdp());
+    assert_eq!((items.parameters, items.gradients), (Bytes(132 * 2), Bytes(132 * 4)));
+}
+
+#[test]
+fn ends_that_stay_gathered_keep_their_parameters_and_through_the_backward_pass_gradients() {
+    let mut f = testing::framework();
+    f.bytes.gradient_sent = 2;
+    f.held.gathered_ends = true;
+    let items = sharded(&f, fsdp());
+    assert_eq!((items.buffers, items.working_set), (Bytes(600 + 50 * 2), Bytes(7 + 50 * 2)));
+    // Without sharded parameters nothing is gathered.
+    let plain = sharded(&f, Shard { zero: 1, ..fsdp() });
+    assert_eq!((plain.buffers, plain.working_set), (Bytes(0), Bytes(7)));
+}
+
+#[test]
+fn parameters_gathered_once_a_step_lie_beside_their_shards_and_so_do_gradients() {
+    // 1050 whole and 132 of them as this rank's: 1182 parameters of 2 bytes and gradients of 4.
+    let mut f = testing::framework();
+    f.gathers = Gathers::StepInPipeline;
+    let items = sharded(&f, Shard { pipelined: true, ..fsdp() });
+    assert_eq!((items.parameters, items.gradients), (Bytes(1182 * 2), Bytes(1182 * 4)));
+    assert_eq!((items.optimizer, items.buffers), (Bytes(132 * 12), Bytes(0)));
+}
+
+#[test]
+fn eight_bit_copies_lie_beside_the_weights_of_the_layers_alone() {
+    // 1050 parameters of 2 bytes, and 2 bytes for each of the 1000 that are not of embedding and head.
+    let mut f = testing::framework();
+    f.held.fp8_weight_bytes = 2;
+    let held =
+        Holdings { dense_parameters: 1050, end_parameters: 50, fp8: true, ..Holdings::default() };
+    let items = memory::items(&held, &whole(), false, &f);
+    assert_eq!(items.parameters, Bytes(1050 * 2 + 1000 * 2));
+}
+
+// ---- Activations -----------------------------------------------------------------------------------------------------
+
+#[test]
+fn a_llama_layer_in_fused_operators_keeps_33_and_a_half_bytes_a_token_and_channel() {
+    // In bytes a token and channel, with 16-bit numbers: norm input 2 and output 2, twice: 8; queries 2, keys and values
+    // 0.5 each: 3; rotated copies of queries and keys 2.5; attention's output 2; gate and up-projection 6 each, and their
+    // product 6: 18. Together 33.5, and the sums.
+    let cost = layer(&llama(), whole());
+    assert_eq!(cost.kept, Bytes(SH * 67 / 2 + SUMS));
+}
+
+#[test]
+fn separate_operators_keep_the_norm_s_32_bit_input_its_normalised_copy_and_the_activation() {
+    // A norm keeps its input in 32 bits (4), the normalised copy (2) and the output (2), twice: 16 in place of 8. The
+    // activation's output is kept for the product with the gate: 6 more. Separate projections leave no packed one beside
+    // the rotated copies: 2.5 less. 33.5 + 8 + 6 - 2.5 = 45.
+    let mut problem = llama();
+    let f = &mut problem.framework;
+    (f.fused.norm, f.fused.activation, f.held.packed_projections) = (false, false, false);
+    assert_eq!(layer(&problem, whole()).kept, Bytes(SH * 45 + SUMS));
+    // A stream in 32 bits is its own copy: the norm keeps it (4), its normalised copy in 32 bits (4) and the 16-bit input
+    // of the product (2).
+    problem.framework.held.fp32_residual = true;
+    assert_eq!(layer(&problem, whole()).kept, Bytes(SH * (45 + 4) + SUMS));
+    assert_eq!(layer(&problem, whole()).kept_input, Bytes(SH * 4));
+}
+
+#[test]
+fn a_layer_norm_keeps_the_same_in_any_framework() {
+    let mut problem = llama();
+    problem.model.norm = Norm::Layernorm;
+    let fused = layer(&problem, whole()).kept;
+    problem.framework.fused.norm = false;
+    assert_eq!(layer(&problem, whole()).kept, fused);
+}
+
+#[test]
+fn relu_keeps_its_output_alone() {
+    // GELU keeps its input of 3 h and the next product's input of 3 h, in 2 bytes; ReLU only the latter.
+    let mut problem = llama();
+    problem.model.activation = Activation::Gelu;
+    let gelu = layer(&problem, whole()).kept;
+    problem.model.activation = Activation::Relu;
+    assert_eq!(gelu - layer(&problem, whole()).kept, Bytes(SH * 6));
+}
+
+#[test]
+fn inputs_kept_as_they_were_gathered_are_whole_on_every_rank() {
+    // With sequence parallel over 4 ranks two norm outputs of 2 bytes are whole in place of a quarter: 4 (1 - 1/4).
+    let shard = Shard { tp: 4, sp: true, ..whole() };
+    let mut problem = llama();
+    let split = layer(&problem, shard).kept;
+    problem.framework.held.gathered_inputs = true;
+    assert_eq!(layer(&problem, shard).kept - split, Bytes(SH * 3));
+}
+
+#[test]
+fn eight_bit_products_keep_their_inputs_in_8_or_16_bits_as_the_framework_says() {
+    // Two norm outputs of h, attention's output of h and the activation's of 3 h: 6 numbers a token and channel.
+    let mut problem = llama();
+    problem.workload.precision = Precision::Fp8;
+    let cast = layer(&problem, whole()).kept;
+    problem.framework.held.fp8_input_bytes = 2;
+    assert_eq!(layer(&problem, whole()).kept - cast, Bytes(SH * 6));
+}
+
+#[test]
+fn recompute_of_operators_keeps_the_input_half_of_the_products_and_attention() {
+    // Products have outputs of 1.5 h (queries, keys, values), h, 6 h (gate and up-projection) and h: 9.5 h, of which half
+    // are kept in 2 bytes: 9.5. The layer's input 2 and attention's output 2. Together 13.5.
+    let mut problem = llama();
+    problem.framework.selective = Selective::Operators;
+    let cost = layer(&problem, whole());
+    assert_eq!(cost.kept_selective, Bytes(SH * 27 / 2));
+    // Attention is not computed again, nor is half of the products: less than the forward pass, more than nothing.
+    assert!(cost.recompute_selective.compute < cost.recompute_full.compute);
+    assert!(cost.recompute_selective.compute.seconds() > 0.0);
+}
+
+// ---- Logits ----------------------------------------------------------------------------------------------------------
+
+#[test]
+fn the_loss_holds_a_framework_s_bytes_for_each_logit_of_a_rank() {
+    // 1024 tokens and 32,000 rows: 12 bytes each; over 4 ranks a row padded to 128 x 4 gives 8064 rows, 16 bytes each.
+    let mut problem = llama();
+    (problem.framework.held.logit_bytes, problem.framework.held.split_logit_bytes) = (12, 16);
+    assert_eq!(Pricer::new(&problem, 0, whole()).head().logits, Bytes(S * 32_000 * 12));
+    let shard = Shard { tp: 4, ..whole() };
+    assert_eq!(Pricer::new(&problem, 0, shard).head().logits, Bytes(S * 8064 * 16));
+}
