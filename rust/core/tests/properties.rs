@@ -13,7 +13,7 @@ use autopar_core::estimate::{estimate, sends, Tables};
 use autopar_core::plan::{check, Plan, Recompute, Stage};
 use autopar_core::search::bound::{Continuous, Shape, Tail, Work};
 use autopar_core::search::relax::{Question, Verdict};
-use autopar_core::search::report::{Ranked, Report};
+use autopar_core::search::report::{Ranked, Report, StopReason};
 use autopar_core::search::search;
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::testing;
@@ -627,6 +627,57 @@ fn every_class_is_estimated_or_cut_and_none_twice() {
         if available >= problem.cluster.devices {
             assert_eq!(counters.considered, size(&problem));
         }
+    }
+}
+
+#[test]
+fn a_stopped_search_never_says_that_its_answer_is_proved() {
+    let mut draw = Draw::new(17);
+    let (mut stopped, mut with_plans) = (0, 0);
+    for _ in 0..40 {
+        let problem = tight_problem(&mut draw);
+        let watch = Watch::new(None);
+        let whole = search(problem.clone(), &watch);
+        assert!(whole.proved);
+        // At its last look a search may have nothing left to do.
+        let looks = watch.looks();
+        for _ in 0..6 {
+            let n = draw.between(1, looks + 1);
+            let watch = Watch::stopping_at(n);
+            let report = search(problem.clone(), &watch);
+            let said = format!("stopped at look {n} of {looks}: {:?}", report.counters);
+            assert_eq!(report.proved, report.stop == StopReason::Complete, "{said}");
+            if watch.interrupted() && watch.looks() > n {
+                assert!(!report.proved || report.ranked == whole.ranked, "{said}");
+            }
+            let all = report.counters.cut.values().sum::<u64>() + report.counters.estimated;
+            assert_eq!(report.counters.considered, all, "{said}");
+            if !report.proved {
+                stopped += 1;
+                with_plans += u32::from(!report.ranked.is_empty());
+                assert_eq!(report.gap.is_some(), !report.ranked.is_empty(), "{said}");
+                assert_eq!(report.stop, StopReason::Interrupted, "{said}");
+                assert!(report.infeasible.is_none(), "{said}");
+                // The gap is an honest one.
+                if let (Some(gap), Some(first), Some(best)) =
+                    (report.gap, report.ranked.first(), whole.ranked.first())
+                {
+                    let least = first.estimate.step_s * (1.0 - gap) * (1.0 - 1e-9);
+                    assert!(best.estimate.step_s >= least, "{said}");
+                }
+            }
+        }
+    }
+    assert!(stopped > 100 && with_plans > 20, "{stopped} stopped, {with_plans} with plans");
+}
+
+#[test]
+fn a_search_looks_whether_it_must_stop_at_least_every_thousand_estimates() {
+    let mut draw = Draw::new(18);
+    for _ in 0..40 {
+        let watch = Watch::new(None);
+        let report = search(tight_problem(&mut draw), &watch);
+        assert!(watch.looks() * 1000 >= report.counters.estimates, "{:?}", report.counters);
     }
 }
 

@@ -280,7 +280,8 @@ impl Least {
     pub fn of(problem: &Problem, kind: usize, shard: &Shard, prices: &Prices) -> Least {
         let chip = &problem.cluster.groups[kind].chip;
         let fabric = Fabric::new(&problem.cluster, chip);
-        let rates = Rates::new(shard, &problem.framework, chip, &fabric);
+        let precision = problem.workload.precision;
+        let rates = Rates::new(shard, &problem.framework, precision, chip, &fabric);
         let send = send(&fabric, shard, prices);
         Least::new(problem, kind, shard, prices, send, Some(rates))
     }

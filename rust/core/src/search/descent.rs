@@ -48,6 +48,9 @@ impl Solver<'_, '_, '_> {
         first: u32,
         counters: &mut Counters,
     ) {
+        if self.class.watch.stopped() {
+            return;
+        }
         let i = stages.len();
         if i == self.class.kinds.len() {
             let chosen: Vec<(u32, Choice)> = stages

@@ -100,9 +100,12 @@ struct Opened {
     counters: Counters,
 }
 
-/// Nodes that are opened, and classes that are solved, against the same incumbents.
+/// Nodes that are opened against the same incumbents, at most.
 const OPENED: usize = 32;
+/// Classes that are solved against the same incumbents.
 const SOLVED: usize = 4;
+/// Classes of a block that are guessed at before their turn.
+const AHEAD: usize = 4;
 
 /// What the parts of a search share: the question, and what was priced for it.
 struct Ground<'a, 'w> {
@@ -123,105 +126,157 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
     let mut counters = Counters::default();
     let entries = Entries::new(problem, &mut counters);
     let ground = Ground { problem, entries, watch, held: Mutex::default() };
-    let mut best = Best::new(problem);
-    let mut heap: BinaryHeap<Node> = ground
-        .entries
-        .list
-        .iter()
-        .enumerate()
-        .map(|(n, e)| Node {
+    let mut walk = Walk::new(&ground.entries, Best::new(problem), counters);
+    // The first blocks are small: what they find tells what of the next is worth a look.
+    let mut most = 1;
+    while walk.goes_on() && !watch.stopped() {
+        let limit = walk.best.limit();
+        let block = block(&mut walk.heap, limit, most);
+        most = (2 * most).min(OPENED);
+        let results: Vec<Opened> = block
+            .par_iter()
+            .map(|node| match &node.part {
+                Part::Class(..) => ground.guess(node, limit),
+                _ => ground.open(node, limit),
+            })
+            .collect();
+        let (mut guessed, mut fresh) = (Vec::new(), Vec::new());
+        for (node, opened) in block.into_iter().zip(results) {
+            let guess = opened.guess;
+            fresh.extend(walk.take(&node, opened));
+            if matches!(node.part, Part::Class(..)) {
+                guessed.push((node, guess));
+            }
+        }
+        // The most promising classes are guessed at before their turn: a tight limit spares looks at the others.
+        fresh.sort_unstable_by(|a, b| b.cmp(a));
+        let limit = walk.best.limit();
+        let classes = |node: &Node| matches!(node.part, Part::Class(..)) && node.bound <= limit;
+        let ahead: Vec<usize> =
+            (0..fresh.len()).filter(|&n| classes(&fresh[n])).take(AHEAD).collect();
+        let early: Vec<Node> = ahead.iter().rev().map(|&n| fresh.remove(n)).collect();
+        walk.heap.extend(fresh);
+        let results: Vec<Opened> =
+            early.par_iter().map(|node| ground.guess(node, limit)).collect();
+        for (node, opened) in early.into_iter().zip(results) {
+            let guess = opened.guess;
+            walk.take(&node, opened);
+            guessed.push((node, guess));
+        }
+        walk.solve_promising(&ground, guessed);
+        watch.advance(walk.done, walk.serial);
+    }
+    // All that could matter are guessed at: each class is solved against a tight limit.
+    let waiting = std::mem::take(&mut walk.waiting);
+    walk.heap.extend(waiting);
+    while walk.goes_on() && !watch.stopped() {
+        let limit = walk.best.limit();
+        let block = block(&mut walk.heap, limit, SOLVED);
+        let results: Vec<Opened> =
+            block.par_iter().map(|node| ground.open(node, limit)).collect();
+        for (node, opened) in block.into_iter().zip(results) {
+            let fresh = walk.take(&node, opened);
+            walk.heap.extend(fresh);
+        }
+        watch.advance(walk.done, walk.serial);
+    }
+    walk.finish()
+}
+
+/// Parts of the space in the order of their bounds, and what was found in those that were opened.
+struct Walk {
+    best: Best,
+    counters: Counters,
+    heap: BinaryHeap<Node>,
+    /// Classes wait until all have been guessed at; those whose guesses are among the best are solved at once.
+    waiting: Vec<Node>,
+    serial: u64,
+    done: u64,
+    /// The least bound of what the watch left.
+    open: Option<Time>,
+}
+
+impl Walk {
+    fn new(entries: &Entries, best: Best, counters: Counters) -> Walk {
+        let node = |(n, e): (usize, &Entry)| Node {
             bound: e.bound,
             serial: n as u64,
             entry: n,
             classes: e.classes,
             part: Part::Entry,
-        })
-        .collect();
-    let mut serial = heap.len() as u64;
-    let mut open = None;
-    // Classes wait until all have been guessed at, so that each is solved against a tight limit; those whose guesses are
-    // among the best are solved at once, which tightens it.
-    let mut waiting: BinaryHeap<Node> = BinaryHeap::new();
-    let (mut done, mut all) = (0, heap.len() as u64);
-    // The first blocks are small: what they find tells what of the next is worth a look.
-    let mut opened = 1;
-    for solving in [false, true] {
-        if solving {
-            heap.append(&mut waiting);
+        };
+        let heap: BinaryHeap<Node> = entries.list.iter().enumerate().map(node).collect();
+        let serial = heap.len() as u64;
+        Walk { best, counters, heap, waiting: Vec::new(), serial, done: 0, open: None }
+    }
+
+    /// Whether a part may hold a plan that enters the list.
+    fn goes_on(&self) -> bool {
+        self.heap.peek().is_some_and(|node| node.bound <= self.best.limit())
+    }
+
+    /// Notes what became of a node; returns its parts.
+    fn take(&mut self, node: &Node, opened: Opened) -> Vec<Node> {
+        self.done += 1;
+        self.counters.merge(&opened.counters);
+        opened.guess.into_iter().for_each(|time| self.best.guess(time));
+        opened.found.into_iter().for_each(|c| self.best.offer(c));
+        opened.better.into_iter().for_each(|(old, c)| self.best.replace(&old, c));
+        if opened.counters.cut.contains_key(&Cut::Unreached) {
+            self.open = Some(self.open.map_or(node.bound, |o| o.min(node.bound)));
         }
-        while heap.peek().is_some_and(|node| node.bound <= best.limit()) && !watch.stopped() {
-            let limit = best.limit();
-            let block = block(&mut heap, limit, if solving { SOLVED } else { opened });
-            opened = (2 * opened).min(OPENED);
-            let results: Vec<Opened> = block
-                .par_iter()
-                .map(|node| match &node.part {
-                    Part::Class(..) if !solving => ground.guess(node, limit),
-                    _ => ground.open(node, limit),
-                })
-                .collect();
-            done += block.len() as u64;
-            let mut promising = Vec::new();
-            for (node, opened) in block.into_iter().zip(results) {
-                counters.merge(&opened.counters);
-                opened.guess.into_iter().for_each(|time| best.guess(time));
-                opened.found.into_iter().for_each(|c| best.offer(c));
-                opened.better.into_iter().for_each(|(old, c)| best.replace(&old, c));
-                if opened.counters.cut.contains_key(&Cut::Unreached) {
-                    open = Some(open.map_or(node.bound, |o: Time| o.min(node.bound)));
-                }
-                for (bound, classes, part) in opened.parts {
-                    // A part is bounded by what it is a part of.
-                    let bound = bound.max(node.bound);
-                    heap.push(Node { bound, serial, entry: node.entry, classes, part });
-                    serial += 1;
-                    all += 1;
-                }
-                if matches!(node.part, Part::Class(..)) && !solving {
-                    match opened.guess.filter(|&time| time <= best.limit()) {
-                        Some(time) => promising.push((node, time)),
-                        None => waiting.push(node),
-                    }
-                    all += 1;
-                }
+        let mut parts = Vec::with_capacity(opened.parts.len());
+        for (bound, classes, part) in opened.parts {
+            // A part is bounded by what it is a part of.
+            let bound = bound.max(node.bound);
+            parts.push(Node { bound, serial: self.serial, entry: node.entry, classes, part });
+            self.serial += 1;
+        }
+        parts
+    }
+
+    /// Solves the classes whose guesses are among the best, and lets the others wait.
+    fn solve_promising(&mut self, ground: &Ground<'_, '_>, guessed: Vec<(Node, Option<Time>)>) {
+        let limit = self.best.limit();
+        let mut promising = Vec::new();
+        for (node, guess) in guessed {
+            match guess.filter(|&time| time <= limit) {
+                Some(time) => promising.push((node, time)),
+                None => self.waiting.push(node),
             }
-            let limit = best.limit();
-            let solved: Vec<Opened> = promising
-                .par_iter()
-                .map(|(node, guess)| ground.open(node, limit.min(*guess)))
-                .collect();
-            done += promising.len() as u64;
-            for ((node, guess), opened) in promising.into_iter().zip(solved) {
-                counters.merge(&opened.counters);
-                if let Some(found) = opened.found {
-                    best.better(guess, found.0);
-                    best.offer(found);
-                }
-                for (bound, classes, part) in opened.parts {
-                    let bound = bound.max(node.bound);
-                    waiting.push(Node { bound, serial, entry: node.entry, classes, part });
-                    serial += 1;
-                    all += 1;
-                }
+        }
+        // A class's own guess bounds its optimum.
+        let results: Vec<Opened> = promising
+            .par_iter()
+            .map(|(node, guess)| ground.open(node, limit.min(*guess)))
+            .collect();
+        for ((node, guess), opened) in promising.into_iter().zip(results) {
+            if let Some((time, _)) = opened.found {
+                self.best.better(guess, time);
             }
-            watch.advance(done, all);
+            let parts = self.take(&node, opened);
+            self.waiting.extend(parts);
         }
     }
-    heap.append(&mut waiting);
-    let limit = best.limit();
-    let left = heap.peek().map(|node| node.bound).filter(|&bound| bound <= limit);
-    for node in heap {
-        // What the watch left is not proved to be slower.
-        let reason = if node.bound <= limit { Cut::Unreached } else { Cut::Bound };
-        counters.cut(reason, node.classes);
+
+    /// Counts what was not opened.
+    fn finish(mut self) -> Found {
+        self.heap.extend(self.waiting);
+        let limit = self.best.limit();
+        let left = self.heap.peek().map(|node| node.bound).filter(|&bound| bound <= limit);
+        for node in self.heap {
+            // What the watch left is not proved to be slower.
+            let reason = if node.bound <= limit { Cut::Unreached } else { Cut::Bound };
+            self.counters.cut(reason, node.classes);
+        }
+        let complete = left.is_none() && self.open.is_none();
+        if !complete && !self.counters.cut.contains_key(&Cut::Unreached) {
+            // Only classes with a plan are left; whether it is their best is not proved.
+            self.counters.cut.insert(Cut::Unreached, 0);
+        }
+        let open = left.into_iter().chain(self.open).min();
+        Found { best: self.best, counters: self.counters, open }
     }
-    let complete = left.is_none() && open.is_none();
-    if !complete && !counters.cut.contains_key(&Cut::Unreached) {
-        // Only classes with a plan are left; whether it is their best is not proved.
-        counters.cut.insert(Cut::Unreached, 0);
-    }
-    let open = left.into_iter().chain(open).min();
-    Found { best, counters, open }
 }
 
 /// Takes the next nodes that may hold a plan within `limit`, at most `most`.
@@ -243,7 +298,7 @@ impl<'a> Ground<'a, '_> {
         let mut opened = Opened::default();
         if let Part::Class(sharding, schedule, runs) = &node.part {
             let holds = self.holds((node.entry, *sharding, *schedule));
-            let class = Class { holds: &holds, kinds: &stage_kinds(runs) };
+            let class = Class { holds: &holds, kinds: &stage_kinds(runs), watch: self.watch };
             opened.guess = guess(&class, limit, &mut opened.counters);
         }
         opened
@@ -284,7 +339,7 @@ impl<'a> Ground<'a, '_> {
             }
             Part::Class(sharding, schedule, runs) => {
                 let holds = self.holds((node.entry, *sharding, *schedule));
-                let class = Class { holds: &holds, kinds: &stage_kinds(runs) };
+                let class = Class { holds: &holds, kinds: &stage_kinds(runs), watch: self.watch };
                 match solve(&class, limit, &mut opened.counters) {
                     Outcome::Found(f) => {
                         opened.counters.estimated += 1;
@@ -301,10 +356,17 @@ impl<'a> Ground<'a, '_> {
                 let kinds: Vec<usize> = plan.stages.iter().map(|s| s.chip as usize).collect();
                 let key = (node.entry, (plan.zero, plan.shard_group), (plan.schedule, plan.vpp));
                 let holds = self.holds(key);
-                let class = Class { holds: &holds, kinds: &kinds };
+                let class = Class { holds: &holds, kinds: &kinds, watch: self.watch };
                 let ceiling = (*time).min(Time(limit.0.saturating_add(1)));
                 opened.better = close(&class, ceiling, &mut opened.counters)
                     .map(|(better, time)| ((**plan).clone(), (time, better)));
+                if self.watch.stopped() {
+                    let (time, plan) = match &opened.better {
+                        Some((_, better)) => better.clone(),
+                        None => (*time, (**plan).clone()),
+                    };
+                    opened.parts.push((node.bound, 0, Part::Open(Box::new(plan), time)));
+                }
             }
         }
         opened

@@ -10,6 +10,7 @@
 use super::bound::{Continuous, Shape, Tail, Work};
 use super::holds::{Choice, Holds, NONE};
 use super::report::{Counters, Cut};
+use super::watch::Watch;
 use crate::estimate::pipeline::Sends;
 use crate::estimate::stage::{Place, Table};
 use crate::estimate::{sends, Step};
@@ -23,6 +24,8 @@ pub struct Class<'c, 'a> {
     pub holds: &'c Holds<'a>,
     /// Kind of each stage.
     pub kinds: &'c [usize],
+    /// Asked whether to go on.
+    pub watch: &'c Watch,
 }
 
 /// What is known of a class that matters, or why it does not.
@@ -74,6 +77,8 @@ pub fn solve(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Out
                     None => found,
                 });
             }
+            // Whatever else was found, no bound holds for what was not reached.
+            Outcome::Cut(Cut::Unreached) => return Outcome::Cut(Cut::Unreached),
             Outcome::Cut(Cut::Bound) => cut = Cut::Bound,
             Outcome::Cut(_) => {}
         }
@@ -477,9 +482,13 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
             return Outcome::Cut(if self.holds_the_model() { Cut::Bound } else { Cut::Memory });
         }
         if !self.fast_enough_together(counters) {
-            return Outcome::Cut(Cut::Bound);
+            let stopped = self.class.watch.stopped();
+            return Outcome::Cut(if stopped { Cut::Unreached } else { Cut::Bound });
         }
         let labels = self.labels(counters);
+        if self.class.watch.stopped() {
+            return Outcome::Cut(Cut::Unreached);
+        }
         let roots = &labels[0][0];
         let Some(root) = (0..roots.len()).min_by_key(|&n| (roots[n].tail.end, n)) else {
             let any = self.limit == Time::MAX;
@@ -554,6 +563,10 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         // Layers before the stage behind with which it has labels.
         let mut reached = None;
         for i in (0..pp).rev() {
+            if self.class.watch.stopped() {
+                labels[..=i].fill(vec![Vec::new(); self.layers as usize + 1]);
+                break;
+            }
             behind += most[i];
             room -= most[i];
             let after = (pp - 1 - i) as u32;
