@@ -9,11 +9,7 @@ use crate::plan::Plan;
 use crate::units::Time;
 
 /// The optimum of a class if it is faster than `time`.
-pub fn close(
-    class: &Class<'_, '_>,
-    time: Time,
-    counters: &mut Counters,
-) -> Option<(Plan, Time)> {
+pub fn close(class: &Class<'_, '_>, time: Time, counters: &mut Counters) -> Option<(Plan, Time)> {
     let mut best = None;
     let mut ceiling = time;
     for optimizer_offload in class.optimizer_offloads() {

@@ -108,9 +108,8 @@ impl Entries {
 /// Prices of an entry on every kind of chip.
 fn entry_prices(problem: &Problem, entry: &Entry) -> EntryPrices {
     let of_kind = |kind: usize| {
-        let [loud, quiet] = [(0, 1), (3, 1)].map(|sharding| {
-            shard(problem, entry.cell, entry.sp, entry.ep, entry.mbs, sharding)
-        });
+        let [loud, quiet] = [(0, 1), (3, 1)]
+            .map(|sharding| shard(problem, entry.cell, entry.sp, entry.ep, entry.mbs, sharding));
         let differs = priced_as(quiet, &problem.framework) == quiet;
         let quiet = differs.then(|| Prices::new(problem, kind, quiet));
         (Prices::new(problem, kind, loud), quiet)

@@ -102,7 +102,7 @@ struct Opened {
 
 /// Nodes that are opened against the same incumbents, at most.
 const OPENED: usize = 32;
-/// Classes that are solved against the same incumbents.
+/// Classes that are solved against the same incumbents, at first.
 const SOLVED: usize = 4;
 /// Classes of a block that are guessed at before their turn.
 const AHEAD: usize = 4;
@@ -119,7 +119,7 @@ struct Ground<'a, 'w> {
 type HeldKey = (usize, (u8, u64), (Schedule, u64));
 
 /// Most sharding and schedules whose stages are remembered at once.
-const HELD: usize = 256;
+const HELD: usize = 1024;
 
 /// Searches the whole space.
 pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
@@ -156,8 +156,7 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
             (0..fresh.len()).filter(|&n| classes(&fresh[n])).take(AHEAD).collect();
         let early: Vec<Node> = ahead.iter().rev().map(|&n| fresh.remove(n)).collect();
         walk.heap.extend(fresh);
-        let results: Vec<Opened> =
-            early.par_iter().map(|node| ground.guess(node, limit)).collect();
+        let results: Vec<Opened> = early.par_iter().map(|node| ground.guess(node, limit)).collect();
         for (node, opened) in early.into_iter().zip(results) {
             let guess = opened.guess;
             walk.take(&node, opened);
@@ -169,11 +168,12 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
     // All that could matter are guessed at: each class is solved against a tight limit.
     let waiting = std::mem::take(&mut walk.waiting);
     walk.heap.extend(waiting);
+    let mut most = SOLVED;
     while walk.goes_on() && !watch.stopped() {
         let limit = walk.best.limit();
-        let block = block(&mut walk.heap, limit, SOLVED);
-        let results: Vec<Opened> =
-            block.par_iter().map(|node| ground.open(node, limit)).collect();
+        let block = block(&mut walk.heap, limit, most);
+        most = (2 * most).min(OPENED);
+        let results: Vec<Opened> = block.par_iter().map(|node| ground.open(node, limit)).collect();
         for (node, opened) in block.into_iter().zip(results) {
             let fresh = walk.take(&node, opened);
             walk.heap.extend(fresh);
@@ -581,7 +581,8 @@ fn class_bound(
 ) -> Verdict {
     let one_kind = kinds.iter().all(|&k| k == kinds[0]);
     let even = is_zero_bubble(schedule.0)
-        || entry.cell.pp == 1 || (one_kind && !problem.options.uneven_layers);
+        || entry.cell.pp == 1
+        || (one_kind && !problem.options.uneven_layers);
     question(problem, entry, schedule, even, limit).bound(leasts, kinds)
 }
 

@@ -265,7 +265,15 @@ impl Question<'_> {
             let found = if self.even {
                 self.equal(leasts, kinds, on_host)
             } else {
-                self.unequal(leasts, kinds, on_host)
+                match self.unequal(leasts, kinds, on_host) {
+                    Verdict::Seconds(s)
+                        if s <= self.limit && kinds.iter().any(|&k| k != kinds[0]) =>
+                    {
+                        let whole = rounded_down(self.whole_layers(leasts, kinds, 0.0));
+                        Verdict::Seconds(s.max(whole))
+                    }
+                    other => other,
+                }
             };
             best = match (best, found) {
                 (Verdict::Seconds(a), Verdict::Seconds(b)) => Verdict::Seconds(a.min(b)),
@@ -506,7 +514,7 @@ impl Question<'_> {
         // The others may hold all layers, unless one on the first stage shortens its tail.
         let first = if beside < 0.0 { limit.min(frequent) } else { 0.0 };
         let relaxed = (frequent + rest / unit + first * beside) / sum + tail.base;
-        let bound = relaxed.max(self.whole_layers(least, rest));
+        let bound = relaxed.max(self.whole_layers(leasts, kinds, rest));
         if rounded_down(bound) > self.limit {
             return Some((bound, true));
         }
@@ -519,24 +527,69 @@ impl Question<'_> {
         Some((bound, held))
     }
 
-    /// A bound for equal stages that hold whole layers, memory apart; `rest` are the seconds of a micro-batch besides layers.
-    fn whole_layers(&self, least: &Least, rest: f64) -> f64 {
-        let Shape { schedule, pp, vpp, .. } = self.shape;
-        if self.any_schedule || least.others > 0 {
-            return 0.0;
-        }
-        let (unit, frequent) = (least.layer.both(), least.frequent as f64);
-        // On the fullest stage, after one micro-batch down and up, all others.
-        let m = self.shape.micro_batches as f64;
-        let most = (u64::from(self.problem.model.layers) / vpp).div_ceil(pp) * vpp;
-        let passes = |p: Passes, times: (f64, f64)| p.forward * times.0 + p.backward * times.1;
-        match schedule {
-            Schedule::OneFOneB => {
-                let rounds = (m - m.min(pp as f64), m - 1.0);
-                frequent * unit + rest + most as f64 * passes(least.layer, rounds)
+    /// A bound for stages that hold whole layers, memory apart; `rest` are the seconds of a micro-batch besides layers.
+    ///
+    /// One micro-batch passes down and up through all layers, and on the stage where they take longest the others follow: with
+    /// R for these, a stage holds as many layers as they last, and the fastest stages hold as many as they can. The least
+    /// sum is at an R that some stage just meets.
+    fn whole_layers(&self, leasts: &[Option<Least>], kinds: &[usize], rest: f64) -> f64 {
+        let Shape { schedule, vpp, micro_batches, .. } = self.shape;
+        let v = vpp as f64;
+        let layers = (u64::from(self.problem.model.layers) / vpp) as f64;
+        // Of each kind: seconds of a layer of every chunk passing through, of those that follow, and stages.
+        let mut runs: Vec<(f64, f64, f64)> = Vec::with_capacity(leasts.len());
+        for (kind, least) in leasts.iter().enumerate() {
+            let stages = kinds.iter().filter(|&&k| k == kind).count() as f64;
+            let Some(least) = least.as_ref().filter(|_| stages > 0.0) else { continue };
+            if self.any_schedule || least.others > 0 {
+                return 0.0;
             }
-            Schedule::GPipe => frequent * unit + rest + most as f64 * unit * (m - 1.0),
-            _ => most as f64 * unit * m,
+            let Passes { forward, backward } = least.layer;
+            let (m, pp) = (micro_batches as f64, kinds.len() as f64);
+            let (through, others) = match schedule {
+                Schedule::OneFOneB => {
+                    (forward + backward, (m - 1.0) * backward + (m - m.min(pp)) * forward)
+                }
+                Schedule::GPipe => (forward + backward, (m - 1.0) * (forward + backward)),
+                _ => (0.0, m * (forward + backward)),
+            };
+            runs.push((through * v, others * v, stages));
+        }
+        runs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let stages: f64 = runs.iter().map(|r| r.2).sum();
+        let one_each: f64 = runs.iter().map(|r| r.0 * r.2).sum();
+        let through_all = |seconds: f64| {
+            let (mut left, mut through) = (layers - stages, one_each);
+            for &(each, others, stages) in &runs {
+                let most = if others > 0.0 { (seconds / others + 1e-9).floor() } else { layers };
+                if most < 1.0 {
+                    return None;
+                }
+                let more = left.min(stages * (most - 1.0));
+                through += more * each;
+                left -= more;
+            }
+            (left <= 0.0).then_some(through)
+        };
+        let speed: f64 = runs.iter().map(|r| r.2 / r.1.max(1e-15)).sum();
+        let least = layers / speed;
+        let fastest = layers * runs[0].0;
+        let mut best = f64::INFINITY;
+        for &(_, others, _) in &runs {
+            let mut most = (least / others.max(1e-15) - 1e-9).ceil().max(1.0);
+            while most <= layers && most * others + fastest < best {
+                if let Some(through) = through_all(most * others) {
+                    best = best.min(most * others + through);
+                }
+                most += 1.0;
+            }
+        }
+        let rest =
+            if matches!(schedule, Schedule::OneFOneB | Schedule::GPipe) { rest } else { 0.0 };
+        if best.is_finite() {
+            best + rest
+        } else {
+            0.0
         }
     }
 
@@ -631,7 +684,9 @@ impl Question<'_> {
             }
         }
         match best {
-            Some(price) => Verdict::Seconds(rounded_down(speed.bound(price + other + ends[0] + ends[1]))),
+            Some(price) => {
+                Verdict::Seconds(rounded_down(speed.bound(price + other + ends[0] + ends[1])))
+            }
             None => Verdict::Memory,
         }
     }

@@ -413,8 +413,7 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         let mut paces: Vec<Pace> = Vec::with_capacity(pp);
         for i in 0..pp {
             // Stages between two of their own kind are alike but for memory.
-            let alike =
-                i >= 2 && i + 2 < pp && kinds[i - 2..=i + 1].iter().all(|&k| k == kinds[i]);
+            let alike = i >= 2 && i + 2 < pp && kinds[i - 2..=i + 1].iter().all(|&k| k == kinds[i]);
             paces.push(if alike { paces[i - 1] } else { self.pace(i) });
         }
         self.paces = paces;
@@ -667,6 +666,10 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
                 too_slow = Some(family);
                 continue;
             }
+            if caps.iter().all(|&cap| choice.depth() > cap) {
+                // The same as to name all layers that it leaves time for.
+                continue;
+            }
             for (i, cap) in (start..end).zip(&mut caps) {
                 let place = self.place(i, 0, *cap, *choice);
                 if !holds.lightest(kind).fits(&place) {
@@ -757,9 +760,8 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
                     }
                     let tail = label.tail.after(self.shape, i as u64, &work);
                     // What the stages before add to each path.
-                    let longest = (tail.passes + through)
-                        .max(tail.through + through + rounds)
-                        .max(tail.end);
+                    let longest =
+                        (tail.passes + through).max(tail.through + through + rounds).max(tail.end);
                     if longest > self.limit {
                         continue;
                     }
