@@ -145,7 +145,8 @@ def test_an_attention_rate_stays_below_the_peak_and_grows_with_the_sequence(name
     chip = catalog.chip(name).chip
     peak = chip.peak_tflops.bf16 or chip.peak_tflops.fp16
     assert peak
-    assert chip.attention
+    # FlashAttention runs on neither Pascal nor Volta.
+    assert bool(chip.attention) == (not name.startswith(("p100", "v100")))
     for row in chip.attention:
         assert max(row.tflops) < peak
         # cuDNN's rates fall: by 1.5 % on Hopper, by 9 % beyond 32,768 on Blackwell.

@@ -298,7 +298,6 @@ def test_a_chip_that_nobody_knows_names_the_nearest() -> None:
     ("text", "cards", "gbit"),
     [
         ("8x200Gb HDR IB (Selene)", 8, 200),
-        ("4 x 100 Gb Omni-Path", 4, 100),
         ("800Gb/s per node (config)", 8, 100),
         ("1600Gb RoCE/node", 8, 200),
         ("3.2Tbps EFA", 8, 400),
@@ -316,6 +315,13 @@ def test_a_network_is_read_from_its_words(text: str, cards: int, gbit: float) ->
     assert network(text, usual) == replace(usual, nics_per_node=cards, nic_gbit_per_s=gbit)
 
 
+def test_omni_path_sustains_the_share_that_was_measured() -> None:
+    # 40.5 Gbit/s of a card of 100 in an all-reduce (bigscience-workshop/bigscience).
+    usual = catalog.chip("a100").chip.network
+    found = network("4 x 100 Gb Omni-Path", usual)
+    assert found == replace(usual, nics_per_node=4, nic_gbit_per_s=100, efficiency=0.4)
+
+
 def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
     chip = setup(run_of(gpus_per_node="4"), shelf).problem.cluster.groups[0].chip
     assert (chip.devices_per_node, chip.link_domain, chip.network.nics_per_node) == (4, 4, 4)
@@ -328,13 +334,34 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Megatron-LM", "date": "2021-04"}, "megatron-2021"),
         ({"framework": "Megatron-LM", "date": "2022-05"}, "megatron-2022"),
         ({"framework": "Megatron-LM", "date": "2025-01"}, "megatron-core"),
+        ({"framework": "Megatron-LM", "date": "2024-05"}, "megatron-core-2023"),
+        ({"framework": "Pai-Megatron-Patch (Megatron-LM 240405)"}, "megatron-core-2023"),
+        ({"framework": "Megatron-core 0.6.0"}, "megatron-core-2023"),
         ({"framework": "Megatron-LM"}, "megatron-core"),
         ({"framework": "Megatron-LM", "date": "2018-01"}, "megatron-2020"),
+        ({"framework": "Megatron-LM (May 2021)"}, "megatron-2021"),
+        ({"framework": "Megatron-LM e156d2f", "attention": "unfused"}, "megatron-2022"),
+        ({"framework": "Colossal-AI 0.3"}, "colossalai"),
+        ({"framework": "PaddleNLP, Paddle 2.5.1"}, "paddlenlp"),
+        ({"framework": "LiBai 9fc504c / OneFlow 55b822e"}, "oneflow"),
+        ({"framework": "Alpa (JAX/XLA)"}, "alpa"),
+        ({"framework": "EasyLM"}, "maxtext"),
+        ({"framework": "PyTorch DDP"}, "pytorch-ddp"),
+        ({"framework": "PyTorch FSDP1"}, "fsdp"),
+        ({"framework": "HF Trainer FSDP"}, "fsdp"),
+        ({"framework": "HF Trainer + DeepSpeed"}, "deepspeed"),
+        ({"framework": "HF Trainer + DeepSpeed (May 2021)"}, "huggingface-2021"),
+        ({"framework": "LLaMA-Factory", "zero": "3"}, "deepspeed"),
+        ({"framework": "Axolotl", "zero": "fsdp"}, "fsdp"),
+        ({"framework": "HF Trainer", "zero": ""}, "pytorch-ddp"),
+        ({"framework": "metaseq"}, "metaseq"),
+        ({"framework": "BMTrain"}, "bmtrain"),
         ({"framework": "Megatron-DeepSpeed", "precision": "fp16"}, "megatron-deepspeed"),
         (
             {"framework": "Megatron-DeepSpeed", "precision": "bf16", "model": "BLOOM-176B"},
-            "megatron-deepspeed-bf16",
+            "bigscience-2022-bf16",
         ),
+        ({"framework": "Megatron-DeepSpeed", "precision": "bf16"}, "megatron-deepspeed-bf16"),
         ({"framework": "torchtitan", "notes": "torch.compile"}, "torchtitan"),
         ({"framework": "torchtitan", "notes": "torch.compile, AsyncTP"}, "torchtitan-async-tp"),
         ({"framework": "torchtitan"}, "torchtitan-eager"),
@@ -347,6 +374,14 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "NeMo/Megatron-Core"}, "megatron-bridge"),
         ({"framework": "NeMo/Megatron-Core", "source": "v24.11.1:README.md"}, "nemo"),
         ({"framework": "torchtitan", "precision": "fp8"}, "torchtitan"),
+        (
+            {"framework": "torchtitan", "precision": "fp8", "notes": "AsyncTP"},
+            "torchtitan-async-tp",
+        ),
+        (
+            {"framework": "torchtitan", "precision": "fp8", "notes": "AsyncTP, fp8 rowwise"},
+            "torchtitan-rowwise",
+        ),
         ({"framework": "ModelLink (MindSpeed-LLM) Mcore"}, "mindspeed"),
     ],
 )
@@ -361,7 +396,13 @@ def test_a_framework_that_nobody_knows_is_assumed_and_said_to_be(shelf: Shelf) -
     known = setup(run_of(framework="our own"), shelf)
     assert known.problem.framework.name == "megatron-core"
     assert known.assumed == ("framework=megatron-core",)
-    assert setup(run_of(framework="our own", zero="fsdp"), shelf).problem.framework.name == "fsdp"
+    for cells, name in (
+        ({"zero": "fsdp"}, "fsdp"),
+        ({"zero": "2", "tp": "1"}, "deepspeed"),
+        ({"attention": "unfused"}, "megatron-2022"),
+    ):
+        entry, named = framework(run_of(framework="our own", **cells), shelf)
+        assert (entry.framework.name, named) == (name, False)
 
 
 def test_a_stated_run_assumes_nothing(shelf: Shelf) -> None:

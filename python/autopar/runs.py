@@ -148,17 +148,24 @@ class Run:
         if self.date:
             return self.date[:7]
         # As NVIDIA and others number: NeMo 25.04, a release tagged v25.02.
-        version = re.search(r"\b(2\d)\.?(0[1-9]|1[0-2])\b", self.framework) or re.search(
-            r"\bv(2\d)\.(0[1-9]|1[0-2])\b", self.source
-        )
+        version = re.search(
+            r"\b(2\d)\.?(0[1-9]|1[0-2])(?:[0-3]\d)?\b", self.framework
+        ) or re.search(r"\bv(2\d)\.(0[1-9]|1[0-2])\b", self.source)
         if version:
             return f"20{version[1]}-{version[2]}"
         if paper := re.search(r"arxiv[ :/]*(?:abs/)?(\d\d)(\d\d)\.\d{4,5}", self.source, re.I):
             return f"20{paper[1]}-{paper[2]}"
-        if dated := re.search(r"\b(?:([a-z]{3})[a-z]* )?(20[12]\d)\b", self.source, re.I):
-            name = (dated[1] or "").lower()
-            return f"{dated[2]}-{MONTHS.index(name) + 1 if name in MONTHS else 1:02}"
+        return _dated(self.framework) or _dated(self.source)
+
+
+def _dated(text: str) -> str:
+    """Returns the month that a text names, or the first of the year; empty if it names neither."""
+    dated = re.search(r"\b(?:([a-z]{3})[a-z]* )?(20[12]\d)(?:-(0[1-9]|1[0-2]))?\b", text, re.I)
+    if not dated:
         return ""
+    name = (dated[1] or "").lower()
+    month = MONTHS.index(name) + 1 if name in MONTHS else int(dated[3] or 1)
+    return f"{dated[2]}-{month:02}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

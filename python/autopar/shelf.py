@@ -133,12 +133,20 @@ def _joined(name: str) -> Iterator[str]:
     yield re.sub(r"[ _-]+", "", name)
 
 
+SUSTAINED = {
+    # 40.5 Gbit/s of a card of 100 in an all-reduce over four nodes of eight A100, and 44 to 57 over
+    # sixteen nodes of four V100 (bigscience-workshop/bigscience, experiments/bandwidth).
+    r"omni-?path|\bOPA\b": 0.4,
+}
+
+
 def network(text: str, usual: Network) -> Network:
     """Returns a node's network of a text such as `8x200Gb HDR IB` or `800Gb/s per node`.
 
     `Gb` are bits, `GB` bytes. A text without a figure leaves the usual network. A figure without a
     count is that of the node where it is said so or where it exceeds a usual card; it is that of
-    every usual card where it equals one, and else of a single card.
+    every usual card where it equals one, and else of a single card. Where the text names a kind of
+    network of which NCCL was measured to sustain another share, that share is taken.
 
     Example:
         >>> usual = Network(nics_per_node=8, nic_gbit_per_s=200.0, efficiency=0.7, latency_us=20.0)
@@ -147,6 +155,9 @@ def network(text: str, usual: Network) -> Network:
         ... ) for n in [network(text, usual)]]
         [(4, 100.0), (8, 100.0), (1, 50.0), (8, 200.0)]
     """
+    for kind, efficiency in SUSTAINED.items():
+        if re.search(kind, text, re.I):
+            usual = replace(usual, efficiency=efficiency)
     rate = r"(\d+(?:\.\d+)?) ?([GT])i?(b|B)"
     if found := re.search(rf"(\d+) ?[x\u00d7*] ?{rate}", text):
         count, *parts = found.groups()
@@ -179,8 +190,9 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
 
     The name or alias that stands first in the text wins, the longer of two at one place; of several
     profiles with one name, those whose words or precision the row has, then the newest that had
-    begun. Without any name it is Megatron-Core, or FSDP where the row shards as FSDP does. A path
-    to a TOML file is a profile of one's own.
+    begun. Where nobody says when, stored scores tell a time before fused attention. Without any
+    name it is Megatron-Core or its forerunner, or where the row shards parameters and nothing else
+    FSDP or ZeRO under a Hugging Face model. A path to a TOML file is a profile of one's own.
 
     Raises:
         SpecError: The file of a profile is wrong.
@@ -192,14 +204,16 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         for entry in shelf.frameworks
         if (place := _place(entry, run.framework))
     }
+    unfused = not run.month and stores_scores(run)
     if not places:
-        name = "fsdp" if "fsdp" in run.zero.lower() else "megatron-core"
+        name = _unnamed(run, unfused)
         return next(entry for entry in shelf.frameworks if entry.framework.name == name), False
     best = min(places.values())
     named = [e for e in shelf.frameworks if places.get(e.framework.name) == best]
-    words = words_of(f"{run.framework} {run.model} {run.precision} {run.notes}")
+    sharded = f"zero {run.zero}" if re.search(r"[123]", run.zero) else ""
+    words = words_of(f"{run.framework} {run.model} {run.precision} {sharded} {run.notes}")
 
-    def likeness(entry: FrameworkEntry) -> tuple[bool, int, bool, str]:
+    def likeness(entry: FrameworkEntry) -> tuple[bool, bool, int, bool, str]:
         told = entry.run
         said = [any(_places(words_of(phrase), words)) for phrase in told.words]
         precise = told.precision == run.precision.lower()
@@ -208,12 +222,35 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         # The oldest stands in for a time before all of them.
         return (
             possible,
-            sum(said) + (precise and bool(told.precision)),
+            not unfused or told.attention == "unfused",
+            2 * sum(said) + (precise and bool(told.precision)),
             begun,
             (told.since if begun else "".join(chr(255 - ord(c)) for c in told.since)),
         )
 
-    return max(named, key=likeness), True
+    found = max(named, key=likeness)
+    if "fsdp" in run.zero.lower() and found.framework.name in HUGGING_FACE:
+        found = next(entry for entry in shelf.frameworks if entry.framework.name == "fsdp")
+    return found, True
+
+
+# Profiles of eager models that any way of sharding may serve; the row's own tells them apart.
+HUGGING_FACE = ("deepspeed", "huggingface-2021", "pytorch-ddp")
+
+
+def stores_scores(run: Run) -> bool:
+    """Returns whether a row says that attention was not one fused kernel."""
+    text = run.attention or run.notes
+    return bool(re.search(r"unfused|(no|without|non)[ -]flash|(eager|naive) attention", text, re.I))
+
+
+def _unnamed(run: Run, unfused: bool) -> str:
+    """Returns the profile of a run whose framework nobody names."""
+    if "fsdp" in run.zero.lower():
+        return "fsdp"
+    if (run.tp or 1) == (run.pp or 1) == 1 and re.search(r"[23]", run.zero):
+        return "deepspeed"
+    return "megatron-2022" if unfused else "megatron-core"
 
 
 def _place(entry: FrameworkEntry, text: str) -> tuple[int, int] | None:

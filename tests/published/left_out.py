@@ -16,7 +16,7 @@ from autopar.errors import SpecError
 from autopar.fit import Figure, MeasuredRun, Point
 from autopar.runs import Run
 from autopar.shelf import Shelf, chip_as_written
-from autopar.spec import Chip
+from autopar.spec import Chip, Peaks
 from autopar.validate import Checked, check_one
 
 Factors = dict[Figure, float]
@@ -42,31 +42,35 @@ def source_of(row: Checked) -> str:
     return row.run.series.partition("-")[0]
 
 
-def leave_out(source: str, rows: Sequence[Checked], known: Sequence[Checked]) -> LeftOut:
-    """Returns rows of a source, estimated with figures fitted to the others of all known rows."""
+def leave_out(
+    source: str, rows: Sequence[Checked], known: Sequence[Checked], alone: Sequence[Checked]
+) -> LeftOut:
+    """Returns rows of a source, estimated with figures fitted to the others of all known rows.
+
+    Runs of one node, `alone`, tell the host's time an operator beside those.
+    """
     own = [row for row in rows if source_of(row) == source]
     factors: dict[str, Factors] = {}
     for name in sorted({root(chip_of(row).name) for row in own if row.setup}):
-        if figures := _figures(source, name, own):
+        if figures := _figures(source, name):
             factors[name] = _fit(source, name, figures, known)
     refitted: list[str] = []
     fallen: list[str] = []
     for name, found in factors.items():
-        for figure in _figures(source, name, own):
+        for figure in _figures(source, name):
             if figure in found:
                 refitted.append(f"{figure} of {name} x {found[figure]:.3f}")
             else:
                 found[figure], reason = _fallback(source, figure, catalog.chip(name))
                 fallen.append(f"{figure} of {name} ({reason})")
     shelf = Shelf()
-    launch = [found["launch_us"] for found in factors.values() if "launch_us" in found]
-    if launch:
+    launch = _launch(source, own, [*known, *alone])
+    if launch is not None:
+        refitted.append(f"launch_us x {launch:.3f}")
         shelf.frameworks = tuple(
             replace(
                 entry,
-                framework=replace(
-                    entry.framework, launch_us=entry.framework.launch_us * median(launch)
-                ),
+                framework=replace(entry.framework, launch_us=entry.framework.launch_us * launch),
             )
             if "launch_us" in entry.fitted
             else entry
@@ -99,7 +103,7 @@ def changed(chip: Chip, factors: Factors) -> Chip:
                 all_to_all_gb_per_s=link.all_to_all_gb_per_s * factor,
                 p2p_gb_per_s=link.p2p_gb_per_s * factor,
             )
-        elif figure != "launch_us":
+        else:
             raise SystemExit(f"{chip.name}.toml: fitted: {figure} cannot be left out.")
     return replace(chip, gemm=gemm, link=link)
 
@@ -124,22 +128,38 @@ def root(name: str) -> str:
         return name  # Kinds mixed in one row have no one name.
 
 
-def _figures(source: str, name: str, own: Iterable[Checked]) -> tuple[Figure, ...]:
-    """Returns the figures that were fitted with a source and matter to its rows on a chip."""
+def _figures(source: str, name: str) -> tuple[Figure, ...]:
+    """Returns the figures of a chip that were fitted with a source."""
     fitted = catalog.chip(name).fitted
-    figures: list[Figure] = [
+    return tuple(
         figure
         for figure in sorted(fitted, key=len)
         if source in fitted[figure]  # type: ignore[misc]
-    ]
-    profiles = {
-        row.setup.problem.framework.name
-        for row in own
-        if row.setup and root(chip_of(row).name) == name
+    )
+
+
+def _launch(source: str, own: Sequence[Checked], known: Sequence[Checked]) -> float | None:
+    """Returns the factor on the host's time an operator that its other sources tell.
+
+    None where it was not fitted with this source. It belongs to no chip: runs on all of them tell
+    it, by a fit that leaves their chips alone.
+    """
+    profiles = {row.setup.problem.framework.name for row in own if row.setup}
+    others = {
+        other
+        for profile in profiles
+        for sources in [catalog.framework(profile).fitted.get("launch_us", ())]
+        if source in sources
+        for other in sources
+        if other != source
     }
-    if any(source in catalog.framework(p).fitted.get("launch_us", ()) for p in profiles):
-        figures.append("launch_us")
-    return tuple(figures)
+    if not others:
+        return None
+    points = _points(row for row in known if source_of(row) in others)
+    entry = catalog.chip(root(chip_of(own[0]).name))
+    fit = planner.calibrate(entry.chip, points, figures=("launch_us",), cross_validate=False)
+    [figure] = fit.figures
+    return figure.after / figure.before
 
 
 _FITS: dict[tuple[str, tuple[Figure, ...]], dict[str, Factors]] = {}
@@ -149,37 +169,38 @@ def _fit(source: str, name: str, figures: tuple[Figure, ...], known: Sequence[Ch
     """Returns the factors on a chip's figures that other sources tell; one fit serves all folds."""
     entry = catalog.chip(name)
     seen = {one for sources in entry.fitted.values() for one in sources}
-    points = [
+    points = _points(
+        row
+        for row in known
+        if row.setup and source_of(row) in seen and root(chip_of(row).name) == name
+    )
+    if len({point.group for point in points}) < 2:
+        return {}
+    before = {figure: _efficiency(entry, figure) for figure in figures if "efficiency" in figure}
+    key = (name, figures)
+    if key not in _FITS:
+        fit = planner.calibrate(
+            entry.chip, points, figures=figures, link_line_gb_per_s=entry.link_line_gb_per_s
+        )
+        _FITS[key] = {
+            fold.name: {one: value / before.get(one, 1.0) for one, value in fold.figures.items()}
+            for fold in fit.folds
+        }
+    return dict(_FITS[key].get(source, {}))
+
+
+def _points(rows: Iterable[Checked]) -> list[Point]:
+    """Returns rows that count as points of a fit, each in the group of its source."""
+    return [
         Point(
             group=source_of(row),
             seconds=row.measured_step_s,
             what=MeasuredRun(problem=row.setup.problem, plan=row.setup.plan),
         )
-        for row in known
+        for row in rows
         if row.setup and row.measured_step_s and not row.suspect and row.skipped is None
-        if source_of(row) in seen and root(chip_of(row).name) == name and not is_mixed(row)
+        if not is_mixed(row)
     ]
-    # The host's time is fitted with other sources than the chip, so it has a fit of its own.
-    alone = "launch_us" in figures
-    if alone:
-        points = [point for point in points if point.group != source]
-    if len({point.group for point in points}) < 2:
-        return {}
-    before = {figure: _efficiency(entry, figure) for figure in figures if "efficiency" in figure}
-    key = (f"{name} {source}" if alone else name, figures)
-    if key not in _FITS:
-        fit = planner.calibrate(
-            entry.chip,
-            points,
-            figures=figures,
-            link_line_gb_per_s=entry.link_line_gb_per_s,
-            cross_validate=not alone,
-        )
-        _FITS[key] = {
-            fold.name: {one: value / before.get(one, 1.0) for one, value in fold.figures.items()}
-            for fold in fit.folds
-        } or {source: {one.figure: one.after / one.before for one in fit.figures}}
-    return dict(_FITS[key].get(source, {}))
 
 
 def _fallback(source: str, figure: Figure, entry: ChipEntry) -> tuple[float, str]:
@@ -190,8 +211,6 @@ def _fallback(source: str, figure: Figure, entry: ChipEntry) -> tuple[float, str
         if other.chip.name != entry.chip.name
         if not any(source in sources for sources in other.fitted.values())
     ]
-    if figure == "launch_us":
-        return 0.0, "none: nothing else measured it"
     if figure == "link":
         shares = [
             other.chip.link.all_gather_gb_per_s / other.link_line_gb_per_s
@@ -202,15 +221,19 @@ def _fallback(source: str, figure: Figure, entry: ChipEntry) -> tuple[float, str
             return 1.0, "as it is"
         rate = median(shares) * entry.link_line_gb_per_s
         return rate / entry.chip.link.all_gather_gb_per_s, "the usual share of its line rate"
-    fitted = [other for other in others if figure in other.fitted]
     own = _efficiency(entry, figure)
+    fitted = [other for other in others if figure in other.fitted]
     shares = [
         _efficiency(other, figure) / burst for other in fitted if (burst := _burst(other, figure))
     ]
+    if steady := _share(entry, figure, entry.steady_tflops):
+        return steady / own, "its large products, timed one after another"
     if shares and (burst := _burst(entry, figure)):
         return median(shares) * burst / own, "its fastest product, and the usual share of that"
-    usual = median([_efficiency(other, figure) for other in fitted])
-    return usual / own, "the usual share of the peak"
+    kin = [other for other in fitted if other.architecture == entry.architecture]
+    usual = median([_efficiency(other, figure) for other in kin or fitted])
+    whose = "its architecture's share of the peak" if kin else "the usual share of the peak"
+    return usual / own, whose
 
 
 def _efficiency(entry: ChipEntry, figure: Figure) -> float:
@@ -220,7 +243,12 @@ def _efficiency(entry: ChipEntry, figure: Figure) -> float:
 
 def _burst(entry: ChipEntry, figure: Figure) -> float:
     """Returns the share of the peak that a chip's fastest measured product reached, or 0."""
-    peaks, best = entry.chip.peak_tflops, entry.best_tflops
+    return _share(entry, figure, entry.best_tflops)
+
+
+def _share(entry: ChipEntry, figure: Figure, rates: Peaks) -> float:
+    """Returns the share of the peak that measured rates are, or 0 where none was measured."""
+    peaks = entry.chip.peak_tflops
     if figure == "gemm.efficiency":
-        return (best.bf16 or 0.0) / (peaks.bf16 or peaks.fp16 or 1.0)
-    return (best.fp8 or 0.0) / (peaks.fp8 or 1.0)
+        return (rates.bf16 or rates.fp16 or 0.0) / (peaks.bf16 or peaks.fp16 or 1.0)
+    return (rates.fp8 or 0.0) / (peaks.fp8 or 1.0)

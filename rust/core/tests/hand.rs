@@ -2,14 +2,17 @@
 
 use autopar_core::estimate::block;
 use autopar_core::estimate::collective::Fabric;
+use autopar_core::estimate::compute::{Device, Gemm};
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::{self, Holdings};
 use autopar_core::estimate::pipeline::{makespan, Chunk, Sends, StageClock};
-use autopar_core::estimate::shard::{parameter_sent, LayerCost, Shard};
+use autopar_core::estimate::shard::{parameter_sent, LayerCost, Shard, Split};
 use autopar_core::estimate::{estimate, Estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::{EightBitGathers, ExpertDispatch, TensorOverlap};
+use autopar_core::spec::framework::{
+    EightBitGathers, ExpertDispatch, Projections, ShardCopies, TensorOverlap,
+};
 use autopar_core::spec::model::{Activation, LayerKind, Model, Moe, Norm, Position};
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -349,6 +352,34 @@ fn a_sliced_input_takes_a_rank_s_share_and_one_gather_to_recompute() {
 }
 
 #[test]
+fn kept_results_of_communication_are_not_brought_again() {
+    // A layer of a GPT keeps its input of s b h 2 bytes and the sum after attention, as many; nothing is summed again.
+    let mut problem = gpt_problem(1024, 512);
+    let bytes = 512 * 1024 * 2;
+    let shard = Shard { tp: 8, ..whole() };
+    let repeated = layer(&problem, shard);
+    problem.framework.keeps_tensor_results = true;
+    let kept = layer(&problem, shard);
+    assert_eq!((repeated.kept_input, kept.kept_input), (Bytes(bytes), Bytes(2 * bytes)));
+    assert_eq!(repeated.recompute_full.tensor, repeated.forward.tensor);
+    assert_eq!(kept.recompute_full.tensor, Time::ZERO);
+    assert_eq!(kept.recompute_full.compute, repeated.recompute_full.compute);
+    // With sequence parallel: an eighth of the input and of that sum, and both inputs that were gathered.
+    let split = layer(&problem, Shard { sp: true, ..shard });
+    assert_eq!(split.kept_input, Bytes(2 * bytes / 8 + 2 * bytes));
+    assert_eq!(split.recompute_full.tensor, Time::ZERO);
+    // Alone a rank communicates nothing.
+    assert_eq!(layer(&problem, whole()).kept_input, Bytes(bytes));
+    // A sliced input is gathered all the same.
+    problem.framework.slices_kept_inputs = true;
+    let sliced = layer(&problem, shard);
+    assert_eq!(sliced.kept_input, Bytes(bytes / 8 + bytes));
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let gather = fabric.all_gather(bytes as f64, Group { size: 8, stride: 1 });
+    close(sliced.recompute_full.tensor.seconds(), gather, 1e-6);
+}
+
+#[test]
 fn a_whole_vocabulary_needs_no_sums_and_eight_times_the_parameters() {
     // 51,200 rows of 1,024 channels on each of 8 ranks instead of 6,400. The head keeps one gather forward with
     // sequence parallel, the embedding one backward; nothing is summed.
@@ -388,6 +419,108 @@ fn what_is_cast_before_it_is_gathered_travels_in_8_bits() {
     assert_eq!((sent(Precision::Fp8), sent(Precision::Bf16)), (1, 2));
 }
 
+// ---- What a framework chooses ----------------------------------------------------------------------------------------
+
+#[test]
+fn a_recompute_that_stops_early_leaves_out_the_last_product_its_sum_and_the_residual() {
+    // 512 rows of 1,024 channels over 8 ranks: the last product is [512, 512] x [512, 1024]; the residual addition reads two
+    // such tensors and writes one, 3 x 512 x 1024 x 2 bytes.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { tp: 8, ..whole() };
+    let whole = layer(&problem, shard).recompute_full;
+    problem.framework.recompute_stops_early = true;
+    let early = layer(&problem, shard).recompute_full;
+    let chip = &problem.cluster.groups[0].chip;
+    let device = Device::new(chip, Precision::Bf16, &[], 8);
+    let left_out =
+        device.linear(Gemm::new(512, 1024, 512)) + device.stream(3.0 * 512.0 * 1024.0 * 2.0);
+    close(whole.compute.seconds() - early.compute.seconds(), left_out, 1e-6);
+    let fabric = Fabric::new(&problem.cluster, chip);
+    let sum = fabric.all_reduce(2.0 * 512.0 * 1024.0, Group { size: 8, stride: 1 });
+    close(whole.tensor.seconds() - early.tensor.seconds(), sum, 1e-6);
+    // Dropout after the product keeps a mask, which must be drawn again.
+    problem.workload.dropout = true;
+    let cost = layer(&problem, shard);
+    assert_eq!(cost.recompute_full, cost.forward);
+}
+
+#[test]
+fn projections_apart_sum_the_gradient_of_their_input_each_by_itself() {
+    // Queries, keys and values: three sums backward for one; a plain MLP has one input projection.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.tensor = TensorOverlap::None;
+    let shard = Shard { tp: 8, ..whole() };
+    let packed = layer(&problem, shard);
+    problem.framework.projections = Projections::Apart;
+    let apart = layer(&problem, shard);
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let sum = fabric.all_reduce(2.0 * 512.0 * 1024.0, Group { size: 8, stride: 1 });
+    let more = apart.input_gradient.tensor.seconds() - packed.input_gradient.tensor.seconds();
+    close(more, 2.0 * sum, 1e-6);
+    assert_eq!(apart.forward.tensor, packed.forward.tensor);
+    assert_eq!(apart.dense_parameters, packed.dense_parameters);
+    // With a gate, and only gate and up apart: one sum more.
+    problem.model.activation = Activation::Swiglu;
+    let gated = layer(&problem, shard).input_gradient.tensor.seconds();
+    close(gated, apart.input_gradient.tensor.seconds() + sum, 1e-6);
+    problem.framework.projections = Projections::GateApart;
+    let gate = layer(&problem, shard).input_gradient.tensor.seconds();
+    close(gate, packed.input_gradient.tensor.seconds() + sum, 1e-6);
+}
+
+#[test]
+fn weights_in_32_bits_are_cast_before_each_product_and_their_gradients_after() {
+    // 12 h^2 weights in four products: 6 bytes each way at 2,039 GB/s x 0.87, and four kernels of 3 us.
+    let mut problem = gpt_problem(2048, 1024);
+    let kept = layer(&problem, whole());
+    problem.framework.casts_weights = true;
+    let cast = layer(&problem, whole());
+    let seconds = 6.0 * 12.0 * 2048.0 * 2048.0 / (2039e9 * 0.87);
+    let kernels = 4.0 * problem.cluster.groups[0].chip.host.kernel_us * 1e-6;
+    for (with, without) in
+        [(cast.forward, kept.forward), (cast.weight_gradient, kept.weight_gradient)]
+    {
+        let more = with.compute.seconds() - without.compute.seconds();
+        close(more, seconds + kernels, 1e-4);
+    }
+}
+
+#[test]
+fn the_host_copies_each_rank_s_share_out_of_a_gathered_buffer() {
+    // ZeRO-3 over 8 ranks in 12 pieces of 6 us a share: 576 us more forward; backward twice, for the gather and the scatter.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.parameter_gather = false;
+    problem.framework.overlap.gradient_reduce = false;
+    problem.framework.gather_pieces = 12;
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let in_place = layer(&problem, shard);
+    problem.framework.gather_copy_us = 6.0;
+    let copied = layer(&problem, shard);
+    let more = |a: Split, b: Split| a.shard.seconds() - b.shard.seconds();
+    close(more(copied.forward, in_place.forward), 576e-6, 1e-6);
+    close(more(copied.input_gradient, in_place.input_gradient), 1152e-6, 1e-6);
+}
+
+#[test]
+fn copies_beside_fsdp_s_collectives_read_and_write_each_number_once() {
+    // 2 bytes of a parameter out of the buffer forward, 4 moved; backward again, and gradients of 2 bytes into one of 4.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let plain = layer(&problem, shard);
+    problem.framework.shard_copies = ShardCopies { gathered: true, reduced: true };
+    let copied = layer(&problem, shard);
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let once = plain.dense_parameters as f64 / memory;
+    let more = |a: Time, b: Time| a.seconds() - b.seconds();
+    close(more(copied.forward.shard, plain.forward.shard), 4.0 * once, 1e-4);
+    close(more(copied.input_gradient.shard, plain.input_gradient.shard), 10.0 * once, 1e-4);
+    // One rank shards nothing and copies nothing, and what is computed again is not gathered again.
+    let alone = Shard { dp: 1, shard_group: 1, ..shard };
+    assert_eq!(layer(&problem, alone).forward.shard, Time::ZERO);
+    assert_eq!(copied.recompute_full, plain.recompute_full);
+}
+
 // ---- Experts ---------------------------------------------------------------------------------------------------------
 
 /// A GPT whose MLPs are 8 experts of 1,024 channels, 2 a token, on 8 devices that hold one each.
@@ -425,6 +558,26 @@ fn unfused_permutation_takes_three_times_as_long_as_fused() {
     let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
     let more = 4.0 * 2.0 * 1024.0 * 1024.0 * (5.0 - 5.0 / 3.0) / memory;
     close(apart - fused, more, 1e-4);
+}
+
+#[test]
+fn weighted_biases_of_experts_pass_seven_times_in_32_bits() {
+    // 512 tokens, each rank one expert that 2 in 8 visit: 1,024 rows of 1,024 channels on the mean of 8 ranks, more on the
+    // fullest; 28 bytes each forward and 40 backward beyond the same layer without biases.
+    let mut problem = experts();
+    let plain = expert_layer(&problem, 8);
+    problem.model.moe.as_mut().unwrap().expert_bias = true;
+    let biased = expert_layer(&problem, 8);
+    let fullest = 1.0 + (2.0 * 8f64.ln() / 1024.0).sqrt();
+    let elements = 1024.0 * fullest * 1024.0;
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let kernel = chip.host.kernel_us * 1e-6;
+    let more = |a: Time, b: Time| a.seconds() - b.seconds();
+    let forward = more(biased.forward.compute, plain.forward.compute);
+    close(forward, 28.0 * elements / memory + kernel, 1e-4);
+    let backward = more(biased.input_gradient.compute, plain.input_gradient.compute);
+    close(backward, 40.0 * elements / memory + kernel, 1e-4);
 }
 
 #[test]

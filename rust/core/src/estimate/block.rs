@@ -3,7 +3,10 @@
 use super::compute::{FusedAttention, Gemm};
 use super::layer::{Pass, Pricer};
 use super::shard::{parameter_sent, Layer, LayerCost};
-use crate::spec::framework::{ContextExchange, ExpertDispatch, Selective};
+use crate::spec::cluster::Group;
+use crate::spec::framework::{
+    ContextExchange, ExpertDispatch, GatheredUnit, Projections, Selective,
+};
 use crate::spec::model::{Activation, LayerKind, Moe, Position, QkNorm};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
@@ -19,6 +22,15 @@ pub fn price(pricer: &Pricer<'_>, kind: LayerKind) -> Layer {
     block.finish()
 }
 
+/// The products that open a sub-layer: seconds of all of them together, and how many read the input by themselves.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    forward: f64,
+    input: f64,
+    weight: f64,
+    products: u32,
+}
+
 /// The passes and bytes of one layer as they add up.
 struct Block<'p, 'a> {
     p: &'p Pricer<'a>,
@@ -27,6 +39,8 @@ struct Block<'p, 'a> {
     weight: Pass,
     /// Forward time of the part that selective recompute repeats.
     core: Pass,
+    /// Forward time after the last tensor that the backward pass reads.
+    unread: Pass,
     kept: f64,
     /// Bytes of `kept` that selective recompute of the core drops.
     kept_core: f64,
@@ -37,8 +51,14 @@ struct Block<'p, 'a> {
     /// Bytes of the output of attention.
     attention_output: f64,
     transient: f64,
+    /// Bytes that tensor-parallel communication brings and the backward pass reads: inputs that were gathered, and every sum but
+    /// the layer's last, its output.
+    brought: f64,
+    last_sum: f64,
     dense_parameters: f64,
     expert_parameters: f64,
+    /// Parameters of the largest matrix.
+    matrix: f64,
 }
 
 impl<'p, 'a> Block<'p, 'a> {
@@ -49,14 +69,18 @@ impl<'p, 'a> Block<'p, 'a> {
             input: Pass::default(),
             weight: Pass::default(),
             core: Pass::default(),
+            unread: Pass::default(),
             kept: 0.0,
             kept_core: 0.0,
             products: (0.0, 0, 0.0),
             gathered: 0.0,
             attention_output: 0.0,
             transient: 0.0,
+            brought: 0.0,
+            last_sum: 0.0,
             dense_parameters: 0.0,
             expert_parameters: 0.0,
+            matrix: 0.0,
         }
     }
 
@@ -67,6 +91,7 @@ impl<'p, 'a> Block<'p, 'a> {
     fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
         let d = &self.p.device;
         let weights = g.batch as f64 * g.n as f64 * g.k as f64;
+        self.matrix = self.matrix.max(weights);
         let stored = self.p.framework.bytes.gradient as f64;
         let accumulate = if self.p.reduces_each_pass() {
             0.0
@@ -77,6 +102,11 @@ impl<'p, 'a> Block<'p, 'a> {
         };
         let times =
             (d.linear(g), d.linear(g.input_gradient()), d.linear(g.weight_gradient()) + accumulate);
+        if self.p.framework.casts_weights {
+            // Read in one width and written in the other, 4 + 2 bytes: the weights before, their gradients after.
+            self.forward.run(d.stream(6.0 * weights));
+            self.weight.run(d.stream(6.0 * weights));
+        }
         self.forward.run(times.0);
         self.input.run(times.1);
         self.weight.run(times.2);
@@ -97,6 +127,21 @@ impl<'p, 'a> Block<'p, 'a> {
             pass.loops(g.batch, 1);
         }
         times
+    }
+
+    /// Projections of one input of `tokens` rows and `k` columns, each a product of its own of one of `widths`; their input
+    /// gradients are added up.
+    fn joined(&mut self, tokens: u64, k: u64, widths: &[u64]) -> Entry {
+        let mut entry = Entry { products: widths.len() as u32, ..Entry::default() };
+        for &width in widths {
+            let (forward, input, weight) = self.linear(Gemm::new(tokens, width, k));
+            entry.forward += forward;
+            entry.input += input;
+            entry.weight += weight;
+        }
+        let more = entry.products - 1;
+        self.stream((tokens * k) as f64, 0.0, 3.0 * f64::from(more), (0, more));
+        entry
     }
 
     /// A memory-bound kernel forward, and one backward, over `elements`, in 16-bit passes.
@@ -158,9 +203,9 @@ impl<'p, 'a> Block<'p, 'a> {
         }
     }
 
-    /// Collectives around a sub-layer: its input is gathered before `entry`, its output summed after `exit`
+    /// Collectives around a sub-layer: its input is gathered before each product of `entry`, its output summed after `exit`
     /// (product times forward, input gradient, weight gradient).
-    fn tensor_edges(&mut self, entry: (f64, f64, f64), exit: (f64, f64, f64)) {
+    fn tensor_edges(&mut self, entry: Entry, exit: (f64, f64, f64)) {
         let p = self.p;
         if p.shard.tp == 1 {
             return;
@@ -168,17 +213,22 @@ impl<'p, 'a> Block<'p, 'a> {
         let elements = p.tokens * p.model.hidden as f64;
         let bytes = elements * self.p.width;
         let (gather, sum) = (p.tensor_gather(p.gathered(elements)), p.tensor_sum(bytes));
-        let gathered = p.beside_forward(gather, entry.0);
+        let products = f64::from(entry.products);
+        let each = |product: f64| product / products;
+        let gathered = products * p.beside_forward(gather, each(entry.forward));
         self.gathered += gathered;
         self.forward.tensor += gathered + p.beside_forward(sum, exit.0);
         // Backward: the output gradient is gathered; the input is gathered again for the weight gradient
         // behind the input gradient; the input gradient is summed behind the weight gradient.
         self.input.tensor += p.beside_forward(gather, exit.1);
+        self.brought += self.last_sum;
+        self.last_sum = p.residual_bytes();
         if p.shard.sp {
-            self.input.tensor += p.beside_backward(gather, entry.1);
+            self.brought += bytes;
+            self.input.tensor += products * p.beside_backward(gather, each(entry.input));
             self.transient = self.transient.max(bytes);
         }
-        self.input.tensor += p.beside_backward(sum, entry.2);
+        self.input.tensor += products * p.beside_backward(sum, each(entry.weight));
     }
 
     fn attention(&mut self, kind: LayerKind) {
@@ -191,9 +241,13 @@ impl<'p, 'a> Block<'p, 'a> {
         let (entry, q_width, kv_width, v_out) = match &m.mla {
             Some(a) => {
                 let qk = a.qk_nope_dim + a.qk_rope_dim;
-                let mut entry = (0.0, 0.0, 0.0);
-                let add =
-                    |x: (f64, f64, f64), y: (f64, f64, f64)| (x.0 + y.0, x.1 + y.1, x.2 + y.2);
+                let mut entry = Entry { products: 1, ..Entry::default() };
+                let add = |x: Entry, y: (f64, f64, f64)| Entry {
+                    forward: x.forward + y.0,
+                    input: x.input + y.1,
+                    weight: x.weight + y.2,
+                    ..x
+                };
                 // Down-projections are whole on each rank; up-projections are cut by heads.
                 if a.q_lora_rank > 0 {
                     entry = add(entry, self.linear(Gemm::new(tokens, a.q_lora_rank, h)));
@@ -218,7 +272,12 @@ impl<'p, 'a> Block<'p, 'a> {
             }
             None => {
                 let (q, kv) = (heads * m.head_dim, 2 * kv_heads * m.head_dim);
-                let entry = self.linear(Gemm::new(tokens, q + kv, h));
+                let entry = match p.framework.projections {
+                    Projections::Packed | Projections::GateApart => {
+                        self.joined(tokens, h, &[q + kv])
+                    }
+                    Projections::Apart => self.joined(tokens, h, &[q, kv / 2, kv / 2]),
+                };
                 self.dense_parameters += (h * (q + kv)) as f64;
                 if m.qkv_bias {
                     self.dense_parameters += (q + kv) as f64;
@@ -392,8 +451,10 @@ impl<'p, 'a> Block<'p, 'a> {
             self.core.run(d.stream(2.0 * bytes));
         }
         if p.framework.fused.softmax {
-            self.core.run(d.stream(2.0 * bytes));
-            self.input.run(d.stream(3.0 * bytes));
+            // Below the diagonal alone it reads (half), and everywhere it writes: the kernel of causal models
+            // (NVIDIA/Megatron-LM, scaled_upper_triang_masked_softmax). Backward it reads two halves.
+            self.core.run(d.stream(1.5 * bytes));
+            self.input.run(d.stream(2.0 * bytes));
         } else {
             // Scale (2), mask (2.5), cast to 32 bits (3), softmax (4), cast back (3).
             self.core.run_many(d.stream(14.5 * bytes), 5);
@@ -424,9 +485,28 @@ impl<'p, 'a> Block<'p, 'a> {
             self.bias(p.tokens * (ffn / p.shard.tp) as f64 + p.residual_tokens * m.hidden as f64);
         }
         self.tensor_edges(entry, exit);
+        let before = self.forward;
         self.residual();
         if m.parallel_block {
             self.residual();
+        }
+        self.unread = self.after_last_read(exit.0, before);
+    }
+
+    /// What follows the MLP's second product in the forward pass, itself included, if the backward pass reads nothing of it:
+    /// the sum of its results and the residual addition since `before`. Dropout keeps a mask, and a norm its input.
+    fn after_last_read(&self, product: f64, before: Pass) -> Pass {
+        let p = self.p;
+        if p.workload.dropout || p.model.norms_per_layer == 4 {
+            return Pass::default();
+        }
+        let results = p.tokens * p.model.hidden as f64 * p.width;
+        let sum = if p.shard.tp == 1 { 0.0 } else { p.tensor_sum(results) };
+        Pass {
+            compute: product + self.forward.compute - before.compute,
+            tensor: p.beside_forward(sum, product),
+            kernels: 1 + self.forward.kernels - before.kernels,
+            ..Pass::default()
         }
     }
 
@@ -437,10 +517,15 @@ impl<'p, 'a> Block<'p, 'a> {
         tokens: f64,
         width: u64,
         kept_tokens: f64,
-    ) -> ((f64, f64, f64), (f64, f64, f64)) {
+    ) -> (Entry, (f64, f64, f64)) {
         let m = self.p.model;
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
-        let entry = self.linear(Gemm::new(tokens as u64, inputs * width, m.hidden));
+        let entry = match self.p.framework.projections {
+            Projections::GateApart | Projections::Apart if inputs == 2 => {
+                self.joined(tokens as u64, m.hidden, &[width, width])
+            }
+            _ => self.joined(tokens as u64, m.hidden, &[inputs * width]),
+        };
         self.activation(tokens * width as f64);
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
         self.kept += self.activation_kept(kept_tokens * width as f64);
@@ -518,6 +603,9 @@ impl<'p, 'a> Block<'p, 'a> {
             self.permute(arrived * h, 4.0, 4.0, (2, 2));
         }
         self.activation(arrived * width as f64);
+        if moe.expert_bias {
+            self.weighted_biases(arrived * h, experts);
+        }
         self.kept += self.activation_kept(arrived * width as f64) + p.linear_input(arrived * h);
         self.transient =
             self.transient.max(arrived * (h + ((inputs + 1) * width) as f64) * self.p.width);
@@ -531,6 +619,16 @@ impl<'p, 'a> Block<'p, 'a> {
                     + if moe.shared_gate { h } else { 0.0 };
         }
         self.residual();
+    }
+
+    /// The biases of the experts' second products, weighted as their tokens, over `elements` results.
+    ///
+    /// NVIDIA/Megatron-LM (TEGroupedMLP._apply_bias) multiplies and adds them expert by expert in 32 bits, joins the parts
+    /// and casts them back: 4, 2 + 4 + 4, 4 + 4 and 4 + 2 bytes an element. Backward it casts twice (6 + 6), multiplies by
+    /// weight and by bias and sums both (2 times 12), and joins (4).
+    fn weighted_biases(&mut self, elements: f64, experts: u64) {
+        let experts = experts.min(1 << 16) as u32;
+        self.stream(elements, 14.0, 20.0, (2 * experts + 2, 6 * experts + 2));
     }
 
     /// Dispatch and combine: all-to-all over the expert group, then over the expert's own tensor-parallel group.
@@ -574,9 +672,20 @@ impl<'p, 'a> Block<'p, 'a> {
         self.gathers();
         let mut input_bytes = p.residual_bytes();
         let mut recompute = Pass { shard: 0.0, ..self.forward };
+        if p.framework.recompute_stops_early {
+            recompute.compute -= self.unread.compute;
+            recompute.tensor -= self.unread.tensor;
+            recompute.kernels -= self.unread.kernels;
+        }
+        if p.framework.keeps_tensor_results {
+            recompute.tensor = 0.0;
+        }
         if p.framework.slices_kept_inputs && !p.shard.sp {
             recompute.tensor += p.fabric.all_gather(input_bytes, p.shard.tensor_group());
             input_bytes /= p.shard.tp as f64;
+        }
+        if p.framework.keeps_tensor_results {
+            input_bytes += self.brought;
         }
         let (selective, kept_selective) = self.selective();
         Layer {
@@ -593,6 +702,10 @@ impl<'p, 'a> Block<'p, 'a> {
                 expert_parameters: self.expert_parameters.round() as u64,
             },
             transient: Bytes::from_f64(self.transient),
+            gathered: match p.framework.held.gathered_unit {
+                GatheredUnit::Layer => (self.dense_parameters + self.expert_parameters).round(),
+                GatheredUnit::Matrix => self.matrix,
+            } as u64,
         }
     }
 
@@ -631,9 +744,16 @@ impl<'p, 'a> Block<'p, 'a> {
         let pieces = f64::from(p.framework.gather_pieces);
         let move_all = |bytes_each: f64| {
             let each = bytes_each / pieces;
+            let collective = |parameters: f64, group: Group| {
+                if parameters == 0.0 || group.size <= 1 {
+                    return 0.0;
+                }
+                let copies = group.size as f64 * p.framework.gather_copy_us * 1e-6;
+                p.fabric.all_gather(parameters * each, group) + copies
+            };
             pieces
-                * (p.fabric.all_gather(self.dense_parameters * each, dense)
-                    + p.fabric.all_gather(self.expert_parameters * each, expert))
+                * (collective(self.dense_parameters, dense)
+                    + collective(self.expert_parameters, expert))
         };
         let parameter = parameter_sent(p.framework, p.workload.precision) as f64;
         let gather = if s.zero == 3 { move_all(parameter) } else { 0.0 };
@@ -650,6 +770,19 @@ impl<'p, 'a> Block<'p, 'a> {
         let o = p.framework.overlap;
         self.forward.shard += hidden(gather, forward, o.parameter_gather);
         self.input.shard += hidden(gather + reduce, backward, o.gradient_reduce);
+        let sharded = |group: Group, parameters: f64| if group.size > 1 { parameters } else { 0.0 };
+        let moved = sharded(dense, self.dense_parameters) + sharded(expert, self.expert_parameters);
+        let copies = p.framework.shard_copies;
+        if copies.gathered && s.zero == 3 {
+            let out = p.device.traffic(2.0 * parameter * moved);
+            self.forward.shard += out;
+            self.input.shard += out;
+        }
+        if copies.reduced {
+            let bytes = p.framework.bytes;
+            let each = bytes.parameter + bytes.gradient_sent;
+            self.input.shard += p.device.traffic(each as f64 * moved);
+        }
     }
 }
 

@@ -69,7 +69,7 @@ impl<'a> Fabric<'a> {
         let inside = group.members_within(u64::from(self.chip.link_domain));
         let local = bytes * (inside - 1) as f64
             / n
-            / self.domain_rate(self.chip.link.all_to_all_gb_per_s, inside);
+            / self.domain_rate(self.chip.link.all_to_all_gb_per_s, inside, group.stride);
         let network = self
             .network_levels(group)
             .map(|(below, rate)| bytes * (group.size - below) as f64 / n / rate)
@@ -94,7 +94,7 @@ impl<'a> Fabric<'a> {
         let copies = bytes * (1.0 - 1.0 / n);
         let local = bytes * (inside - 1) as f64
             / inside as f64
-            / self.domain_rate(self.chip.link.all_to_all_gb_per_s, inside);
+            / self.domain_rate(self.chip.link.all_to_all_gb_per_s, inside, group.stride);
         let network = self
             .network_levels(group)
             .map(|(below, rate)| bytes * (group.size - below) as f64 / group.size as f64 / rate)
@@ -135,7 +135,8 @@ impl<'a> Fabric<'a> {
     fn transfer(&self, bytes: f64, group: Group, operation: Operation) -> f64 {
         let n = group.size as f64;
         let inside = group.members_within(u64::from(self.chip.link_domain));
-        let local = if inside > 1 { self.local_transfer(bytes, inside, n, operation) } else { 0.0 };
+        let local =
+            if inside > 1 { self.local_transfer(bytes, inside, group, operation) } else { 0.0 };
         let network = self
             .network_levels(group)
             .map(|(below, rate)| bytes * (1.0 - below as f64 / n) / (below as f64 * rate))
@@ -143,13 +144,16 @@ impl<'a> Fabric<'a> {
         local.max(network)
     }
 
-    /// The same on the links of a domain that `inside` of the `n` members share.
+    /// The same on the links of a domain that `inside` of the group's n members share.
     ///
     /// A ring passes all n - 1 shares of the others through each member. Multicast in the switch sums the members of a
     /// domain there, and only a domain's own sum goes round the others (NCCL's algorithms NVLS and NVLSTree).
-    fn local_transfer(&self, bytes: f64, inside: u64, n: f64, operation: Operation) -> f64 {
+    fn local_transfer(&self, bytes: f64, inside: u64, group: Group, operation: Operation) -> f64 {
         let link = &self.chip.link;
-        let ring = |gb_per_s: f64| bytes * (n - 1.0) / n / self.domain_rate(gb_per_s, inside);
+        let n = group.size as f64;
+        let ring = |gb_per_s: f64| {
+            bytes * (n - 1.0) / n / self.domain_rate(gb_per_s, inside, group.stride)
+        };
         match operation {
             Operation::AllGather => ring(link.all_gather_gb_per_s),
             Operation::AllReduce if link.sums_in_switch() => {
@@ -176,16 +180,17 @@ impl<'a> Fabric<'a> {
         }
     }
 
-    /// Bytes a second of a collective among `members` of one domain, for a rate measured with all of it.
-    fn domain_rate(&self, gb_per_s: f64, members: u64) -> f64 {
+    /// Bytes a second of a collective among `members` of one domain, `stride` ranks apart, for a rate measured with all of it.
+    fn domain_rate(&self, gb_per_s: f64, members: u64, stride: u64) -> f64 {
         let all = u64::from(self.chip.devices_per_node);
         let share = match self.chip.link.topology {
             Topology::Switch | Topology::Pcie => 1.0,
-            // One wire to each peer: a smaller group drives fewer of them.
-            Topology::Mesh if members <= all && all > 1 => {
+            Topology::CubeMesh if all > 4 => cube_mesh_wires(members, stride) / 6.0,
+            // One wire, or one pair of wires, to each peer: a smaller group drives fewer of them.
+            Topology::Mesh | Topology::CubeMesh if members <= all && all > 1 => {
                 members.saturating_sub(1).max(1) as f64 / (all - 1) as f64
             }
-            Topology::Mesh => 1.0,
+            Topology::Mesh | Topology::CubeMesh => 1.0,
         };
         gb_per_s * 1e9 * share
     }
@@ -221,7 +226,7 @@ impl<'a> Fabric<'a> {
     fn local_steps(&self, members: u64) -> u64 {
         match self.chip.link.topology {
             Topology::Mesh => u64::from(members > 1),
-            Topology::Switch | Topology::Pcie => members - 1,
+            Topology::Switch | Topology::Pcie | Topology::CubeMesh => members - 1,
         }
     }
 
@@ -252,6 +257,21 @@ impl<'a> Fabric<'a> {
     fn exchange_steps(&self, group: Group) -> f64 {
         let (inside, domains) = self.spread(group);
         self.steps(self.local_steps(inside), if domains > 1 { EXCHANGE_STEPS } else { 0 })
+    }
+}
+
+/// Wires of a device that the rings of a group use in a hybrid cube mesh of eight with six wires each.
+///
+/// Devices 0 to 3 and 4 to 7 are joined each to each, and device i to i + 4. In each face the wires 0-1, 0-2 and 1-3 are single,
+/// 0-3, 1-2 and 2-3 double; 0-4 and 1-5 are double, 2-6 and 3-7 single (a DGX-1's `nvidia-smi topo -m`). So the slowest pair of a
+/// group of pairs has one wire; a face has the rings 0-1-2-3 and 0-2-1-3 each way, four wires; every second device has one ring
+/// each way; all eight have three (NVIDIA: three interwoven rings of single connections).
+fn cube_mesh_wires(members: u64, stride: u64) -> f64 {
+    match (members, stride) {
+        (0..=2, _) => 1.0,
+        (3..=4, 1) => 4.0,
+        (3..=4, _) => 2.0,
+        _ => 6.0,
     }
 }
 
@@ -343,6 +363,22 @@ mod tests {
         let f = Fabric::new(&cluster, &cluster.groups[0].chip);
         let pair = f.all_gather(1e9, Group { size: 2, stride: 1 }) - 11.8e-6;
         close(pair, 0.5 / (230.0 / 7.0));
+    }
+
+    #[test]
+    fn a_pair_in_a_cube_mesh_has_one_wire_of_six_and_a_face_four() {
+        let mut chip = a100();
+        chip.link.topology = Topology::CubeMesh;
+        let cluster = cluster(chip, 8);
+        let f = Fabric::new(&cluster, &cluster.groups[0].chip);
+        let gathered = |size: u64, stride: u64| {
+            f.all_gather(1e9, Group { size, stride }) - 8.4e-6 - (size - 1) as f64 * 3.4e-6
+        };
+        close(gathered(2, 1), 0.5 / (230.0 / 6.0));
+        close(gathered(2, 4), 0.5 / (230.0 / 6.0));
+        close(gathered(4, 1), 0.75 / (230.0 * 4.0 / 6.0));
+        close(gathered(4, 2), 0.75 / (230.0 / 3.0));
+        close(gathered(8, 1), 0.875 / 230.0);
     }
 
     #[test]

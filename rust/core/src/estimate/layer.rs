@@ -355,7 +355,8 @@ impl<'a> Pricer<'a> {
     /// and writes once backward, the weight gradient reading both again.
     pub(super) fn norm(&self, forward: &mut Pass, backward: &mut Pass, tokens: f64, width: f64) {
         let bytes = tokens * width * self.width;
-        if self.framework.fused.norm {
+        // Every framework has a layer norm of one kernel; what is unfused is the newer RMS norm.
+        if self.framework.fused.norm || self.model.norm == Norm::Layernorm {
             forward.run(self.device.stream(2.0 * bytes));
             backward.run_many(self.device.stream(5.0 * bytes), 2);
         } else {

@@ -187,6 +187,9 @@ pub enum Topology {
     Switch,
     /// One wire to each peer: a group of n uses n - 1 of them (HCCS, Infinity Fabric, Gaudi).
     Mesh,
+    /// Eight devices with six wires each, a cube whose edges are partly doubled and two of whose faces have diagonals (DGX-1);
+    /// in a node of four, two wires to each peer.
+    CubeMesh,
     /// Shared tree through the host.
     Pcie,
 }

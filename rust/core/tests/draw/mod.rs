@@ -4,7 +4,8 @@
 
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
 use autopar_core::spec::framework::{
-    Communicators, ContextExchange, ExpertDispatch, Gathers, Held, Selective, TensorOverlap,
+    Communicators, ContextExchange, ExpertDispatch, GatheredUnit, Gathers, Held, Projections,
+    Selective, TensorOverlap,
 };
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
@@ -105,7 +106,14 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.whole_vocabulary = draw.once_in(4);
     f.sums_in_fp32 = draw.once_in(4);
     f.slices_kept_inputs = draw.once_in(4);
+    f.recompute_stops_early = draw.once_in(4);
+    f.casts_weights = draw.once_in(4);
+    f.gather_copy_us = draw.pick(&[0.0, 0.0, 6.0]);
+    f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
+    f.keeps_tensor_results = draw.once_in(4);
     f.fused.permutation = draw.once_in(2);
+    f.shard_copies.gathered = draw.once_in(2);
+    f.shard_copies.reduced = draw.once_in(2);
     f.eight_bit_gathers.activations = draw.once_in(2);
     f.eight_bit_gathers.parameters = draw.once_in(2);
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
@@ -127,7 +135,7 @@ fn held(draw: &mut Draw) -> Held {
         },
         communicator_gib: draw.pick(&[0.0, 1e-4, 1e-3]),
         live_parameters: draw.pick(&[0, 0, 1000, 1_000_000]),
-        layers_ahead: draw.between(0, 2),
+        gathered_unit: draw.pick(&[GatheredUnit::Layer, GatheredUnit::Matrix]),
         gathered_ends: draw.once_in(3),
         packed_projections: draw.once_in(2),
         gathered_inputs: draw.once_in(3),
@@ -228,7 +236,8 @@ fn chip(draw: &mut Draw) -> Chip {
     chip.peak_tflops.fp8 = Some(peak * 2.0);
     chip.speed_spread = draw.pick(&[0.0, 0.02]);
     chip.memory_bandwidth_gb_per_s = draw.scale(100.0, 4000.0);
-    chip.link.topology = draw.pick(&[Topology::Switch, Topology::Mesh, Topology::Pcie]);
+    chip.link.topology =
+        draw.pick(&[Topology::Switch, Topology::Mesh, Topology::CubeMesh, Topology::Pcie]);
     let rate = draw.scale(5.0, 500.0);
     chip.link.all_reduce_gb_per_s = rate;
     chip.link.all_gather_gb_per_s = rate * 0.9;
