@@ -2,8 +2,9 @@
 
 use super::bound::{Tail, Work};
 use super::holds::Choice;
+use super::labels::{Label, Labels};
 use super::report::Counters;
-use super::stages::{Class, Label, Labels, Solver};
+use super::stages::{Class, Solver};
 use crate::estimate::Step;
 use crate::plan::Plan;
 use crate::units::Time;

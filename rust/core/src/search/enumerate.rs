@@ -2,12 +2,13 @@
 //!
 //! Parts of the space stand in a heap in the order of their lower bounds: first every legal choice of degrees and micro-batch
 //! (an entry), then its classes, each bounded with its own sharding, schedule, chips and memory. A part whose bound is above
-//! the N-th best time known is never opened. Before a class is solved, all that could matter are guessed at, so that
-//! the limit is tight. Parts are opened in blocks of fixed sizes against the plans found before the block, so that neither the
+//! the N-th best time known is never opened. An entry is bounded without a look at memory, then with one, then with each
+//! schedule and sharding: what costs more to bound is seldom bounded. Before a class is solved, all that could matter are guessed
+//! at, the most promising of each block ahead of their turn, so that the limit is tight. Parts are opened in blocks of fixed sizes against the plans found before the block, so that neither the
 //! answer nor a counter depends on the number of threads. A class whose plan is not yet proved to be its optimum goes back into
 //! the heap until it is closed.
 
-use super::best::{Best, Candidate};
+use super::best::Best;
 use super::bound::Shape;
 use super::descent::close;
 use super::entries::{entry_bound, offered, shard, Entries, Entry};
@@ -17,6 +18,7 @@ use super::relax::{Question, Stages, Verdict};
 use super::report::{Counters, Cut};
 use super::space::{self, Composition, Walked};
 use super::stages::{solve, Class, Outcome};
+use super::walk::{Found, Node, Opened, Part, Walk};
 use super::watch::Watch;
 use crate::estimate::layer::priced_as;
 use crate::estimate::least::{Least, Prices};
@@ -26,79 +28,8 @@ use crate::plan::Plan;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 use rayon::prelude::*;
-use std::cmp::Ordering;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// What the enumeration found.
-pub struct Found {
-    /// Best plans.
-    pub best: Best,
-    /// What happened to every class.
-    pub counters: Counters,
-    /// Bound of the first entry that was not reached, if the search was stopped.
-    pub open: Option<Time>,
-}
-
-/// A part of the space with a lower bound for all that is in it.
-struct Node {
-    bound: Time,
-    /// Order of its making, so that equal bounds are taken in turn.
-    serial: u64,
-    entry: usize,
-    /// Classes in it; none where its class is already counted as estimated.
-    classes: u64,
-    part: Part,
-}
-
-/// What a node stands for.
-enum Part {
-    /// All classes of an entry, bounded without a look at memory.
-    Entry,
-    /// The same, bounded with it.
-    Weighed,
-    /// All compositions under a sharding and a schedule.
-    Schedule((u8, u64), (Schedule, u64)),
-    /// One class.
-    Class((u8, u64), (Schedule, u64), Composition),
-    /// A class with a plan that may not be its optimum, and its time.
-    Open(Box<Plan>, Time),
-}
-
-impl PartialEq for Node {
-    fn eq(&self, other: &Node) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Node {}
-
-impl PartialOrd for Node {
-    fn partial_cmp(&self, other: &Node) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Node {
-    /// The smallest bound is the greatest node: a heap gives it first.
-    fn cmp(&self, other: &Node) -> Ordering {
-        (other.bound, other.serial).cmp(&(self.bound, self.serial))
-    }
-}
-
-/// What became of a node.
-#[derive(Default)]
-struct Opened {
-    /// Its parts.
-    parts: Vec<(Time, u64, Part)>,
-    /// The time of some plan of its class.
-    guess: Option<Time>,
-    /// A plan of its class.
-    found: Option<Candidate>,
-    /// A better plan of an open class, with the one that it replaces.
-    better: Option<(Plan, Candidate)>,
-    counters: Counters,
-}
 
 /// Nodes that are opened against the same incumbents, at most.
 const OPENED: usize = 32;
@@ -131,7 +62,7 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
     let mut most = 1;
     while walk.goes_on() && !watch.stopped() {
         let limit = walk.best.limit();
-        let block = block(&mut walk.heap, limit, most);
+        let block = walk.block(most);
         most = (2 * most).min(OPENED);
         let results: Vec<Opened> = block
             .par_iter()
@@ -162,7 +93,7 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
             walk.take(&node, opened);
             guessed.push((node, guess));
         }
-        walk.solve_promising(&ground, guessed);
+        walk.solve_promising(guessed, |node, limit| ground.open(node, limit));
         watch.advance(walk.done, walk.serial);
     }
     // All that could matter are guessed at: each class is solved against a tight limit.
@@ -171,7 +102,7 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
     let mut most = SOLVED;
     while walk.goes_on() && !watch.stopped() {
         let limit = walk.best.limit();
-        let block = block(&mut walk.heap, limit, most);
+        let block = walk.block(most);
         most = (2 * most).min(OPENED);
         let results: Vec<Opened> = block.par_iter().map(|node| ground.open(node, limit)).collect();
         for (node, opened) in block.into_iter().zip(results) {
@@ -181,111 +112,6 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
         watch.advance(walk.done, walk.serial);
     }
     walk.finish()
-}
-
-/// Parts of the space in the order of their bounds, and what was found in those that were opened.
-struct Walk {
-    best: Best,
-    counters: Counters,
-    heap: BinaryHeap<Node>,
-    /// Classes wait until all have been guessed at; those whose guesses are among the best are solved at once.
-    waiting: Vec<Node>,
-    serial: u64,
-    done: u64,
-    /// The least bound of what the watch left.
-    open: Option<Time>,
-}
-
-impl Walk {
-    fn new(entries: &Entries, best: Best, counters: Counters) -> Walk {
-        let node = |(n, e): (usize, &Entry)| Node {
-            bound: e.bound,
-            serial: n as u64,
-            entry: n,
-            classes: e.classes,
-            part: Part::Entry,
-        };
-        let heap: BinaryHeap<Node> = entries.list.iter().enumerate().map(node).collect();
-        let serial = heap.len() as u64;
-        Walk { best, counters, heap, waiting: Vec::new(), serial, done: 0, open: None }
-    }
-
-    /// Whether a part may hold a plan that enters the list.
-    fn goes_on(&self) -> bool {
-        self.heap.peek().is_some_and(|node| node.bound <= self.best.limit())
-    }
-
-    /// Notes what became of a node; returns its parts.
-    fn take(&mut self, node: &Node, opened: Opened) -> Vec<Node> {
-        self.done += 1;
-        self.counters.merge(&opened.counters);
-        opened.guess.into_iter().for_each(|time| self.best.guess(time));
-        opened.found.into_iter().for_each(|c| self.best.offer(c));
-        opened.better.into_iter().for_each(|(old, c)| self.best.replace(&old, c));
-        if opened.counters.cut.contains_key(&Cut::Unreached) {
-            self.open = Some(self.open.map_or(node.bound, |o| o.min(node.bound)));
-        }
-        let mut parts = Vec::with_capacity(opened.parts.len());
-        for (bound, classes, part) in opened.parts {
-            // A part is bounded by what it is a part of.
-            let bound = bound.max(node.bound);
-            parts.push(Node { bound, serial: self.serial, entry: node.entry, classes, part });
-            self.serial += 1;
-        }
-        parts
-    }
-
-    /// Solves the classes whose guesses are among the best, and lets the others wait.
-    fn solve_promising(&mut self, ground: &Ground<'_, '_>, guessed: Vec<(Node, Option<Time>)>) {
-        let limit = self.best.limit();
-        let mut promising = Vec::new();
-        for (node, guess) in guessed {
-            match guess.filter(|&time| time <= limit) {
-                Some(time) => promising.push((node, time)),
-                None => self.waiting.push(node),
-            }
-        }
-        // A class's own guess bounds its optimum.
-        let results: Vec<Opened> = promising
-            .par_iter()
-            .map(|(node, guess)| ground.open(node, limit.min(*guess)))
-            .collect();
-        for ((node, guess), opened) in promising.into_iter().zip(results) {
-            if let Some((time, _)) = opened.found {
-                self.best.better(guess, time);
-            }
-            let parts = self.take(&node, opened);
-            self.waiting.extend(parts);
-        }
-    }
-
-    /// Counts what was not opened.
-    fn finish(mut self) -> Found {
-        self.heap.extend(self.waiting);
-        let limit = self.best.limit();
-        let left = self.heap.peek().map(|node| node.bound).filter(|&bound| bound <= limit);
-        for node in self.heap {
-            // What the watch left is not proved to be slower.
-            let reason = if node.bound <= limit { Cut::Unreached } else { Cut::Bound };
-            self.counters.cut(reason, node.classes);
-        }
-        let complete = left.is_none() && self.open.is_none();
-        if !complete && !self.counters.cut.contains_key(&Cut::Unreached) {
-            // Only classes with a plan are left; whether it is their best is not proved.
-            self.counters.cut.insert(Cut::Unreached, 0);
-        }
-        let open = left.into_iter().chain(self.open).min();
-        Found { best: self.best, counters: self.counters, open }
-    }
-}
-
-/// Takes the next nodes that may hold a plan within `limit`, at most `most`.
-fn block(heap: &mut BinaryHeap<Node>, limit: Time, most: usize) -> Vec<Node> {
-    let mut block = Vec::with_capacity(most);
-    while block.len() < most && heap.peek().is_some_and(|node| node.bound <= limit) {
-        block.extend(heap.pop());
-    }
-    block
 }
 
 impl<'a> Ground<'a, '_> {

@@ -9,6 +9,7 @@
 
 use super::bound::{Continuous, Shape, Tail, Work};
 use super::holds::{Choice, Holds, NONE};
+use super::pace::{before, Pace, Slope};
 use super::report::{Counters, Cut};
 use super::watch::Watch;
 use crate::estimate::pipeline::Sends;
@@ -46,21 +47,6 @@ pub struct Found {
     pub bound: Time,
 }
 
-/// Labels by stage, then by the layers before it.
-pub(super) type Labels = Vec<Vec<Vec<Label>>>;
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Label {
-    /// Paths through the stages from this one on.
-    pub tail: Tail,
-    /// Layers of a chunk.
-    pub layers: u32,
-    /// Index of its choice.
-    pub choice: usize,
-    /// Index of the label of the next stage.
-    next: usize,
-}
-
 /// Finds a plan of a class with a lower bound for all of them, unless none is as fast as `limit`.
 pub fn solve(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Outcome {
     let mut best: Option<Found> = None;
@@ -93,92 +79,12 @@ impl Class<'_, '_> {
     }
 }
 
-/// A time that grows with the layers of a chunk.
-#[derive(Clone, Copy, Debug, Default)]
-struct Slope {
-    base: Time,
-    each: Time,
-}
-
-impl Slope {
-    /// The line through the times of one layer and of two.
-    fn through(one: Time, two: Time) -> Slope {
-        let each = two - one;
-        Slope { base: one - each, each }
-    }
-}
-
-/// What a stage takes at least for one micro-batch, whatever it recomputes and wherever its layers lie.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pace {
-    /// All its passes with its sends.
-    busy: Slope,
-    /// The passes of its first chunk, and what hands their results on.
-    down_and_up: Slope,
-    /// What a layer of a chunk adds to the path that waits on the stage for its first micro-batch and then does the others.
-    rounds: Time,
-    /// What selective and full recompute add for each layer of a chunk, in all chunks together.
-    again: [Time; 2],
-}
-
-impl Pace {
-    /// Most layers of a chunk, up to `all`, whose passes under `recompute` last no longer than `room`.
-    fn most(&self, room: Time, recompute: Recompute, all: u32) -> u32 {
-        let Some(room) = room.0.checked_sub(self.busy.base.0) else { return 0 };
-        let within = |room: u64, each: u64| match room.checked_div(each) {
-            Some(n) => n.min(u64::from(all)) as u32,
-            None => all,
-        };
-        let (each, [selective, full]) = (self.busy.each.0, self.again.map(|t| t.0));
-        match recompute {
-            Recompute::None => within(room, each),
-            Recompute::Selective => within(room, each + selective),
-            Recompute::Uniform { .. } => within(room, each + full),
-            Recompute::Block { layers } => {
-                let few = within(room, each + full);
-                match room.checked_sub(full * u64::from(layers)) {
-                    Some(rest) if few >= layers => within(rest, each),
-                    _ => few,
-                }
-            }
-        }
-    }
-}
-
-/// What the stages before one add at least to a path, by the layers of a chunk that they hold together.
-#[derive(Clone, Copy, Debug, Default)]
-struct Ahead {
-    down_and_up: Slope,
-    /// Of a path that does its other micro-batches on one of them: layers a second of all of them, and the stages where
-    /// these are alike, with the time of a layer.
-    speed: f64,
-    alike: Option<(u32, Time)>,
-}
-
-impl Ahead {
-    /// One micro-batch down and up.
-    fn through(&self, layers: u32) -> Time {
-        self.down_and_up.base + self.down_and_up.each * u64::from(layers)
-    }
-
-    /// The other micro-batches on the slowest.
-    fn rounds(&self, layers: u32) -> Time {
-        match self.alike {
-            Some((stages, layer)) => layer * u64::from(layers.div_ceil(stages)),
-            None if self.speed > 0.0 => {
-                Time((f64::from(layers) / self.speed * 1e12 * (1.0 - 1e-9)) as u64)
-            }
-            None => Time::ZERO,
-        }
-    }
-}
-
 /// One class under one setting of the optimizer's place.
 pub(super) struct Solver<'s, 'c, 'a> {
     pub class: &'s Class<'c, 'a>,
     pub shape: Shape,
     optimizer_offload: bool,
-    limit: Time,
+    pub limit: Time,
     sends: Sends,
     crossing: Vec<(Time, Time)>,
     /// Layers of one chunk row: what the stages share.
@@ -188,7 +94,7 @@ pub(super) struct Solver<'s, 'c, 'a> {
     /// Most layers of a chunk that each stage can hold under each choice.
     pub caps: Vec<Vec<u32>>,
     /// What each stage takes at least.
-    paces: Vec<Pace>,
+    pub paces: Vec<Pace>,
     memo: Vec<Vec<Option<Option<Work>>>>,
     /// Layers of a chunk, one more than each stage holds at most.
     widths: Vec<usize>,
@@ -451,27 +357,6 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         self.paces[i].most(room, recompute, self.class.holds.all())
     }
 
-    /// What the stages before each add to the paths that come from it; the last entry, all stages.
-    fn ahead(&self) -> Vec<Ahead> {
-        let mut ahead = Ahead::default();
-        let mut before = Vec::with_capacity(self.paces.len() + 1);
-        for (i, pace) in self.paces.iter().enumerate() {
-            before.push(ahead);
-            let each = pace.down_and_up.each;
-            let least = if i == 0 { each } else { ahead.down_and_up.each.min(each) };
-            let base = ahead.down_and_up.base + pace.down_and_up.base;
-            ahead.down_and_up = Slope { base, each: least };
-            ahead.speed += 1.0 / pace.rounds.seconds().max(1e-12);
-            ahead.alike = match ahead.alike {
-                _ if i == 0 => Some((1, pace.rounds)),
-                Some((stages, layer)) if layer == pace.rounds => Some((stages + 1, layer)),
-                _ => None,
-            };
-        }
-        before.push(ahead);
-        before
-    }
-
     /// Splits of any shape.
     fn uneven(&mut self, counters: &mut Counters) -> Outcome {
         if !self.fast_enough() {
@@ -517,7 +402,7 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
             least = least.min(cap);
             sum += cap;
         }
-        let whole = *self.ahead().last().expect("there is a stage");
+        let whole = *before(&self.paces).last().expect("there is a stage");
         let turned = whole.through(self.layers) + whole.rounds(self.layers);
         least > 0 && sum >= self.layers && turned <= self.limit
     }
@@ -548,48 +433,6 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         self.memo = vec![Vec::new(); self.class.kinds.len()];
         let most = |caps: &Vec<u32>| caps.iter().copied().max().unwrap_or(0);
         self.widths = self.caps.iter().map(|caps| most(caps) as usize + 1).collect();
-    }
-
-    /// Labels by stage and by the layers before it, for `choices` and `caps`.
-    pub fn labels(&mut self, counters: &mut Counters) -> Labels {
-        let pp = self.class.kinds.len();
-        counters.bounds += 1;
-        let most: Vec<u32> =
-            self.caps.iter().map(|caps| caps.iter().copied().max().unwrap_or(0)).collect();
-        let ahead = self.ahead();
-        let mut labels: Labels = vec![Vec::new(); pp];
-        let (mut behind, mut room) = (0u32, most.iter().sum::<u32>());
-        // Layers before the stage behind with which it has labels.
-        let mut reached = None;
-        for i in (0..pp).rev() {
-            if self.class.watch.stopped() {
-                labels[..=i].fill(vec![Vec::new(); self.layers as usize + 1]);
-                break;
-            }
-            behind += most[i];
-            room -= most[i];
-            let after = (pp - 1 - i) as u32;
-            let lowest = (i as u32).max(self.layers.saturating_sub(behind));
-            let highest = (self.layers - after - 1).min(room);
-            let mut row = vec![Vec::new(); self.layers as usize + 1];
-            let mut found: Option<(u32, u32)> = None;
-            for first in lowest..=highest {
-                let next = reached.map(|reached| (&labels[i + 1], reached));
-                let list = self.labels_at(i, first, next, &ahead[i]);
-                if !list.is_empty() {
-                    found = Some((found.map_or(first, |f| f.0), first));
-                }
-                row[first as usize] = list;
-            }
-            labels[i] = row;
-            if found.is_none() {
-                // No split meets the limit: the stages before have none either.
-                labels[..i].fill(vec![Vec::new(); self.layers as usize + 1]);
-                break;
-            }
-            reached = found;
-        }
-        labels
     }
 
     /// Whether the stages hold the model under some choice, time apart.
@@ -710,86 +553,5 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         let work = (fits || !self.memory).then_some(work);
         self.memo[i][slot] = Some(work);
         work
-    }
-
-    /// Labels of the stages from `i` on when `first` layers lie before them; `next` are those of the stage behind, with the
-    /// least and most layers before it for which it has any.
-    fn labels_at(
-        &mut self,
-        i: usize,
-        first: u32,
-        next: Option<(&Vec<Vec<Label>>, (u32, u32))>,
-        ahead: &Ahead,
-    ) -> Vec<Label> {
-        let left = self.layers - first;
-        let (through, rounds) = (ahead.through(first), ahead.rounds(first));
-        let mut labels: Vec<Label> = Vec::new();
-        let same_kind =
-            i + 1 < self.class.kinds.len() && self.class.kinds[i + 1] == self.class.kinds[i];
-        // Only the first stage of a kind may forget its choice.
-        let previous_same = i > 0 && self.class.kinds[i - 1] == self.class.kinds[i];
-        for choice in 0..self.choices[i].len() {
-            // Labels stand in the order of their choices.
-            let begin = if previous_same { labels.len() } else { 0 };
-            let cap = self.caps[i][choice].min(left);
-            let range = match next {
-                None => left..=cap,
-                Some((_, (least, most))) => {
-                    least.saturating_sub(first).max(1)..=cap.min(most.saturating_sub(first))
-                }
-            };
-            for layers in range {
-                let nothing = [Label { tail: Tail::default(), layers: 0, choice, next: 0 }];
-                let (after, skipped): (&[Label], usize) = match next {
-                    None => (&nothing, 0),
-                    Some((rows, _)) if same_kind => {
-                        let row = &rows[(first + layers) as usize];
-                        let from = row.partition_point(|l| l.choice < choice);
-                        let until = from + row[from..].partition_point(|l| l.choice == choice);
-                        (&row[from..until], from)
-                    }
-                    Some((rows, _)) => (&rows[(first + layers) as usize], 0),
-                };
-                if after.is_empty() {
-                    continue;
-                }
-                let Some(work) = self.work(i, first, layers, choice) else { continue };
-                for (n, label) in after.iter().enumerate() {
-                    if same_kind && !self.alike((label.layers, label.choice), (layers, choice)) {
-                        continue;
-                    }
-                    let tail = label.tail.after(self.shape, i as u64, &work);
-                    // What the stages before add to each path.
-                    let longest =
-                        (tail.passes + through).max(tail.through + through + rounds).max(tail.end);
-                    if longest > self.limit {
-                        continue;
-                    }
-                    let new = Label { tail, layers, choice, next: skipped + n };
-                    let rival = |l: &Label| {
-                        !previous_same || self.alike((l.layers, l.choice), (layers, choice))
-                    };
-                    if labels[begin..].iter().any(|l| rival(l) && l.tail.dominates(&tail)) {
-                        continue;
-                    }
-                    let mut kept = begin;
-                    for at in begin..labels.len() {
-                        let l = labels[at];
-                        if !(rival(&l) && tail.dominates(&l.tail)) {
-                            labels[kept] = l;
-                            kept += 1;
-                        }
-                    }
-                    labels.truncate(kept);
-                    labels.push(new);
-                }
-            }
-        }
-        labels
-    }
-
-    /// Whether two stages of one kind may stand side by side, by their layers and choice.
-    pub fn alike(&self, a: (u32, usize), b: (u32, usize)) -> bool {
-        a.1 == b.1 && (a.0 == b.0 || self.class.holds.problem.options.uneven_layers)
     }
 }
