@@ -23,8 +23,8 @@ RUST_ORDER = """
     estimate::flops estimate::collective estimate::compute estimate::shard
     estimate::layer estimate::block estimate::memory estimate::longest estimate::pipeline
     estimate::replica estimate::servers estimate::least estimate::stage estimate
-    search::watch search::report search::space search::bound search::room search::relax search::holds
-    search::pace search::stages search::labels
+    search::watch search::report search::space search::bound search::room search::relax
+    search::holds search::pace search::stages search::labels
     search::guess search::descent search::best search::entries search::walk search::enumerate
     search::sizes
     search::nearest search
