@@ -23,9 +23,10 @@ RUST_ORDER = """
     estimate::flops estimate::collective estimate::compute estimate::shard
     estimate::layer estimate::block estimate::memory estimate::longest estimate::pipeline
     estimate::replica estimate::servers estimate::least estimate::stage estimate
-    search::watch search::report search::space search::bound search::relax search::holds
-    search::stages
-    search::guess search::descent search::best search::entries search::enumerate search::sizes
+    search::watch search::report search::space search::bound search::room search::relax
+    search::holds search::pace search::stages search::labels
+    search::guess search::descent search::best search::entries search::walk search::enumerate
+    search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
     graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp
