@@ -174,7 +174,7 @@ def test_a_soc_version_is_a_chip_of_the_catalog(ask: Ask, name: str, chip: str) 
 
 def test_names_that_stand_for_something_else_are_told(ask: Ask) -> None:
     assert ask().notes[0] == "Ascend910B3 is ascend_910b"
-    assert ask().notes[1].startswith("model_weight_prefetch: every gather")
+    assert len(ask().notes) == 1
     notes = ask(soc_version="Ascend910A").notes
     assert notes[0] == "./numa_config_2p.json has Ascend910B3; --soc_version is used"
 
@@ -463,7 +463,7 @@ WRONG_COMMANDS: dict[str, tuple[dict[str, str | None], str]] = {
     "a shape that is none": ({"input_shape": "ids:8,x"}, '"ids:8,x" is no name with sizes from 1'),
     "another form": ({"framework": "5"}, "net.pb: no ONNX model"),
     "a graph that is not there": ({"model": "./none.pb"}, "./none.pb: no such file"),
-    "a folder that is not there": ({"output": "none/out"}, "none/.out.json"),
+    "a folder that is not there": ({"output": "none/out"}, "none/out.json"),
 }
 
 
@@ -497,7 +497,7 @@ def test_a_graph_that_does_not_fit_writes_nothing(command: Command, files_of_atc
 
 def test_files_are_written_all_or_none(tmp_path: Path) -> None:
     first, second = tmp_path / "a.json", tmp_path / "none" / "b.json"
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(SpecError, match="no such file"):
         write_all({first: b"1", second: b"2"})
     assert list(tmp_path.iterdir()) == []
     first.write_bytes(b"old")
