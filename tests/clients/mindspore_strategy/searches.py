@@ -1,12 +1,9 @@
-"""Holds autopar's plans against those of the real MindSpore's searches: python searches.py.
+"""Holds autopar's plans against those of the real MindSpore: tests/clients/run mindspore_searches.
 
-    python searches.py            20 compilations, against the lines of the data file
-    python searches.py --all      every line of it
-    python searches.py --write    every case, and the data file anew
-
-Each compilation must choose what `tests/data/mindspore_searches_2.10.jsonl` says, and its plan is
-priced by autopar's estimate beside those of dynamic and of integer programming. The test of the
-same data, without MindSpore, is `tests/test_mindspore_plans.py`. Environment: as `check.py`.
+Each of 20 compilations, with --all of all, must choose what the data file says, and its plan is
+priced by autopar's estimate beside those of dynamic and of integer programming. With --write the
+data file is written anew: `tests/data/mindspore_searches_2.10.jsonl`, which is tested without
+MindSpore by `tests/test_mindspore_plans.py`. MindSpore runs in the Python that is given.
 """
 
 import argparse
@@ -18,14 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from check import ORACLE, Case, environment
+from check import ORACLE, Case
 from networks import FIXED_FIRST, graph_of
 from plans import DATA, HEADER, row
 
 from autopar.frontends.mindspore_strategy import operator_names, read
 from autopar.graph import Graph
 
-MODES = ("recursive_programming", "sharding_propagation", "dynamic_programming")
+DYNAMIC = "dynamic_programming"
+MODES = ("recursive_programming", "sharding_propagation", DYNAMIC)
 DEVICES = (2, 4, 8, 64)
 NETWORKS = ("two_matmuls", "mlp", "attention", "block")
 # Rows, width and inner width at which the searches of two products part.
@@ -41,6 +39,9 @@ def cases() -> list[Case]:
     for mode in MODES:
         for devices in DEVICES:
             for network in NETWORKS:
+                if (mode, devices) == (DYNAMIC, 64) and network in ("attention", "block"):
+                    # The compiler is not done with these within ten minutes.
+                    continue
                 case: Case = {"network": network, "devices": devices, "mode": mode, "train": True}
                 if mode == "sharding_propagation":
                     case["cuts"] = {FIXED_FIRST[network]: [[2, 1], [1, devices // 2]]}
@@ -49,13 +50,11 @@ def cases() -> list[Case]:
                       "stages": 2}  # fmt: skip
             found += [stages | {"rank": rank} for rank in (0, devices - 1)]
     for rows, hidden, inner in SIZES:
-        for devices in (8, 64):
-            sizes = {"rows": rows, "hidden": hidden, "inner": inner}
-            found += [
-                {"network": "two_matmuls", "devices": devices, "mode": mode, "train": train} | sizes
-                for mode in (MODES[0], MODES[2])
-                for train in (False, True)
-            ]
+        sizes = {"rows": rows, "hidden": hidden, "inner": inner}
+        found += [
+            {"network": "two_matmuls", "devices": devices, "mode": mode, "train": False} | sizes
+            for mode, devices in ((MODES[0], 8), (MODES[0], 64), (DYNAMIC, 8))
+        ]
     return found
 
 
@@ -126,19 +125,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="plans and the real MindSpore's searches")
     parser.add_argument("--all", action="store_true", help="every case of the data file")
     parser.add_argument("--write", action="store_true", help="write the data file")
-    parser.add_argument("--python", help="Python of an environment with MindSpore")
+    parser.add_argument("--python", required=True, help="Python that has MindSpore")
     arguments = parser.parse_args()
-    python = arguments.python or environment()
     asked = cases()
     if not (arguments.all or arguments.write):
-        # Dynamic programming takes the compiler minutes on 64 devices.
-        quick = [case for case in asked if (case["mode"], case["devices"]) != (MODES[2], 64)]
-        asked = quick[:: len(quick) // CHECKED][:CHECKED]
+        asked = asked[:: len(asked) // CHECKED][:CHECKED]
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name) / f"{number}.json" for number in range(len(asked))]
         saving = [case | {"save": str(file)} for case, file in zip(asked, files, strict=True)]
         lines = []
-        for case, file, answer in zip(asked, files, compiled(python, saving), strict=True):
+        for case, file, answer in zip(
+            asked, files, compiled(arguments.python, saving), strict=True
+        ):
             lines.append(outcome(case, answer, file))
             if arguments.write:
                 DATA.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
