@@ -17,6 +17,7 @@ Topology: TypeAlias = Literal["switch", "mesh", "cubemesh", "pcie"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
+GatheredUnit: TypeAlias = Literal["layer", "matrix"]
 Selective: TypeAlias = Literal["attention", "operators"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
 ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
@@ -506,9 +507,9 @@ class Held:
     Attributes:
         communicators: Communicators that a process opens.
         communicator_gib: Buffers of one communicator, in GiB.
-        live_parameters: Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those of the
-            layer at work and of `layers_ahead`.
-        layers_ahead: Layers whose parameters are gathered before their turn.
+        live_parameters: Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those at work
+            and the next by `gathered_unit`.
+        gathered_unit: What ZeRO stage 3 gathers at once: a `layer`, or each `matrix` by itself.
         gathered_ends: Embedding and head are gathered once for all passes of a micro-batch, and
             their gradients reduced after the last.
         packed_projections: Queries, keys and values come out of one product, so that rotated copies
@@ -527,7 +528,7 @@ class Held:
     communicators: Communicators = Communicators()
     communicator_gib: float = 0.6
     live_parameters: int = 0
-    layers_ahead: int = 1
+    gathered_unit: GatheredUnit = "layer"
     gathered_ends: bool = False
     packed_projections: bool = True
     gathered_inputs: bool = False
@@ -568,14 +569,14 @@ class Framework:
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
             group, and gathered to recompute.
-        keeps_tensor_results: What tensor-parallel communication brought a recomputed layer is kept,
-            and not brought again.
         casts_weights: Weights are kept in 32 bits and cast to 16 in every forward pass, their
             gradients back.
         projections: Which projections of one input are products of their own: none, gate and up, or
             queries, keys and values too. With tensor parallel each sums its input's gradient.
         recompute_stops_early: A layer's recompute ends with the last tensor that its backward pass
             reads; else the whole forward pass runs again.
+        keeps_tensor_results: What tensor-parallel communication brought a recomputed layer is kept,
+            and not brought again.
         fused_reduce_bytes: Bytes of gradients that are reduced together; 0 for those of a layer.
         fused_gather_bytes: Bytes of parameters that are gathered together; 0 for those of a layer.
         whole_below_bytes: Parameters of at most so many bytes on a rank stay whole on every
@@ -608,10 +609,10 @@ class Framework:
     eight_bit_gathers: EightBitGathers = EightBitGathers()
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False
-    keeps_tensor_results: bool = False
     casts_weights: bool = False
     projections: Projections = "packed"
     recompute_stops_early: bool = False
+    keeps_tensor_results: bool = False
     fused_reduce_bytes: int = 0
     fused_gather_bytes: int = 0
     whole_below_bytes: int = 0

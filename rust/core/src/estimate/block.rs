@@ -4,7 +4,9 @@ use super::compute::{FusedAttention, Gemm};
 use super::layer::{Pass, Pricer};
 use super::shard::{parameter_sent, Layer, LayerCost};
 use crate::spec::cluster::Group;
-use crate::spec::framework::{ContextExchange, ExpertDispatch, Projections, Selective};
+use crate::spec::framework::{
+    ContextExchange, ExpertDispatch, GatheredUnit, Projections, Selective,
+};
 use crate::spec::model::{Activation, LayerKind, Moe, Position, QkNorm};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
@@ -55,6 +57,8 @@ struct Block<'p, 'a> {
     last_sum: f64,
     dense_parameters: f64,
     expert_parameters: f64,
+    /// Parameters of the largest matrix.
+    matrix: f64,
 }
 
 impl<'p, 'a> Block<'p, 'a> {
@@ -76,6 +80,7 @@ impl<'p, 'a> Block<'p, 'a> {
             last_sum: 0.0,
             dense_parameters: 0.0,
             expert_parameters: 0.0,
+            matrix: 0.0,
         }
     }
 
@@ -86,6 +91,7 @@ impl<'p, 'a> Block<'p, 'a> {
     fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
         let d = &self.p.device;
         let weights = g.batch as f64 * g.n as f64 * g.k as f64;
+        self.matrix = self.matrix.max(weights);
         let stored = self.p.framework.bytes.gradient as f64;
         let accumulate = if self.p.reduces_each_pass() {
             0.0
@@ -699,6 +705,10 @@ impl<'p, 'a> Block<'p, 'a> {
                 expert_whole,
             },
             transient: Bytes::from_f64(self.transient),
+            gathered: match p.framework.held.gathered_unit {
+                GatheredUnit::Layer => (self.dense_parameters + self.expert_parameters).round(),
+                GatheredUnit::Matrix => self.matrix,
+            } as u64,
         }
     }
 

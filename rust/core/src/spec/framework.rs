@@ -45,8 +45,6 @@ pub struct Framework {
     pub sums_in_fp32: bool,
     /// The input that a recomputed layer keeps is cut over the tensor-parallel group, and gathered to recompute.
     pub slices_kept_inputs: bool,
-    /// What tensor-parallel communication brought a recomputed layer is kept, and not brought again.
-    pub keeps_tensor_results: bool,
     /// Weights are kept in 32 bits and cast to 16 in every forward pass, their gradients back (automatic mixed precision).
     pub casts_weights: bool,
     /// Which projections of one input are products of their own.
@@ -54,6 +52,8 @@ pub struct Framework {
     /// A layer's recompute ends with the last tensor that its backward pass reads, as PyTorch's non-reentrant checkpoint (2.1 on)
     /// and a compiler without dead code do; else the whole forward pass runs again.
     pub recompute_stops_early: bool,
+    /// What tensor-parallel communication brought a recomputed layer is kept, and not brought again.
+    pub keeps_tensor_results: bool,
     /// Bytes of gradients that are reduced together; 0 for those of a layer.
     pub fused_reduce_bytes: u64,
     /// Bytes of parameters that are gathered together; 0 for those of a layer.
@@ -136,10 +136,10 @@ pub struct Held {
     pub communicators: Communicators,
     /// Buffers of one communicator, in GiB.
     pub communicator_gib: f64,
-    /// Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those of the layer at work and of `layers_ahead`.
+    /// Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those at work and the next by `gathered_unit`.
     pub live_parameters: u64,
-    /// Layers whose parameters are gathered before their turn.
-    pub layers_ahead: u64,
+    /// What ZeRO stage 3 gathers at once.
+    pub gathered_unit: GatheredUnit,
     /// Embedding and head are gathered once for all passes of a micro-batch, and their gradients reduced after the last.
     pub gathered_ends: bool,
     /// Queries, keys and values come out of one product, so that rotated copies of two of them lie beside all three.
@@ -157,6 +157,16 @@ pub struct Held {
     pub logit_bytes: u64,
     /// The same where the vocabulary is cut over tensor-parallel ranks.
     pub split_logit_bytes: u64,
+}
+
+/// What ZeRO stage 3 gathers at once, one ahead of the one at work; its gradient is reduced when it is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GatheredUnit {
+    /// The parameters of a layer (FSDP).
+    Layer,
+    /// Each matrix before its product (XLA's partitioner).
+    Matrix,
 }
 
 /// Communicators that a process opens, by the groups that it belongs to.
@@ -333,6 +343,25 @@ impl Framework {
 }
 
 impl Held {
+    /// Parameters that lie gathered at a time, of `count`, where a layer's largest unit has `unit`.
+    pub fn gathered_parameters(&self, unit: u64, count: u64) -> u64 {
+        if self.live_parameters > 0 {
+            self.live_parameters.min(count)
+        } else {
+            2 * unit
+        }
+    }
+
+    /// Parameters whose gradients wait to be reduced: a unit's, or none beside the bucket of a framework that counts live
+    /// parameters.
+    pub fn unreduced_parameters(&self, unit: u64) -> u64 {
+        if self.live_parameters > 0 {
+            0
+        } else {
+            unit
+        }
+    }
+
     /// Checks ranges.
     fn validate(&self) -> Result<(), Error> {
         let c = &self.communicators;
@@ -344,7 +373,6 @@ impl Held {
             (c.data, 64, "held.communicators.data"),
             (c.pipeline, 64, "held.communicators.pipeline"),
             (self.live_parameters, 1 << 40, "held.live_parameters"),
-            (self.layers_ahead, 64, "held.layers_ahead"),
             (self.fp8_input_bytes, 32, "held.fp8_input_bytes"),
             (self.fp8_weight_bytes, 32, "held.fp8_weight_bytes"),
             (self.logit_bytes, 64, "held.logit_bytes"),
