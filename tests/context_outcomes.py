@@ -1,13 +1,12 @@
 """What calls do to the drop-in's context, in the form in which the real one's outcomes are kept."""
 
-import contextlib
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from autopar.compat import mindspore
 from autopar.compat.context import Context
 from autopar.compat.keys import FUSIONS
+from outcomes import Calls, called
 
 GOLDEN = Path(__file__).parent / "data/mindspore_context_2.10.jsonl"
 
@@ -23,24 +22,13 @@ READABLE = """
 """.split()
 """The keys that `get_auto_parallel_context` of 2.10 answers."""
 
-Calls = list[dict[str, Any] | None]
-
 
 def outcome(calls: Calls) -> dict[str, Any]:
     """Returns the exceptions, the state and the folders that calls leave; null is a reset."""
     mindspore._context = Context()
-    raises: list[str | None] = []
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        for keywords in calls:
-            try:
-                if keywords is None:
-                    mindspore.reset_auto_parallel_context()
-                else:
-                    mindspore.set_auto_parallel_context(**keywords)
-                raises.append(None)
-            except Exception as error:
-                raises.append(type(error).__name__)
-        folders = sorted(str(path) for path in Path().rglob("*"))
+    raises, folders = called(
+        calls, mindspore.set_auto_parallel_context, mindspore.reset_auto_parallel_context
+    )
     return {"raises": raises, "state": state(), "folders": folders}
 
 

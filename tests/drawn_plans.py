@@ -48,7 +48,7 @@ SUBJECTS: dict[str, list[tuple[str, str, str]]] = {
     "accelerate": [
         ("llama2-7b", "a100", "fsdp"),
         ("qwen2.5-14b", "h100", "fsdp"),
-        ("mixtral-8x7b", "h100", "megatron-core"),
+        ("mixtral-8x7b", "h100", "mindspeed"),
     ],
     "flagscale": [
         ("llama2-7b", "a800", "megatron-core"),
@@ -60,6 +60,7 @@ SUBJECTS: dict[str, list[tuple[str, str, str]]] = {
         ("llama2-7b", "a800", "megatron-core"),
         ("llama2-7b", "a800,h800", "megatron-core"),
         ("llama3-70b", "ascend_910b", "torchtitan"),
+        ("llama2-7b", "ascend_910b", "mindformers"),
     ],
 }
 

@@ -49,7 +49,7 @@ PYTHON_ORDER = """
     planner.question planner.plans planner.answers planner.operators planner.measured planner
     setups validate calibrate
     compat compat.keys compat.context compat.settings compat.effects compat.mindspore
-    compat.mindformers compat.plans compat.cells
+    compat.mindformers compat.plans compat.cells compat.functional
     render render.text render.terminal render.trace render.errors render.fit render.sharding
     render.placement
     export export.job export.mindspore_strategy export.mindspore_operators

@@ -596,6 +596,76 @@ def test_what_a_launcher_cannot_say_is_refused_by_name(
     assert refusal.value.path == "--to"
 
 
+def in_framework(said: Job, **changes: Any) -> Job:
+    """Returns a job whose framework does something else besides."""
+    framework = replace(said.problem.framework, **changes)
+    return replace(said, problem=replace(said.problem, framework=framework))
+
+
+@pytest.mark.parametrize("name", ["megatron", "torchtitan", "accelerate", "deepspeed"])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"sums_in_fp32": True}, "sums of activations in 32 bits"),
+        ({"whole_vocabulary": True}, "a whole vocabulary on each tensor-parallel rank"),
+        ({"slices_kept_inputs": True}, "inputs of recomputed layers kept in slices"),
+        ({"keeps_tensor_results": True}, "recompute that does not repeat communication"),
+    ],
+)
+def test_what_only_mindspore_does_is_refused_by_others(
+    name: str, change: dict[str, bool], reason: str
+) -> None:
+    again = Recompute("uniform", 1)
+    said = job(problem(*LLAMA), tp=2, sp=False, recompute=again)
+    assert reason not in LAUNCHERS[name].supports(said)
+    assert reason in LAUNCHERS[name].supports(in_framework(said, **change))
+
+
+def test_what_mindspore_does_besides_is_in_its_files() -> None:
+    said = job(problem(*ASCEND), tp=2, sp=False, recompute=Recompute("uniform", 1))
+    said = in_framework(
+        said,
+        sums_in_fp32=True,
+        whole_vocabulary=True,
+        slices_kept_inputs=True,
+        keeps_tensor_results=True,
+    )
+    run = yaml.safe_load(texts("mindformers", said)["mindformers.yaml"])
+    assert run["parallel"]["force_fp32_communication"] is True
+    assert run["parallel_config"]["vocab_emb_dp"] is True
+    assert run["recompute_config"]["mp_comm_recompute"] is False
+    assert run["recompute_config"]["recompute_slice_activation"] is True
+    module = texts("mindspore", said)["auto_parallel_context.py"]
+    assert "'force_fp32_communication': True" in module
+
+
+@pytest.mark.parametrize(
+    ("name", "dispatch", "says"),
+    [
+        ("mindformers", "copies", "enable_alltoall: true"),
+        ("mindformers", "gather_split", "enable_alltoall: false"),
+        ("mindformers", "once_a_node", None),
+        ("torchtitan", "copies", 'expert_parallel_comm_backend = "standard"'),
+        ("torchtitan", "once_a_node", 'expert_parallel_comm_backend = "deepep"'),
+        ("torchtitan", "gather", None),
+        ("megatron", "once_a_node", "--moe-enable-deepep"),
+        ("megatron", "gather_split", None),
+        ("accelerate", "gather", "expert_model_parallel_size: 4"),
+        ("accelerate", "copies", None),
+    ],
+)
+def test_how_tokens_reach_experts_is_said_or_refused(
+    name: str, dispatch: str, says: str | None
+) -> None:
+    subject = ("mixtral-8x7b", *ASCEND[1:]) if name == "mindformers" else MIXTRAL
+    degrees = {"zero": 3} if name == "torchtitan" else {"zero": 1}
+    said = in_framework(job(problem(*subject), ep=4, **degrees), expert_dispatch=dispatch)
+    if says is None:
+        assert f"expert dispatch {dispatch}" in LAUNCHERS[name].supports(said)
+    else:
+        assert any(says in text for text in texts(name, said).values())
+
+
 def test_several_kinds_of_chip_are_refused_by_launchers_of_equal_nodes() -> None:
     mixed = problem("llama3-8b", "a800:64,h800:64", "megatron-core", devices=64)
     said = job(mixed, pp=2, chips=[0, 1])

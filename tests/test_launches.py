@@ -144,6 +144,51 @@ def test_a_configuration_of_torchtitan_is_read(tmp_path: Path) -> None:
     assert plan.stages[0].recompute == Recompute("uniform", 1)
 
 
+def test_of_several_programs_the_one_that_trains_is_read(tmp_path: Path) -> None:
+    question = {"cluster": "a800"}
+    alone = launched("megatron", SCRIPT, "sh", tmp_path, question)
+    data = "python tools/preprocess_data.py --input raw.json --workers 8\n"
+    convert = (
+        "\npython tools/checkpoint/convert.py --target-tensor-parallel-size 8 --loader mcore\n"
+    )
+    assert launched("megatron", data + SCRIPT + convert, "sh", tmp_path, question) == alone
+
+
+@pytest.mark.parametrize(
+    ("option", "layers"),
+    [("", 40), ("selective_ac_option = '4'", 20), ("selective_ac_option = '99'", None)],
+)
+def test_every_so_manieth_layer_of_torchtitan_is_recomputed(
+    option: str, layers: int | None, tmp_path: Path
+) -> None:
+    # Of 80 layers each second by default.
+    text = change(TITAN, 'mode = "full"', f'mode = "selective"\n{option}')
+    _, plan = launched("torchtitan", text, "toml", tmp_path, {"cluster": "h100"})
+    assert plan.stages[0].recompute == (Recompute("block", layers) if layers else Recompute())
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "old", "new", "why"),
+    [
+        ("torchtitan", "toml", 'mode = "full"', 'mode = "selective"\nselective_ac_option = "op"',
+         "by single operators"),
+        ("torchtitan", "toml", 'mode = "full"', 'mode = "memory_budget"', "by a budget of memory"),
+        ("mindformers", "yaml", "recompute: [", "select_recompute: True\n  recompute: [",
+         "select_recompute computes single operators again"),
+    ],
+)  # fmt: skip
+def test_recompute_that_no_plan_says_is_asked_for(
+    name: str, suffix: str, old: str, new: str, why: str, tmp_path: Path
+) -> None:
+    text = change({"torchtitan": TITAN, "mindformers": MINDFORMERS}[name], old, new)
+    cluster = "h100" if name == "torchtitan" else "ascend_910b"
+    with pytest.raises(SpecError, match=f"^--recompute: missing: .*{why}.*Give the nearest"):
+        launched(name, text, suffix, tmp_path, {"cluster": cluster})
+    said = Recompute("selective")
+    _, plan = launched(name, text, suffix, tmp_path, {"cluster": cluster}, recompute=said)
+    assert {stage.recompute for stage in plan.stages} == {Recompute("selective")}
+
+
 def test_a_run_of_mindformers_is_read(tmp_path: Path) -> None:
     question = {"cluster": "ascend_910b"}
     problem, plan = launched("mindformers", MINDFORMERS, "yaml", tmp_path, question)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 import autopar
 from autopar import SpecError, wire
@@ -149,3 +150,22 @@ def test_what_does_not_fit_ends_with_one(
              "--memory-gib", "1"]  # fmt: skip
     assert main(words) == 1
     assert "all-reduce: a worker lacks" in capsys.readouterr().err
+
+
+def test_an_ms_job_has_servers_and_a_device_for_each_worker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "net.json"
+    file.write_text(wire.dumps(wide_and_deep()), "utf-8")
+    words = ["servers", str(file), "--chip", "ascend_910b", "--workers", "8", "--servers", "2"]
+    assert main([*words, "--dynamic-workers", "--image", "registry.example/train:1"]) == 0
+    job = yaml.safe_load(capsys.readouterr().out)
+    assert job["metadata"]["name"] == "train-wide-deep"
+    assert job["spec"]["enableDynamicWorker"] is True
+    roles = job["spec"]["msReplicaSpecs"]
+    assert {role: said["replicas"] for role, said in roles.items()} == {
+        "Scheduler": 1, "PS": 2, "Worker": 8
+    }  # fmt: skip
+    [container] = roles["Worker"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"huawei.com/Ascend910": "1"}
+    assert "resources" not in roles["PS"]["template"]["spec"]["containers"][0]

@@ -334,6 +334,9 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Megatron-LM", "date": "2021-04"}, "megatron-2021"),
         ({"framework": "Megatron-LM", "date": "2022-05"}, "megatron-2022"),
         ({"framework": "Megatron-LM", "date": "2025-01"}, "megatron-core"),
+        ({"framework": "Megatron-LM", "date": "2024-05"}, "megatron-core-2023"),
+        ({"framework": "Pai-Megatron-Patch (Megatron-LM 240405)"}, "megatron-core-2023"),
+        ({"framework": "Megatron-core 0.6.0"}, "megatron-core-2023"),
         ({"framework": "Megatron-LM"}, "megatron-core"),
         ({"framework": "Megatron-LM", "date": "2018-01"}, "megatron-2020"),
         ({"framework": "Megatron-LM (May 2021)"}, "megatron-2021"),
@@ -356,8 +359,9 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Megatron-DeepSpeed", "precision": "fp16"}, "megatron-deepspeed"),
         (
             {"framework": "Megatron-DeepSpeed", "precision": "bf16", "model": "BLOOM-176B"},
-            "megatron-deepspeed-bf16",
+            "bigscience-2022-bf16",
         ),
+        ({"framework": "Megatron-DeepSpeed", "precision": "bf16"}, "megatron-deepspeed-bf16"),
         ({"framework": "torchtitan", "notes": "torch.compile"}, "torchtitan"),
         ({"framework": "torchtitan", "notes": "torch.compile, AsyncTP"}, "torchtitan-async-tp"),
         ({"framework": "torchtitan"}, "torchtitan-eager"),
@@ -370,6 +374,14 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "NeMo/Megatron-Core"}, "megatron-bridge"),
         ({"framework": "NeMo/Megatron-Core", "source": "v24.11.1:README.md"}, "nemo"),
         ({"framework": "torchtitan", "precision": "fp8"}, "torchtitan"),
+        (
+            {"framework": "torchtitan", "precision": "fp8", "notes": "AsyncTP"},
+            "torchtitan-async-tp",
+        ),
+        (
+            {"framework": "torchtitan", "precision": "fp8", "notes": "AsyncTP, fp8 rowwise"},
+            "torchtitan-rowwise",
+        ),
         ({"framework": "ModelLink (MindSpeed-LLM) Mcore"}, "mindspeed"),
     ],
 )

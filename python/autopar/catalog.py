@@ -74,6 +74,8 @@ class ChipEntry:
         fitted: Figures that were fitted to training runs, each with the sources of the runs.
         fitted_as: Chip whose fitted figures this one's follow in a constant ratio.
         best_tflops: Fastest measured products, 10^12 operations a second, before any fit.
+        steady_tflops: What large products sustain that were timed one after another, 10^12
+            operations a second.
         link_line_gb_per_s: What the wires of the link together carry in one direction by the data
             sheet, 10^9 bytes a second.
         inherits_attention: Chip whose attention rates it has, scaled, of kernels that it names none
@@ -93,6 +95,7 @@ class ChipEntry:
     fitted: dict[str, tuple[str, ...]] = field(default_factory=dict)
     fitted_as: str | None = None
     best_tflops: Peaks = field(default_factory=Peaks)
+    steady_tflops: Peaks = field(default_factory=Peaks)
     link_line_gb_per_s: float | None = None
     inherits_attention: str | None = None
     inherits_gemm: str | None = None

@@ -332,6 +332,16 @@ def servers(command: F) -> F:
     return graph(command)
 
 
+def border_cuts(text: str) -> tuple[tuple[int, ...] | None, ...]:
+    """Returns the cuts of a function's inputs or outputs; null for one of which the batch is cut.
+
+    Example:
+        >>> border_cuts("2x1x4;-")
+        ((2, 1, 4), None)
+    """
+    return tuple(None if cut == "-" else mesh(cut) for cut in text.split(";"))
+
+
 def sharding(command: F) -> F:
     """Adds the flags that say how a graph is cut; most are fields of `ShardingOptions`."""
     default = ShardingOptions()
@@ -349,6 +359,30 @@ def sharding(command: F) -> F:
                 help="ilp is integer programming, dp dynamic programming.",
             ),
             click.option("--inference", is_flag=True, help="Forward only, without the loss."),
+            click.option(
+                "--function",
+                multiple=True,
+                metavar="NAME",
+                help="Operators of a function that alone is cut; * stands for any letters.",
+            ),
+            click.option(
+                "--in-strategy",
+                type=border_cuts,
+                metavar="NxN;...",
+                help="Cuts of each input of the function, as 2x1x4;-, where - cuts the batch.",
+            ),
+            click.option(
+                "--out-strategy",
+                type=border_cuts,
+                metavar="NxN;...",
+                help="The same of its outputs; they leave as they come by default.",
+            ),
+            click.option(
+                "--recompute",
+                multiple=True,
+                metavar="NAME",
+                help="Operators that run again before the backward pass; * stands for any letters.",
+            ),
             click.option(
                 "--strategies",
                 metavar="FILE",

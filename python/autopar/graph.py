@@ -18,8 +18,12 @@ Example:
     'matmul'
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
+
+from autopar.errors import SpecError, shown
 
 Dtype: TypeAlias = Literal[
     "bool",
@@ -341,6 +345,8 @@ class Operator:
         inputs: Names of the tensors it reads.
         outputs: Names of the tensors it writes.
         host: It runs on the host beside each device.
+        recompute: It runs again before the backward pass: what it reads is kept, not what it
+            writes.
     """
 
     name: str
@@ -349,6 +355,7 @@ class Operator:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     host: bool = False
+    recompute: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,3 +376,49 @@ class Graph:
     gradients: Gradients = "none"
     tensors: tuple[Tensor, ...]
     operators: tuple[Operator, ...]
+
+
+def operators_named(graph: Graph, patterns: Iterable[str], path: str) -> frozenset[str]:
+    """Returns the names of operators that some patterns match; a star stands for any letters.
+
+    Args:
+        graph: The graph.
+        patterns: Names, perhaps with stars.
+        path: What an error names.
+
+    Raises:
+        SpecError: A pattern matches no operator.
+    """
+    names: set[str] = set()
+    for pattern in patterns:
+        found = {each.name for each in graph.operators if fnmatchcase(each.name, pattern)}
+        if not found:
+            what = f"the graph has no operator {shown(pattern)}"
+            raise SpecError(path, what, "Name operators as the graph does.")
+        names |= found
+    return frozenset(names)
+
+
+def recomputed(graph: Graph, patterns: Iterable[str]) -> Graph:
+    """Returns a graph some of whose operators run again before the backward pass.
+
+    This is `Primitive.recompute` of MindSpore, and `Cell.recompute` of the operators of a cell.
+
+    Args:
+        graph: The graph.
+        patterns: Names of operators; a star stands for any letters.
+
+    Raises:
+        SpecError: A pattern matches no operator.
+
+    Example:
+        >>> from autopar import model_graph
+        >>> graph = model_graph("gpt3-6.7b", batch=1, sequence_length=128, layers=2)
+        >>> sum(each.recompute for each in recomputed(graph, ["*.mlp.act"]).operators)
+        2
+    """
+    names = operators_named(graph, patterns, "--recompute")
+    operators = (
+        replace(each, recompute=True) if each.name in names else each for each in graph.operators
+    )
+    return replace(graph, operators=tuple(operators))

@@ -148,9 +148,9 @@ class Run:
         if self.date:
             return self.date[:7]
         # As NVIDIA and others number: NeMo 25.04, a release tagged v25.02.
-        version = re.search(r"\b(2\d)\.?(0[1-9]|1[0-2])\b", self.framework) or re.search(
-            r"\bv(2\d)\.(0[1-9]|1[0-2])\b", self.source
-        )
+        version = re.search(
+            r"\b(2\d)\.?(0[1-9]|1[0-2])(?:[0-3]\d)?\b", self.framework
+        ) or re.search(r"\bv(2\d)\.(0[1-9]|1[0-2])\b", self.source)
         if version:
             return f"20{version[1]}-{version[2]}"
         if paper := re.search(r"arxiv[ :/]*(?:abs/)?(\d\d)(\d\d)\.\d{4,5}", self.source, re.I):

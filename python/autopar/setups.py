@@ -22,6 +22,7 @@ from autopar.spec import (
     Attention,
     Chip,
     Cluster,
+    Framework,
     Model,
     Moe,
     Precision,
@@ -76,7 +77,7 @@ def setup(run: Run, shelf: Shelf) -> Setup:
         global_batch_size=run.gbs or 0,
         sequence_length=run.seq_len or 0,
         precision=_precision(run, entry, device, assumed),
-        framework=entry.framework,
+        framework=_with_moments(entry.framework, run),
         attention=_attention(run, entry, assumed),
         dropout=entry.run.dropout if run.dropout is None else run.dropout,
         memory_margin=0.0,
@@ -112,6 +113,14 @@ def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]
     return next(name for name in known if name == usual)
 
 
+def _with_moments(framework: Framework, run: Run) -> Framework:
+    """Returns a framework with 8-bit moments where the row says so: 2 bytes in place of 8."""
+    if not re.search(r"8-?bit adam", run.notes, re.I):
+        return framework
+    stored = framework.bytes
+    return replace(framework, bytes=replace(stored, optimizer=stored.optimizer - 6))
+
+
 def _attention(run: Run, entry: FrameworkEntry, assumed: list[str]) -> Attention:
     """Returns how attention was computed by the row's column or notes, else as was usual."""
     text = (run.attention or run.notes).lower()
@@ -131,7 +140,7 @@ def _sharding(
     model: Model,
     assumed: list[str],
 ) -> dict[str, Any]:
-    """Returns sequence parallel, ZeRO and expert-tensor parallel."""
+    """Returns sequence parallel, ZeRO, expert-tensor parallel and where the optimizer is."""
     tp, ranks = degrees["tp"], degrees["dp"] * degrees["cp"]
     sp = run.sp
     if sp is None:
@@ -153,6 +162,7 @@ def _sharding(
         "zero": zero,
         "shard_group": _shard_group(run, ranks, device) if zero else 1,
         "etp": etp,
+        "optimizer_offload": bool(re.search(r"offload of [\w ]*optimizer", run.notes)),
     }
 
 

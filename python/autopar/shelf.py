@@ -223,7 +223,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         return (
             possible,
             not unfused or told.attention == "unfused",
-            sum(said) + (precise and bool(told.precision)),
+            2 * sum(said) + (precise and bool(told.precision)),
             begun,
             (told.since if begun else "".join(chr(255 - ord(c)) for c in told.since)),
         )

@@ -17,6 +17,7 @@ Topology: TypeAlias = Literal["switch", "mesh", "cubemesh", "pcie"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
+GatheredUnit: TypeAlias = Literal["layer", "matrix"]
 Selective: TypeAlias = Literal["attention", "operators"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
 ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
@@ -436,6 +437,19 @@ class Overlap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShardCopies:
+    """Copies between a layer's tensors and the buffers of ZeRO's collectives.
+
+    Attributes:
+        gathered: Gathered parameters, out of the buffer.
+        reduced: Gradients, into the buffer, in the width in which they travel.
+    """
+
+    gathered: bool = False
+    reduced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EightBitGathers:
     """What travels in 8 bits where the products that read it run in 8 bits.
 
@@ -493,9 +507,9 @@ class Held:
     Attributes:
         communicators: Communicators that a process opens.
         communicator_gib: Buffers of one communicator, in GiB.
-        live_parameters: Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those of the
-            layer at work and of `layers_ahead`.
-        layers_ahead: Layers whose parameters are gathered before their turn.
+        live_parameters: Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those at work
+            and the next by `gathered_unit`.
+        gathered_unit: What ZeRO stage 3 gathers at once: a `layer`, or each `matrix` by itself.
         gathered_ends: Embedding and head are gathered once for all passes of a micro-batch, and
             their gradients reduced after the last.
         packed_projections: Queries, keys and values come out of one product, so that rotated copies
@@ -514,7 +528,7 @@ class Held:
     communicators: Communicators = Communicators()
     communicator_gib: float = 0.6
     live_parameters: int = 0
-    layers_ahead: int = 1
+    gathered_unit: GatheredUnit = "layer"
     gathered_ends: bool = False
     packed_projections: bool = True
     gathered_inputs: bool = False
@@ -550,6 +564,7 @@ class Framework:
             all-to-all.
         whole_vocabulary: Each tensor-parallel rank holds embedding and head whole and repeats their
             work.
+        shard_copies: What ZeRO copies on the device beside its collectives in every pass.
         eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
@@ -560,6 +575,8 @@ class Framework:
             queries, keys and values too. With tensor parallel each sums its input's gradient.
         recompute_stops_early: A layer's recompute ends with the last tensor that its backward pass
             reads; else the whole forward pass runs again.
+        keeps_tensor_results: What tensor-parallel communication brought a recomputed layer is kept,
+            and not brought again.
         fused_reduce_bytes: Bytes of gradients that are reduced together; 0 for those of a layer.
         fused_gather_bytes: Bytes of parameters that are gathered together; 0 for those of a layer.
         selective: What selective recompute computes again: the core of `attention`, or of single
@@ -586,12 +603,14 @@ class Framework:
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
     whole_vocabulary: bool = False
+    shard_copies: ShardCopies = ShardCopies()
     eight_bit_gathers: EightBitGathers = EightBitGathers()
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False
     casts_weights: bool = False
     projections: Projections = "packed"
     recompute_stops_early: bool = False
+    keeps_tensor_results: bool = False
     fused_reduce_bytes: int = 0
     fused_gather_bytes: int = 0
     selective: Selective = "attention"

@@ -16,7 +16,7 @@ from autopar.errors import SpecError
 from autopar.fit import Figure, MeasuredRun, Point
 from autopar.runs import Run
 from autopar.shelf import Shelf, chip_as_written
-from autopar.spec import Chip
+from autopar.spec import Chip, Peaks
 from autopar.validate import Checked, check_one
 
 Factors = dict[Figure, float]
@@ -211,15 +211,19 @@ def _fallback(source: str, figure: Figure, entry: ChipEntry) -> tuple[float, str
             return 1.0, "as it is"
         rate = median(shares) * entry.link_line_gb_per_s
         return rate / entry.chip.link.all_gather_gb_per_s, "the usual share of its line rate"
-    fitted = [other for other in others if figure in other.fitted]
     own = _efficiency(entry, figure)
+    fitted = [other for other in others if figure in other.fitted]
     shares = [
         _efficiency(other, figure) / burst for other in fitted if (burst := _burst(other, figure))
     ]
+    if steady := _share(entry, figure, entry.steady_tflops):
+        return steady / own, "its large products, timed one after another"
     if shares and (burst := _burst(entry, figure)):
         return median(shares) * burst / own, "its fastest product, and the usual share of that"
-    usual = median([_efficiency(other, figure) for other in fitted])
-    return usual / own, "the usual share of the peak"
+    kin = [other for other in fitted if other.architecture == entry.architecture]
+    usual = median([_efficiency(other, figure) for other in kin or fitted])
+    whose = "its architecture's share of the peak" if kin else "the usual share of the peak"
+    return usual / own, whose
 
 
 def _efficiency(entry: ChipEntry, figure: Figure) -> float:
@@ -229,7 +233,12 @@ def _efficiency(entry: ChipEntry, figure: Figure) -> float:
 
 def _burst(entry: ChipEntry, figure: Figure) -> float:
     """Returns the share of the peak that a chip's fastest measured product reached, or 0."""
-    peaks, best = entry.chip.peak_tflops, entry.best_tflops
+    return _share(entry, figure, entry.best_tflops)
+
+
+def _share(entry: ChipEntry, figure: Figure, rates: Peaks) -> float:
+    """Returns the share of the peak that measured rates are, or 0 where none was measured."""
+    peaks = entry.chip.peak_tflops
     if figure == "gemm.efficiency":
-        return (best.bf16 or 0.0) / (peaks.bf16 or peaks.fp16 or 1.0)
-    return (best.fp8 or 0.0) / (peaks.fp8 or 1.0)
+        return (rates.bf16 or rates.fp16 or 0.0) / (peaks.bf16 or peaks.fp16 or 1.0)
+    return (rates.fp8 or 0.0) / (peaks.fp8 or 1.0)

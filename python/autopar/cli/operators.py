@@ -2,14 +2,17 @@
 
 import logging
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from autopar import catalog, files, flags, planner, wire, writing
 from autopar.cli.ends import DONE, NO_PLAN, fail, print_notes
 from autopar.errors import SpecError
-from autopar.graph import Graph
+from autopar.graph import Graph, recomputed
+
+if TYPE_CHECKING:
+    from autopar.compat.functional import Function
 
 
 @click.command()
@@ -45,12 +48,18 @@ def shard(
     for path in (save, save_mindspore, output):
         flags.check_output(path, force)
     graph = _graph(subject, asked, inference=asked.pop("inference"))
-    found = planner.shard(
-        graph,
-        asked.pop("chip"),
-        time_limit_s=time_limit,
-        **_sharding_options(graph, asked),
-    )
+    graph = recomputed(graph, asked.pop("recompute"))
+    function = _function(graph, asked)
+    if function is None:
+        found = planner.shard(
+            graph,
+            asked.pop("chip"),
+            time_limit_s=time_limit,
+            **_sharding_options(graph, asked),
+        )
+    else:
+        found = function.network
+        print_notes([render.function_text(function)])
     if save_mindspore is not None and found.fits:
         from autopar.export import mindspore_strategy as export
 
@@ -71,11 +80,13 @@ def shard(
 @click.argument("subject", metavar="MODEL|FILE")
 @flags.servers
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table")
+@click.option("--image", help="Write an MSJob of MindSpore's ms-operator with this image instead.")
 @flags.output
 @flags.verbose
 def servers(
     subject: str,
     form: Literal["table", "json"],
+    image: str | None,
     output: Path | None,
     force: bool,
     **asked: Any,
@@ -91,7 +102,11 @@ def servers(
     flags.check_output(output, force)
     graph = _graph(subject, asked, inference=False)
     found = planner.servers(graph, asked.pop("chip"), **asked)
-    if form == "json":
+    if image is not None:
+        from autopar.export import kubernetes
+
+        writing.text(kubernetes.servers_job(found, image).text.rstrip(), output, force)
+    elif form == "json":
         writing.document(wire.dumps(found), output, force)
     else:
         writing.text(render.text(found), output, force)
@@ -139,6 +154,30 @@ def _graph(subject: str, asked: dict[str, Any], *, inference: bool) -> Graph:
     if sizes["sequence_length"] is None:
         sizes["sequence_length"] = model.max_positions
     return planner.model_graph(model, training=not inference, **sizes)
+
+
+def _function(graph: Graph, asked: dict[str, Any]) -> "Function | None":
+    """Returns the function that flags, here taken out, cut alone; null where they name none."""
+    names, enters, leaves = (asked.pop(f) for f in ("function", "in_strategy", "out_strategy"))
+    if not names:
+        if enters is not None or leaves is not None:
+            what = "given without a function"
+            raise SpecError("--in-strategy", what, "Name its operators by --function.")
+        return None
+    if enters is None:
+        raise SpecError("--in-strategy", "missing", "Give the cuts of each input, as 2x1x4;-.")
+    context = click.get_current_context()
+    command_line = click.core.ParameterSource.COMMANDLINE
+    others = ("method", "mesh", "strategies", "others", "zero", "use_all_devices", "refine")
+    for flag in (*others, "all_to_all", "memory_gib"):
+        if context.get_parameter_source(flag) is command_line:
+            name = flag.replace("_", "-")
+            raise SpecError(f"--{name}", "given beside --function", "Leave it out.")
+    from autopar.compat import functional
+
+    return functional.shard(
+        graph, names, enters, leaves, cluster=asked["chip"], devices=asked["devices"]
+    )
 
 
 def _sharding_options(graph: Graph, asked: dict[str, Any]) -> Any:

@@ -135,7 +135,8 @@ def configured(
     counts = tuple(stages.count(stage) for stage in range(len(set(stages))))
     if any(operator.recomputed for cell in pipeline.network for operator in cell.operators):
         what = "computes single operators of a layer again, which no plan says"
-        raise SpecError("recompute", what, "Have the whole layer computed again.")
+        hint = "Have the whole layer computed again, or price it by autopar.graph.recomputed."
+        raise SpecError("recompute", what, hint)
     marked: list[list[dict[str, bool] | None]] = [[] for _ in counts]
     for stage, cell in zip(stages, pipeline.network, strict=True):
         marked[stage].append(cell.recomputed)

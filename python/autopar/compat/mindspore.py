@@ -23,7 +23,7 @@ Example:
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any, Required, Unpack
 
 from autopar import planner
 from autopar.compat import effects
@@ -100,6 +100,17 @@ def context() -> Context:
     return _context
 
 
+class Asked(Limits, total=False):
+    """What is trained, and how far the search may go; the arguments of `autopar.search`."""
+
+    global_batch_size: Required[int]
+    sequence_length: Required[int]
+    precision: Precision
+    framework: Name | Framework
+    attention: Attention
+    dropout: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is asked of the search.
@@ -134,14 +145,8 @@ def question(
     model: Name | Model,
     cluster: Name | Cluster,
     *,
-    global_batch_size: int,
-    sequence_length: int,
-    precision: Precision = "bf16",
-    framework: Name | Framework = "mindformers",
-    attention: Attention = "flash",
-    dropout: bool = False,
     copies: int = 1,
-    **limits: Unpack[Limits],
+    **asked: Unpack[Asked],
 ) -> Question:
     """Returns the problem that the context makes of a model and chips.
 
@@ -151,15 +156,10 @@ def question(
     Args:
         model: As in `autopar.search`.
         cluster: As in `autopar.search`; a chip's name will do.
-        global_batch_size: Sequences in one step over all devices.
-        sequence_length: Tokens in one sequence.
-        precision: Number format of the matrix products.
-        framework: As in `autopar.search`.
-        attention: As in `autopar.search`.
-        dropout: As in `autopar.search`.
         copies: Copies of the model on a device, between which the batch is split (multi-copy
             parallel); recursive_programming wants as many sequences a device.
-        **limits: Further limits, as in `autopar.search`.
+        **asked: The workload, the framework and further limits, as in `autopar.search`; the
+            framework is mindformers unless given.
 
     Raises:
         SpecError: An input is wrong, or keys contradict each other.
@@ -175,18 +175,8 @@ def question(
         device_num=8: cluster.devices=8: the devices of the job
         >>> reset_auto_parallel_context()
     """
-    given = planner.problem(
-        model,
-        cluster,
-        devices=_context.get("device_num"),
-        global_batch_size=global_batch_size,
-        sequence_length=sequence_length,
-        precision=precision,
-        framework=framework,
-        attention=attention,
-        dropout=dropout,
-        **limits,
-    )
+    asked.setdefault("framework", "mindformers")
+    given = planner.problem(model, cluster, devices=_context.get("device_num"), **asked)
     on_device = replace(given.options, activation_offload=False, optimizer_offload=False)
     limited, found = effects.applied(_context, replace(given, options=on_device))
     found += _reused_subgraphs()
@@ -196,11 +186,11 @@ def question(
     if (
         _context.get("parallel_mode") == "auto_parallel"
         and recursive
-        and global_batch_size < wanted
+        and asked["global_batch_size"] < wanted
     ):
         advice.append(
             f"recursive_programming: give a batch of at least devices times copies, {wanted}, "
-            f"for its best strategies; found {global_batch_size}"
+            f"for its best strategies; found {asked['global_batch_size']}"
         )
     return Question(limited, found, tuple(advice))
 
@@ -209,16 +199,10 @@ def search(
     model: Name | Model,
     cluster: Name | Cluster,
     *,
-    global_batch_size: int,
-    sequence_length: int,
-    precision: Precision = "bf16",
-    framework: Name | Framework = "mindformers",
-    attention: Attention = "flash",
-    dropout: bool = False,
     copies: int = 1,
     threads: int = 0,
     time_limit_s: float | None = None,
-    **limits: Unpack[Limits],
+    **asked: Unpack[Asked],
 ) -> Answer:
     """Returns the fastest plans that the context allows, and what each of its keys did.
 
@@ -239,20 +223,9 @@ def search(
         (2, 1)
         >>> reset_auto_parallel_context()
     """
-    asked = question(
-        model,
-        cluster,
-        global_batch_size=global_batch_size,
-        sequence_length=sequence_length,
-        precision=precision,
-        framework=framework,
-        attention=attention,
-        dropout=dropout,
-        copies=copies,
-        **limits,
-    )
-    report = planner.solve(asked.problem, threads=threads, time_limit_s=time_limit_s)
-    return Answer(report, asked.effects, asked.advice)
+    found = question(model, cluster, copies=copies, **asked)
+    report = planner.solve(found.problem, threads=threads, time_limit_s=time_limit_s)
+    return Answer(report, found.effects, found.advice)
 
 
 def _reused_subgraphs() -> tuple[Effect, ...]:

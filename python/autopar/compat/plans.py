@@ -114,6 +114,7 @@ def meant(
     framework = replace(
         limited.framework,
         slices_kept_inputs=_slices(config),
+        keeps_tensor_results=_keeps(config),
         whole_vocabulary=_whole_vocabulary(config, asked),
     )
     if again:
@@ -193,6 +194,10 @@ def _slices(config: TransformerOpParallelConfig) -> bool:
     return not isinstance(config.recompute, bool) and config.recompute.recompute_slice_activation
 
 
+def _keeps(config: TransformerOpParallelConfig) -> bool:
+    return not isinstance(config.recompute, bool) and not config.recompute.mp_comm_recompute
+
+
 def _whole_vocabulary(config: TransformerOpParallelConfig, asked: Asked) -> bool:
     # MindFormers turns it off with a pipeline.
     return asked.automatic and config.vocab_emb_dp and config.pipeline_stage == 1
@@ -243,7 +248,6 @@ def _said(config: TransformerOpParallelConfig, asked: Asked, plan: Plan) -> tupl
         ),
         "ulysses_degree_in_cp": ({}, "a plan has one way of context parallel"),
     }
-    again = any(stage.recompute.granularity != "none" for stage in plan.stages)
     inner: dict[str, tuple[dict[str, Any], str]] = {
         "recompute": (
             {"plan.stages": [stage.recompute.granularity for stage in plan.stages]},
@@ -256,9 +260,8 @@ def _said(config: TransformerOpParallelConfig, asked: Asked, plan: Plan) -> tupl
             else ({}, "acts on sharded parameters where every layer is computed again")
         ),
         "mp_comm_recompute": (
-            ({}, "off, results of communication are kept; the estimate repeats it all the same")
-            if again and not recompute["mp_comm_recompute"]
-            else ({}, "the estimate repeats the communication of what is computed again")
+            {"framework.keeps_tensor_results": _keeps(config)},
+            "off, recomputed layers keep what tensor-parallel communication brought them",
         ),
         "recompute_slice_activation": (
             {"framework.slices_kept_inputs": _slices(config)},
@@ -346,9 +349,13 @@ def config_of(problem: Problem, plan: Plan) -> TransformerOpParallelConfig:
         expert_parallel=plan.ep,
         pipeline_stage=plan.pp,
         micro_batch_num=_passes(problem, plan) if plan.pp > 1 else 1,
-        recompute=TransformerRecomputeConfig(recompute=recompute),
+        recompute=TransformerRecomputeConfig(
+            recompute=recompute,
+            mp_comm_recompute=not problem.framework.keeps_tensor_results,
+            recompute_slice_activation=problem.framework.slices_kept_inputs,
+        ),
         use_seq_parallel=plan.sp,
-        vocab_emb_dp=False,
+        vocab_emb_dp=problem.framework.whole_vocabulary,
     )
 
 
@@ -368,12 +375,19 @@ def keywords_of(problem: Problem, plan: Plan) -> dict[str, Any]:
         (2, True)
     """
     _refuse(problem, plan)
-    scheduler = {"gpipe": "gpipe", "zb-v": "zero_bubble_v"}.get(plan.schedule, "1f1b")
-    size = -1 if plan.shard_group == plan.dp * plan.cp else plan.shard_group
     return {
         "parallel_mode": "semi_auto_parallel",
         "device_num": plan.dp * plan.tp * plan.cp * plan.pp,
         "pipeline_stages": plan.pp,
+        **step_keywords(problem, plan),
+    }
+
+
+def step_keywords(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """Returns the keywords that say how a step runs: schedule, optimizer shards, what travels."""
+    scheduler = {"gpipe": "gpipe", "zb-v": "zero_bubble_v"}.get(plan.schedule, "1f1b")
+    size = -1 if plan.shard_group == plan.dp * plan.cp else plan.shard_group
+    return {
         "pipeline_config": {
             "pipeline_interleave": plan.schedule != "1f1b",
             "pipeline_scheduler": scheduler,

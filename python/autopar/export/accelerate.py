@@ -13,6 +13,7 @@ from autopar.export.job import (
     commented,
     header,
     unsaid_everywhere,
+    unsaid_framework,
     unsaid_host,
     when,
     yaml_text,
@@ -48,6 +49,7 @@ def supports(job: Job) -> list[str]:
     common = [
         *unsaid_everywhere(job),
         *unsaid_host(plan),
+        *unsaid_framework(job),
         *when(
             (plan.schedule != "1f1b", f"schedule {plan.schedule}"),
             (
@@ -130,6 +132,9 @@ def _unsaid_by_megatron(job: Job) -> list[str]:
         (len({stage.recompute for stage in plan.stages}) > 1,
          "recompute that differs between stages"),
         (job.problem.workload.attention != "flash", "unfused attention"),
+        # Megatron-LM's default, which the file cannot change.
+        (plan.ep > 1 and job.problem.framework.expert_dispatch != "gather",
+         f"expert dispatch {job.problem.framework.expert_dispatch}"),
     )  # fmt: skip
 
 

@@ -8,7 +8,15 @@ the header is the key `_comment`, which DeepSpeed passes over.
 import json
 from typing import Any
 
-from autopar.export.job import File, Job, header, unsaid_everywhere, unsaid_host, when
+from autopar.export.job import (
+    File,
+    Job,
+    header,
+    unsaid_everywhere,
+    unsaid_framework,
+    unsaid_host,
+    when,
+)
 from autopar.report import Plan
 
 _COMMON: dict[str, Any] = {
@@ -36,6 +44,7 @@ def supports(job: Job) -> list[str]:
     return [
         *unsaid_everywhere(job),
         *unsaid_host(plan),
+        *unsaid_framework(job),
         *when(
             (plan.schedule != "1f1b", f"schedule {plan.schedule}"),
             (plan.cp > 1 and not _by_heads(job), f"context parallel {plan.cp}"),

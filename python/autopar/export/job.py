@@ -116,6 +116,25 @@ def unsaid_host(plan: Plan) -> list[str]:
     return when((any(stage.offload for stage in plan.stages), "activation offload"))
 
 
+def unsaid_framework(job: Job) -> list[str]:
+    """Returns what MindSpore and MindFormers do beside a plan and no other launcher can be told."""
+    framework, plan = job.problem.framework, job.plan
+    again = any(stage.recompute.granularity != "none" for stage in plan.stages)
+    cut = plan.tp > 1
+    return when(
+        (cut and framework.sums_in_fp32, "sums of activations in 32 bits"),
+        (cut and framework.whole_vocabulary, "a whole vocabulary on each tensor-parallel rank"),
+        (
+            cut and again and not plan.sp and framework.slices_kept_inputs,
+            "inputs of recomputed layers kept in slices",
+        ),
+        (
+            cut and again and framework.keeps_tensor_results,
+            "recompute that does not repeat communication",
+        ),
+    )
+
+
 def header(job: Job) -> list[str]:
     """Returns the lines that open a file: what it is for and what a step is expected to cost.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from autopar.errors import SpecError
 from autopar.export.job import File, Job, commented, header, yaml_text
+from autopar.placement import Servers
 
 PORT = 29500
 # What a node offers, by how the names of its chips begin: the resource of the vendor's plugin.
@@ -56,18 +57,18 @@ def files(job: Job) -> list[File]:
     if job.image is None:
         hint = "Name the container image that holds the launcher."
         raise SpecError("--image", "missing", hint)
-    name = _name(job)
+    name = _name(job.problem.model.name)
     lines = [
         *header(job),
         f"The script of the pods: kubectl create configmap {name}-run --from-file=run.sh=FILE",
         *(f"Label the nodes: kubectl label node NODE chip={chip}" for chip in _chips(job)),
     ]
-    manifests = [_ms_job(job)] if _is_mindspore(job) else _torch_jobs(job)
+    manifests = [_nodes_job(job)] if _is_mindspore(job) else _torch_jobs(job)
     return [File("kubernetes.yaml", commented(lines) + "---\n".join(map(yaml_text, manifests)))]
 
 
 def _torch_jobs(job: Job) -> list[dict[str, Any]]:
-    name, jobs, offset = _name(job), [], 0
+    name, jobs, offset = _name(job.problem.model.name), [], 0
     first = f"{name}-{_label(_chips(job)[0])}-master-0"
     for (kind, devices), chip in zip(_devices(job), _chips(job), strict=True):
         node = min(job.problem.cluster.groups[kind].chip.devices_per_node, devices)
@@ -76,7 +77,7 @@ def _torch_jobs(job: Job) -> list[dict[str, Any]]:
             f"export NODE_RANK=$(({offset} + RANK)) MASTER_ADDR={first} MASTER_PORT={PORT};"
             " exec bash /autopar/run.sh"
         )
-        pod = _pod(job, chip, node, "pytorch", command)
+        pod = _pod(name, job.image, chip, node, "pytorch", command)
         roles = {"Master": 1, "Worker": nodes - 1}
         jobs.append(
             {
@@ -98,20 +99,58 @@ def _torch_jobs(job: Job) -> list[dict[str, Any]]:
     return jobs
 
 
-def _ms_job(job: Job) -> dict[str, Any]:
+def _nodes_job(job: Job) -> dict[str, Any]:
+    """Returns the MSJob of a plan: a worker a node, and no servers."""
     [(kind, devices)], [chip] = _devices(job), _chips(job)
     node = min(job.problem.cluster.groups[kind].chip.devices_per_node, devices)
+    name = _name(job.problem.model.name)
+    return _ms_job(name, job.image, chip, workers=devices // node, devices=node)
+
+
+def servers_job(found: Servers, image: str) -> File:
+    """Returns the manifest of a job with parameter servers: an MSJob, of one device a worker.
+
+    Args:
+        found: Workers and servers.
+        image: Container image.
+
+    Raises:
+        SpecError: The chip has no device plugin that is known.
+    """
+    [group], options = found.problem.cluster.groups, found.problem.options
+    chip, workers = group.chip.name, found.problem.cluster.devices
+    if _resource(chip) is None:
+        what = f"the chip {chip}, of no device plugin that is known"
+        raise SpecError("--chip", what, "Choose another.")
+    name = _name(found.problem.graph.name)
+    servers = f"{options.servers} server{'' if options.servers == 1 else 's'}"
+    lines = [
+        f"{found.problem.graph.name} on {workers} x {chip} and {servers}.",
+        f"Written by autopar {found.problem.version}, catalog {found.problem.catalog}.",
+        f"The script of the pods: kubectl create configmap {name}-run --from-file=run.sh=FILE",
+        f"Label the nodes: kubectl label node NODE chip={chip}",
+    ]
+    manifest = _ms_job(name, image, chip, workers=workers, devices=1, servers=options.servers)
+    if options.dynamic_workers:
+        manifest["spec"]["enableDynamicWorker"] = True
+    return File("kubernetes.yaml", commented(lines) + yaml_text(manifest))
+
+
+def _ms_job(
+    name: str, image: str | None, chip: str, *, workers: int, devices: int, servers: int = 0
+) -> dict[str, Any]:
+    """Returns an MSJob of a scheduler, servers, and workers that take so many devices each."""
     command = "exec bash /autopar/run.sh"
+    idle = _pod(name, image, chip, 0, "mindspore", command)
     roles = {
-        # Plans train without parameter servers.
-        "Scheduler": (1, _pod(job, chip, 0, "mindspore", command)),
-        "PS": (0, _pod(job, chip, 0, "mindspore", command)),
-        "Worker": (devices // node, _pod(job, chip, node, "mindspore", command)),
+        "Scheduler": (1, idle),
+        "PS": (servers, idle),
+        "Worker": (workers, _pod(name, image, chip, devices, "mindspore", command)),
     }
     return {
         "apiVersion": "mindspore.gitee.com/v1",
         "kind": "MSJob",
-        "metadata": {"name": _name(job)},
+        "metadata": {"name": name},
         "spec": {
             "runPolicy": {"cleanPodPolicy": "None"},
             "successPolicy": "AllWorkers",
@@ -124,8 +163,10 @@ def _ms_job(job: Job) -> dict[str, Any]:
     }
 
 
-def _pod(job: Job, chip: str, devices: int, container: str, command: str) -> dict[str, Any]:
-    """Returns the template of a pod that takes a node's devices, or none of them."""
+def _pod(
+    name: str, image: str | None, chip: str, devices: int, container: str, command: str
+) -> dict[str, Any]:
+    """Returns the template of a pod that takes so many devices of a node, or none of them."""
     spec: dict[str, Any] = {}
     resources: dict[str, Any] = {}
     if devices:
@@ -134,7 +175,7 @@ def _pod(job: Job, chip: str, devices: int, container: str, command: str) -> dic
     spec["containers"] = [
         {
             "name": container,
-            "image": job.image,
+            "image": image,
             "command": ["bash", "-c", command],
             **resources,
             "volumeMounts": [
@@ -144,7 +185,7 @@ def _pod(job: Job, chip: str, devices: int, container: str, command: str) -> dic
         }
     ]
     spec["volumes"] = [
-        {"name": "run", "configMap": {"name": f"{_name(job)}-run"}},
+        {"name": "run", "configMap": {"name": f"{name}-run"}},
         {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
     ]
     return {"spec": spec}
@@ -171,8 +212,8 @@ def _resource(chip: str) -> str | None:
     return next((name for prefix, name in RESOURCES.items() if chip.startswith(prefix)), None)
 
 
-def _name(job: Job) -> str:
-    return f"train-{_label(job.problem.model.name)}"[:40].strip("-")
+def _name(model: str) -> str:
+    return f"train-{_label(model)}"[:40].strip("-")
 
 
 def _label(text: str) -> str:

@@ -14,6 +14,7 @@ from autopar.export.job import (
     commented,
     header,
     unsaid_everywhere,
+    unsaid_framework,
     unsaid_host,
     when,
     yaml_text,
@@ -56,6 +57,7 @@ def unsaid_arguments(job: Job) -> list[str]:
     expert_ranks = plan.dp * plan.cp * plan.tp // (plan.ep * plan.etp)
     return [
         *unsaid_host(plan),
+        *unsaid_framework(job),
         *unsaid_model(problem),
         *when(
             (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),

@@ -6,6 +6,7 @@ MindSpore runs the pipeline and shards the optimizer.
 
 from typing import Any
 
+from autopar.compat.plans import step_keywords
 from autopar.export.job import (
     File,
     Job,
@@ -22,41 +23,41 @@ from autopar.report import Plan
 from autopar.spec import Problem
 
 SCHEDULES = ("1f1b", "interleaved")
+# How tokens reach experts with all-to-all, and without.
+DISPATCH = ("copies", "gather_split")
 
-LIMITS: tuple[dict[str, Any], ...] = (
-    {
-        "schedules": SCHEDULES,
-        "recompute": ("none", "block", "uniform"),
-        "activation_offload": False,
-        "optimizer_offload": False,
-    },
-)
+# What MindSpore itself holds a plan to.
+STEP_LIMITS: dict[str, Any] = {
+    "schedules": SCHEDULES,
+    "recompute": ("none", "block", "uniform"),
+    "activation_offload": False,
+    "optimizer_offload": False,
+}
+LIMITS: tuple[dict[str, Any], ...] = (STEP_LIMITS,)
 
 
 def supports(job: Job) -> list[str]:
     """Returns what MindFormers' file cannot say of a plan; empty if it says it exactly."""
     problem, plan = job.problem, job.plan
     chip = problem.cluster.groups[plan.stages[0].chip].chip
-    recompute = [stage.recompute for stage in plan.stages]
     moe = problem.model.moe is not None
     return [
         *unsaid_everywhere(job),
         *unsaid_host(plan),
         *_unsaid_model(problem),
+        *unsaid_step(plan),
         *when(
             (not chip.name.startswith("ascend"), f"the chip {chip.name}"),
-            (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
             (plan.pp > 1 and job.micro_batches < plan.pp,
              f"{job.micro_batches} micro-batches for {plan.pp} stages"),
+            (problem.framework.whole_vocabulary and plan.tp > 1 and plan.pp > 1,
+             "a whole vocabulary on each rank of a pipeline's ends"),
+            (plan.ep > 1 and problem.framework.expert_dispatch not in DISPATCH,
+             f"expert dispatch {problem.framework.expert_dispatch}"),
             (plan.cp > 1 and problem.framework.context_exchange == "gather",
              "context parallel that gathers keys and values"),
-            (is_ignored(plan), "optimizer shards of one rank"),
-            (plan.optimizer_offload, "optimizer offload"),
             (moe and plan.etp != plan.tp, "experts that tensor parallel does not cut"),
             (moe and plan.dp % plan.ep != 0, f"expert parallel {plan.ep} beyond data parallel"),
-            (any(r.granularity == "selective" for r in recompute), "selective recompute"),
-            (any(r.granularity == "uniform" and r.layers != 1 for r in recompute),
-             "recompute in groups of layers"),
             (problem.workload.precision not in ("bf16", "fp16"),
              f"precision {problem.workload.precision}"),
             (problem.workload.dropout, "dropout"),
@@ -72,32 +73,38 @@ def files(job: Job) -> list[File]:
     ]
 
 
-def parallel_context(plan: Plan) -> dict[str, Any]:
+def parallel_context(job: Job) -> dict[str, Any]:
     """Returns the keywords of `set_auto_parallel_context` that a plan sets, devices left aside."""
-    context: dict[str, Any] = {
-        "gradients_mean": True,
-        "enable_alltoall": plan.ep > 1,
-        "full_batch": True,
-        "enable_parallel_optimizer": plan.zero > 0,
-    }
+    plan = job.plan
+    said = step_keywords(job.problem, plan)
     if plan.zero > 0:
-        context["parallel_optimizer_config"] = {
-            "optimizer_level": f"level{plan.zero}",
-            # Parameters below the threshold, in KB, would stay whole.
-            "parallel_optimizer_threshold": 0,
-            "optimizer_weight_shard_size": plan.shard_group if _is_partial(plan) else -1,
-        }
-    if plan.pp > 1:
-        context["pipeline_config"] = {
-            "pipeline_interleave": plan.vpp > 1,
-            "pipeline_scheduler": "1f1b",
-        }
-    return context
+        # Parameters below the threshold, in KB, would stay whole.
+        said["parallel_optimizer_config"]["parallel_optimizer_threshold"] = 0
+    else:
+        del said["parallel_optimizer_config"]
+    if plan.pp == 1:
+        del said["pipeline_config"]
+    return {"gradients_mean": True, "full_batch": True, **said}
+
+
+def unsaid_step(plan: Plan) -> list[str]:
+    """Returns what MindSpore cannot say of how a plan's step runs."""
+    recompute = [stage.recompute for stage in plan.stages]
+    return when(
+        (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
+        (is_ignored(plan), "optimizer shards of one rank"),
+        (plan.optimizer_offload, "optimizer offload"),
+        (any(r.granularity == "selective" for r in recompute), "selective recompute"),
+        (
+            any(r.granularity == "uniform" and r.layers != 1 for r in recompute),
+            "recompute in groups of layers",
+        ),
+    )
 
 
 def is_ignored(plan: Plan) -> bool:
     """Returns whether MindSpore would shard over all replicas: it passes over groups of one."""
-    return plan.zero > 0 and plan.shard_group == 1 and _is_partial(plan)
+    return plan.zero > 0 and plan.shard_group == 1 < plan.dp * plan.cp
 
 
 def recomputed_layers(plan: Plan, index: int) -> list[int]:
@@ -127,9 +134,9 @@ def _run(job: Job) -> dict[str, Any]:
             "device_target": "Ascend",
             "max_device_memory": f"{usable}GB",
         },
-        "parallel": {"parallel_mode": "semi_auto_parallel", **parallel_context(plan)},
+        "parallel": {"parallel_mode": "semi_auto_parallel", **parallel_context(job)},
         "parallel_config": _parallel_arguments(job),
-        "recompute_config": _recompute_arguments(plan),
+        "recompute_config": _recompute_arguments(job),
         **_experts(problem),
         "model": {"model_config": _model(job)},
     }
@@ -144,7 +151,7 @@ def _parallel_arguments(job: Job) -> dict[str, Any]:
         "pipeline_stage": plan.pp,
         "micro_batch_num": job.micro_batches if plan.pp > 1 else 1,
         "gradient_aggregation_group": 4,
-        "vocab_emb_dp": False,
+        "vocab_emb_dp": job.problem.framework.whole_vocabulary and plan.pp == 1,
     }
     if plan.cp > 1:
         arguments["context_parallel"] = plan.cp
@@ -155,7 +162,8 @@ def _parallel_arguments(job: Job) -> dict[str, Any]:
     return arguments
 
 
-def _recompute_arguments(plan: Plan) -> dict[str, Any]:
+def _recompute_arguments(job: Job) -> dict[str, Any]:
+    plan, framework = job.plan, job.problem.framework
     layers = [recomputed_layers(plan, index) for index in range(plan.pp)]
     recompute: bool | list[Any]
     if layers == [chunk_layers(plan, index) for index in range(plan.pp)]:
@@ -168,8 +176,8 @@ def _recompute_arguments(plan: Plan) -> dict[str, Any]:
         "recompute": recompute,
         "select_recompute": False,
         "parallel_optimizer_comm_recompute": False,
-        "mp_comm_recompute": True,
-        "recompute_slice_activation": False,
+        "mp_comm_recompute": not framework.keeps_tensor_results,
+        "recompute_slice_activation": framework.slices_kept_inputs,
     }
 
 
@@ -221,7 +229,7 @@ def _by_chunk(stages: list[list[int]]) -> list[Any]:
 
 def _classes(job: Job) -> str:
     plan = job.plan
-    recompute = _call("TransformerRecomputeConfig", _recompute_arguments(plan))
+    recompute = _call("TransformerRecomputeConfig", _recompute_arguments(job))
     arguments = _parallel_arguments(job) | {"optimizer_shard": plan.zero > 0}
     parallel = _call("TransformerOpParallelConfig", arguments, "    recompute=recompute_config,\n")
     return (
@@ -234,10 +242,6 @@ def _classes(job: Job) -> str:
 def _call(name: str, arguments: dict[str, Any], more: str = "") -> str:
     keywords = "".join(f"    {key}={value!r},\n" for key, value in arguments.items())
     return f"{name}(\n{keywords}{more})\n"
-
-
-def _is_partial(plan: Plan) -> bool:
-    return plan.shard_group != plan.dp * plan.cp
 
 
 def _unsaid_model(problem: Problem) -> list[str]:

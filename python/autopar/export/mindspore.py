@@ -20,45 +20,35 @@ from autopar.export.job import (
     unsaid_host,
     when,
 )
-from autopar.export.mindformers import is_ignored, parallel_context, recomputed_layers
+from autopar.export.mindformers import (
+    STEP_LIMITS,
+    parallel_context,
+    recomputed_layers,
+    unsaid_step,
+)
 from autopar.export.mindspore_strategy import json_bytes
 
 # As many ranks as `global_rank` can name.
 LARGEST = 4096
 
-SCHEDULES = ("1f1b", "interleaved")
 STRATEGIES = "strategies.json"
 
-LIMITS: tuple[dict[str, Any], ...] = (
-    {
-        "ep": (1,),
-        "schedules": SCHEDULES,
-        "recompute": ("none", "block", "uniform"),
-        "activation_offload": False,
-        "optimizer_offload": False,
-    },
-)
+LIMITS: tuple[dict[str, Any], ...] = ({"ep": (1,), **STEP_LIMITS},)
 
 
 def supports(job: Job) -> list[str]:
-    """Returns what the context cannot say of a plan; empty if it says it exactly."""
-    problem, plan = job.problem, job.plan
-    recompute = [stage.recompute for stage in plan.stages]
+    """Returns what context and strategies cannot say of a plan; empty if they say it exactly."""
+    devices = job.problem.cluster.devices
     return [
         *unsaid_everywhere(job),
-        *unsaid_host(plan),
+        *unsaid_host(job.plan),
+        *unsaid_step(job.plan),
         *mindspore_operators.unsaid(job),
         *when(
-            (problem.cluster.devices > LARGEST, f"more than {LARGEST} ranks"),
-            (plan.ep > 1, "expert parallel, whose operators have no strategies here"),
-            (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
-            (is_ignored(plan), "optimizer shards of one rank"),
-            (plan.optimizer_offload, "optimizer offload"),
-            (any(r.granularity == "selective" for r in recompute), "selective recompute"),
-            (any(r.granularity == "uniform" and r.layers != 1 for r in recompute),
-             "recompute in groups of layers"),
+            (devices > LARGEST, f"more than {LARGEST} ranks"),
+            (job.plan.ep > 1, "expert parallel, whose operators have no strategies here"),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def files(job: Job) -> list[File]:
@@ -71,7 +61,7 @@ def files(job: Job) -> list[File]:
     context: dict[str, Any] = {
         "parallel_mode": "semi_auto_parallel",
         "device_num": problem.cluster.devices,
-        **parallel_context(plan),
+        **parallel_context(job),
     }
     del context["full_batch"]
     context["dataset_strategy"] = "full_batch"

@@ -14,6 +14,7 @@ from autopar.export.job import (
     commented,
     header,
     unsaid_everywhere,
+    unsaid_framework,
     unsaid_host,
     when,
 )
@@ -27,8 +28,9 @@ SCHEDULES = {
     "gpipe": "GPipe",
     "zb-v": "ZBVZeroBubble",
 }
-# How keys and values go round, and whether parameters are let go after the forward pass.
+# How keys and values go round, how tokens reach experts, and whether parameters are let go.
 ROTATE = {"ring": "alltoall", "gather": "allgather"}
+EXCHANGES = {"copies": "standard", "once_a_node": "deepep"}
 RESHARD = {"micro_batch": "always", "step_in_pipeline": "default", "step": "never"}
 
 _COMMON: dict[str, Any] = {
@@ -51,6 +53,7 @@ def supports(job: Job) -> list[str]:
     return [
         *unsaid_everywhere(job),
         *unsaid_host(plan),
+        *unsaid_framework(job),
         *when(
             (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
             (plan.zero == 1, "ZeRO stage 1"),
@@ -62,6 +65,8 @@ def supports(job: Job) -> list[str]:
             (plan.zero > 0 and plan.shard_group == 1, "FSDP over one rank"),
             (plan.optimizer_offload, "optimizer offload"),
             (plan.tp > 1 and not plan.sp, "tensor parallel without sequence parallel"),
+            (plan.ep > 1 and job.problem.framework.expert_dispatch not in EXCHANGES,
+             f"expert dispatch {job.problem.framework.expert_dispatch}"),
             (plan.ep > 1 and plan.zero == 0, "expert parallel without FSDP"),
             (plan.ep > 1 and _expert_ranks(plan) % plan.ep != 0,
              f"expert parallel {plan.ep} over {_expert_ranks(plan)} sharding ranks"),
@@ -103,6 +108,9 @@ def files(job: Job) -> list[File]:
         "expert_tensor_parallel_degree": plan.etp if plan.ep > 1 else 1,
         "pipeline_parallel_degree": plan.pp,
     }
+    if plan.ep > 1:
+        backend = EXCHANGES[problem.framework.expert_dispatch]
+        parallelism["expert_parallel_comm_backend"] = backend
     if plan.pp > 1:
         parallelism |= {
             "pipeline_parallel_schedule": SCHEDULES[plan.schedule],

@@ -253,12 +253,10 @@ def _qwen3_moe(config: _Config) -> Fields:
     }  # fmt: skip
 
 
-def _latent(config: _Config, *, router_bias: bool) -> Fields:
-    if config.flag("attention_bias", False):
-        raise config.refuse("attention_bias", "biases of the compressed projections")
-    nope, rope = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim")
+def _routed(config: _Config, *, router_bias: bool) -> Fields:
+    """Returns experts beside shared ones, in all layers but the first."""
     width = config.count("moe_intermediate_size")
-    moe = _experts(
+    return _experts(
         config,
         "n_routed_experts",
         ffn="moe_intermediate_size",
@@ -266,6 +264,13 @@ def _latent(config: _Config, *, router_bias: bool) -> Fields:
         first_dense=config.count("first_k_dense_replace", default=0),
         router_bias=router_bias,
     )
+
+
+def _latent(config: _Config, *, router_bias: bool) -> Fields:
+    if config.flag("attention_bias", False):
+        raise config.refuse("attention_bias", "biases of the compressed projections")
+    nope, rope = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim")
+    moe = _routed(config, router_bias=router_bias)
     if config.count("n_group", default=1) > 1:
         moe["node_limit"] = config.count("topk_group", default=0)
     if config.count("moe_layer_freq", default=1) != 1:
@@ -303,15 +308,7 @@ def _glm4(config: _Config) -> Fields:
 
 
 def _glm4_moe(config: _Config) -> Fields:
-    width = config.count("moe_intermediate_size")
-    moe = _experts(
-        config,
-        "n_routed_experts",
-        ffn="moe_intermediate_size",
-        shared_ffn=width * config.count("n_shared_experts", default=0),
-        first_dense=config.count("first_k_dense_replace", default=0),
-        router_bias=True,
-    )
+    moe = _routed(config, router_bias=True)
     fields = _decoder(config) | {"head_dim": config.count("head_dim", default=128)}
     return {
         **fields,

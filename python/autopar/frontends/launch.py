@@ -30,6 +30,8 @@ class Launch:
         plan: Arguments of `planner.plan` that the file says.
         copies: Copies of the sharded optimizer state.
         recompute: What each stage recomputes, or one setting for all; None where it does not say.
+        every: Each so manieth layer of a chunk is recomputed instead; 0 for none.
+        unclear: Why no plan says what the file recomputes; it is then asked for.
         changes: Fields of the framework, and of its tables, that the file sets.
         notes: What the file says and no plan can.
     """
@@ -41,6 +43,8 @@ class Launch:
     plan: dict[str, Any] = field(default_factory=dict)
     copies: int = 1
     recompute: tuple[Recompute, ...] | None = None
+    every: int = 0
+    unclear: str = ""
     changes: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -63,9 +67,13 @@ class Launch:
                 what = f"{self.copies} copies of the optimizer on {plan.dp * plan.cp} replicas"
                 raise SpecError(self.file, what, "Give a divisor.")
             plan = replace(plan, shard_group=plan.dp * plan.cp // self.copies)
-        if self.recompute is None:
+        if self.every:
+            counts = [stage.layers // plan.vpp // self.every for stage in plan.stages]
+            settings = tuple(Recompute("block", n) if n else Recompute() for n in counts)
+        elif self.recompute is None:
             return plan
-        settings = self.recompute * (plan.pp if len(self.recompute) == 1 else 1)
+        else:
+            settings = self.recompute * (plan.pp if len(self.recompute) == 1 else 1)
         if len(settings) != plan.pp:
             what = f"recompute of {len(settings)} stages, the plan has {plan.pp}"
             raise SpecError(self.file, what, "List each stage.")

@@ -131,10 +131,15 @@ def _from_script(text: str, place: str) -> tuple[Arguments, int | None]:
     bare = [words for words in shell.commands(text, place) if words[0].text.startswith("--")]
     if not started and len(bare) == 1:
         return _named(bare[0], place), None
-    if len(started) != 1:
-        what = f"starts {len(started)} Python programs with arguments"
-        raise SpecError(place, what, "Give a file that starts one.")
-    [words] = started
+    # Of several only one trains: others prepare data or convert checkpoints.
+    training = [words for words in started if any(_is_training(word) for word in words)]
+    chosen = started if len(started) == 1 else training
+    if len(chosen) != 1:
+        lines = ", ".join(str(words[0].line) for words in chosen or started)
+        where = f" in lines {lines}" if started else ""
+        what = f"starts {len(chosen) or len(started)} Python programs that may train{where}"
+        raise SpecError(place, what, "Give a file in which one has --micro-batch-size.")
+    [words] = chosen
     program = _program(words) or 0
     launcher = _named([word for word in words[1:program] if word.text != "-m"], place)
     return _named(words[program + 1 :], place), _devices(launcher)
@@ -146,6 +151,11 @@ def _program(words: list[shell.Word]) -> int | None:
         if word.text.endswith(".py"):
             return i
     return None
+
+
+def _is_training(word: shell.Word) -> bool:
+    """Returns whether a word is the argument that every training program of Megatron-LM has."""
+    return word.text.partition("=")[0].replace("_", "-") == "--micro-batch-size"
 
 
 def _named(words: list[shell.Word], place: str) -> Arguments:

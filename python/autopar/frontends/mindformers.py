@@ -63,7 +63,9 @@ def read(file: str) -> Launch:
             "attention": "flash" if settings.flag(f"{M}.use_flash_attention") else "unfused",
         },
         plan=plan,
-        recompute=_recompute(settings, plan),
+        recompute=None if (unclear := _unclear(settings)) else _recompute(settings, plan),
+        unclear=unclear,
+        changes=_changes(settings, pp),
         notes=_notes(settings, copies),
     )
 
@@ -142,10 +144,35 @@ def _recompute(settings: Settings, plan: dict[str, Any]) -> tuple[Recompute, ...
     return tuple(Recompute("block", count) if count else Recompute() for count in counts)
 
 
+def _unclear(settings: Settings) -> str:
+    """Returns why no plan says what is recomputed: single operators of layers that are kept."""
+    path = f"{R}.select_recompute"
+    chosen = settings.value(path) not in (None, False)
+    whole = settings.value(f"{R}.recompute") is True
+    return f"{path} computes single operators again" if chosen and not whole else ""
+
+
+def _changes(settings: Settings, pp: int) -> dict[str, Any]:
+    """Returns what the file sets of the framework."""
+    whole = settings.flag(f"{P}.vocab_emb_dp", True)
+    changes: dict[str, Any] = {
+        # MindFormers turns it off with a pipeline.
+        "whole_vocabulary": whole and pp == 1,
+        "keeps_tensor_results": not settings.flag(f"{R}.mp_comm_recompute", True),
+        "slices_kept_inputs": settings.flag(f"{R}.recompute_slice_activation"),
+        "sums_in_fp32": settings.flag("parallel.force_fp32_communication"),
+    }
+    if settings.has("parallel.enable_alltoall"):
+        by_all = settings.flag("parallel.enable_alltoall")
+        changes["expert_dispatch"] = "copies" if by_all else "gather_split"
+    if settings.has("parallel.gradient_fp32_sync"):
+        wide = settings.flag("parallel.gradient_fp32_sync") or changes["sums_in_fp32"]
+        changes["bytes"] = {"gradient_sent": 4 if wide else 2}
+    return changes
+
+
 def _notes(settings: Settings, copies: int) -> tuple[str, ...]:
     notes = []
-    if settings.value(f"{R}.select_recompute") not in (None, False):
-        notes.append("select_recompute is not read: what it recomputes counts as kept")
     if copies > 1:
         notes.append(f"micro_batch_interleave_num {copies} counts as so many more micro-batches")
     unread = settings.unread([P])

@@ -6,7 +6,7 @@ ranks that the others leave, which needs the devices from flags.
 
 from typing import Any
 
-from autopar.errors import SpecError
+from autopar.errors import SpecError, shown
 from autopar.frontends import launch
 from autopar.frontends.launch import Launch, Settings
 from autopar.report import Recompute
@@ -42,6 +42,9 @@ RESHARD = f"{P}.fsdp_reshard_after_forward"
 ROTATE = f"{P}.context_parallel_rotate_method"
 # When parameters are gathered; kept after the forward pass, they are gathered for both at once.
 GATHERS = {"default": "step_in_pipeline", "always": "micro_batch", "never": "micro_batch"}
+BACKEND = f"{P}.expert_parallel_comm_backend"
+# How tokens reach experts.
+EXCHANGES: dict[str, str] = {"standard": "copies", "deepep": "once_a_node"}
 REPLICAS = f"{P}.data_parallel_replicate_degree"
 
 
@@ -72,9 +75,7 @@ def read(file: str) -> Launch:
     if settings.flag("training.enable_cpu_offload"):
         path = "training.enable_cpu_offload"
         raise settings.error(path, "parameters on the host have no estimate", "Set it to false.")
-    mode = settings.word("activation_checkpoint.mode", MODES, "selective")
-    if mode in ("selective", "memory_budget"):
-        notes.append(f'activation checkpoint mode "{mode}" is not read: nothing is recomputed')
+    recompute, every, unclear = _recompute(settings)
     unread = [key for key in settings.unread([P]) if key not in WITHOUT_EFFECT]
     if unread:
         notes.append(f"not read: {', '.join(unread)}")
@@ -85,12 +86,15 @@ def read(file: str) -> Launch:
         question=question,
         plan=plan,
         copies=1 if "dp" in plan else settings.count(REPLICAS, 1),
-        recompute=(Recompute("uniform", 1) if mode == "full" else Recompute(),),
+        recompute=recompute,
+        every=every,
+        unclear=unclear,
         changes={
             "gathers": GATHERS[settings.word(RESHARD, tuple(GATHERS), "default")],
             "context_exchange": "ring"
             if settings.word(ROTATE, ("allgather", "alltoall"), "allgather") == "alltoall"
             else "gather",
+            "expert_dispatch": EXCHANGES[settings.word(BACKEND, tuple(EXCHANGES), "standard")],
         },
         notes=tuple(notes),
     )
@@ -105,6 +109,21 @@ WITHOUT_EFFECT = frozenset(
         "pipeline_parallel_schedule_csv",
     )
 )
+
+
+def _recompute(settings: Settings) -> tuple[tuple[Recompute, ...] | None, int, str]:
+    """Returns what is recomputed, or how manieth layer is, or why neither can be said."""
+    mode = settings.word("activation_checkpoint.mode", MODES, "selective")
+    if mode in ("none", "full"):
+        return (Recompute("uniform", 1) if mode == "full" else Recompute(),), 0, ""
+    path = "activation_checkpoint.selective_ac_option"
+    option = str(settings.value(path) or "2")
+    if mode == "memory_budget" or option == "op":
+        by = "a budget of memory" if mode == "memory_budget" else "single operators"
+        return None, 0, f"activation checkpointing by {by} is no setting of a plan"
+    if not option.isdecimal() or int(option) == 0:
+        raise settings.error(path, f"must be op or a positive number, found {shown(option)}")
+    return None, int(option), ""
 
 
 def _model(settings: Settings) -> str | None:

@@ -115,7 +115,7 @@ def shard(
         >>> shard(net, "a800", devices=8, use_all_devices=True).proof.exact
         True
     """
-    cluster, version = _placed(cluster, devices)
+    cluster, version = placed(cluster, devices)
     problem = ShardingProblem(
         version=__version__,
         catalog=version,
@@ -173,7 +173,7 @@ def servers(
         >>> found.tables, found.placements[found.fastest].parameters
         (('table',), 'servers')
     """
-    cluster, version = _placed(cluster, workers)
+    cluster, version = placed(cluster, workers)
     problem = ServersProblem(
         version=__version__,
         catalog=version,
@@ -184,7 +184,7 @@ def servers(
     return wire.loads(Servers, _core.servers(wire.dumps(problem)))
 
 
-def _placed(cluster: Name | Cluster, devices: int | None) -> tuple[Cluster, str]:
+def placed(cluster: Name | Cluster, devices: int | None) -> tuple[Cluster, str]:
     """Returns so many devices of a cluster, and the version of the catalog that it came from."""
     digests: tuple[str, ...] = ()
     if not isinstance(cluster, Cluster):

@@ -122,9 +122,12 @@ def launched(
             name = twice[0].replace("_", "-")
             what = f"given beside {job.file}, which says {said[twice[0]]}"
             raise SpecError(f"--{name}", what, "Leave the flag out.")
-    if "recompute" in degrees and job.recompute is not None:
+    if "recompute" in degrees and (job.recompute is not None or job.every):
         what = f"given beside {job.file}, which says it"
         raise SpecError("--recompute", what, "Leave the flag out.")
+    if job.unclear and "recompute" not in degrees:
+        hint = "Give the nearest of none, selective, block/N or uniform/N, or change the file."
+        raise SpecError("--recompute", f"missing: {job.file}: {job.unclear}", hint)
     asked: dict[str, Any] = {"framework": job.framework, "model": job.model}
     asked |= {**job.question, **question}
     for name in ("model", "cluster", "global_batch_size", "sequence_length"):

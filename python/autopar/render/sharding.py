@@ -1,9 +1,13 @@
 """Shardings as plain text: what is alike stands on one row."""
 
 import re
+from typing import TYPE_CHECKING
 
 from autopar.render.text import GIB, PS_PER_S, Table, plain
 from autopar.sharding import Cuts, ShardedOperator, Sharding
+
+if TYPE_CHECKING:
+    from autopar.compat.functional import Function
 
 ITEMS = ("compute", "communication", "reshard", "gradient", "optimizer", "total")
 
@@ -13,6 +17,20 @@ def text(found: Sharding) -> str:
     tables = [plain(_operators(found)), plain(_cost(found)), _verdict(found)]
     notes = "\n".join(f"Note: {note}" for note in found.notes)
     return "\n\n".join([*tables, notes] if notes else tables)
+
+
+def function_text(function: "Function") -> str:
+    """Returns what goes into a function and comes out, with the cuts at the border."""
+    cuts = {each.name: each.inputs[0] for each in function.network.operators}
+    borders = [
+        f"{word} {', '.join(_border(f'{word} {name}', name, cuts) for name in names)}"
+        for word, names in (("enter", function.inputs), ("leave", function.outputs))
+    ]
+    return f"function of {len(function.operators)} operators: {'; '.join(borders)}"
+
+
+def _border(operator: str, tensor: str, cuts: dict[str, tuple[int, ...]]) -> str:
+    return f"{tensor} {_cuts(cuts[operator])}" if operator in cuts else f"{tensor} as it comes"
 
 
 def shortage(found: Sharding) -> str:

@@ -10,7 +10,9 @@ use autopar_core::estimate::shard::{parameter_sent, LayerCost, Shard, Split};
 use autopar_core::estimate::{estimate, Estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::{EightBitGathers, ExpertDispatch, Projections, TensorOverlap};
+use autopar_core::spec::framework::{
+    EightBitGathers, ExpertDispatch, Projections, ShardCopies, TensorOverlap,
+};
 use autopar_core::spec::model::{Activation, LayerKind, Model, Moe, Norm, Position};
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -350,6 +352,34 @@ fn a_sliced_input_takes_a_rank_s_share_and_one_gather_to_recompute() {
 }
 
 #[test]
+fn kept_results_of_communication_are_not_brought_again() {
+    // A layer of a GPT keeps its input of s b h 2 bytes and the sum after attention, as many; nothing is summed again.
+    let mut problem = gpt_problem(1024, 512);
+    let bytes = 512 * 1024 * 2;
+    let shard = Shard { tp: 8, ..whole() };
+    let repeated = layer(&problem, shard);
+    problem.framework.keeps_tensor_results = true;
+    let kept = layer(&problem, shard);
+    assert_eq!((repeated.kept_input, kept.kept_input), (Bytes(bytes), Bytes(2 * bytes)));
+    assert_eq!(repeated.recompute_full.tensor, repeated.forward.tensor);
+    assert_eq!(kept.recompute_full.tensor, Time::ZERO);
+    assert_eq!(kept.recompute_full.compute, repeated.recompute_full.compute);
+    // With sequence parallel: an eighth of the input and of that sum, and both inputs that were gathered.
+    let split = layer(&problem, Shard { sp: true, ..shard });
+    assert_eq!(split.kept_input, Bytes(2 * bytes / 8 + 2 * bytes));
+    assert_eq!(split.recompute_full.tensor, Time::ZERO);
+    // Alone a rank communicates nothing.
+    assert_eq!(layer(&problem, whole()).kept_input, Bytes(bytes));
+    // A sliced input is gathered all the same.
+    problem.framework.slices_kept_inputs = true;
+    let sliced = layer(&problem, shard);
+    assert_eq!(sliced.kept_input, Bytes(bytes / 8 + bytes));
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let gather = fabric.all_gather(bytes as f64, Group { size: 8, stride: 1 });
+    close(sliced.recompute_full.tensor.seconds(), gather, 1e-6);
+}
+
+#[test]
 fn a_whole_vocabulary_needs_no_sums_and_eight_times_the_parameters() {
     // 51,200 rows of 1,024 channels on each of 8 ranks instead of 6,400. The head keeps one gather forward with
     // sequence parallel, the embedding one backward; nothing is summed.
@@ -471,6 +501,26 @@ fn the_host_copies_each_rank_s_share_out_of_a_gathered_buffer() {
     close(more(copied.input_gradient, in_place.input_gradient), 1152e-6, 1e-6);
 }
 
+#[test]
+fn copies_beside_fsdp_s_collectives_read_and_write_each_number_once() {
+    // 2 bytes of a parameter out of the buffer forward, 4 moved; backward again, and gradients of 2 bytes into one of 4.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let plain = layer(&problem, shard);
+    problem.framework.shard_copies = ShardCopies { gathered: true, reduced: true };
+    let copied = layer(&problem, shard);
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let once = plain.dense_parameters as f64 / memory;
+    let more = |a: Time, b: Time| a.seconds() - b.seconds();
+    close(more(copied.forward.shard, plain.forward.shard), 4.0 * once, 1e-4);
+    close(more(copied.input_gradient.shard, plain.input_gradient.shard), 10.0 * once, 1e-4);
+    // One rank shards nothing and copies nothing, and what is computed again is not gathered again.
+    let alone = Shard { dp: 1, shard_group: 1, ..shard };
+    assert_eq!(layer(&problem, alone).forward.shard, Time::ZERO);
+    assert_eq!(copied.recompute_full, plain.recompute_full);
+}
+
 // ---- Experts ---------------------------------------------------------------------------------------------------------
 
 /// A GPT whose MLPs are 8 experts of 1,024 channels, 2 a token, on 8 devices that hold one each.
@@ -508,6 +558,26 @@ fn unfused_permutation_takes_three_times_as_long_as_fused() {
     let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
     let more = 4.0 * 2.0 * 1024.0 * 1024.0 * (5.0 - 5.0 / 3.0) / memory;
     close(apart - fused, more, 1e-4);
+}
+
+#[test]
+fn weighted_biases_of_experts_pass_seven_times_in_32_bits() {
+    // 512 tokens, each rank one expert that 2 in 8 visit: 1,024 rows of 1,024 channels on the mean of 8 ranks, more on the
+    // fullest; 28 bytes each forward and 40 backward beyond the same layer without biases.
+    let mut problem = experts();
+    let plain = expert_layer(&problem, 8);
+    problem.model.moe.as_mut().unwrap().expert_bias = true;
+    let biased = expert_layer(&problem, 8);
+    let fullest = 1.0 + (2.0 * 8f64.ln() / 1024.0).sqrt();
+    let elements = 1024.0 * fullest * 1024.0;
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let kernel = chip.host.kernel_us * 1e-6;
+    let more = |a: Time, b: Time| a.seconds() - b.seconds();
+    let forward = more(biased.forward.compute, plain.forward.compute);
+    close(forward, 28.0 * elements / memory + kernel, 1e-4);
+    let backward = more(biased.input_gradient.compute, plain.input_gradient.compute);
+    close(backward, 40.0 * elements / memory + kernel, 1e-4);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::{self, Holdings};
 use autopar_core::estimate::shard::{LayerCost, Shard};
 use autopar_core::estimate::MemoryItems;
-use autopar_core::spec::framework::{Communicators, Framework, Gathers, Selective};
+use autopar_core::spec::framework::{Communicators, Framework, GatheredUnit, Gathers, Selective};
 use autopar_core::spec::model::{Activation, LayerKind, Norm, Position};
 use autopar_core::spec::problem::Problem;
 use autopar_core::spec::workload::Precision;
@@ -84,8 +84,8 @@ fn sharded(framework: &Framework, shard: Shard) -> MemoryItems {
     let held = Holdings {
         dense_parameters: 1050,
         end_parameters: 50,
-        layer_parameters: (100, 0),
         gathered_parameters: 200,
+        unreduced_parameters: 100,
         working_set: Bytes(7),
         ..Holdings::default()
     };
@@ -103,6 +103,34 @@ fn sharded_layers_are_gathered_two_at_a_time_and_their_gradients_travel_one_behi
     // Of 1050 parameters, 132 on each of 8 ranks.
     let items = sharded(&f, fsdp());
     assert_eq!((items.parameters, items.gradients), (Bytes(132 * 2), Bytes(132 * 4)));
+}
+
+#[test]
+fn a_unit_is_a_layer_or_its_largest_matrix_and_live_parameters_bound_what_is_gathered() {
+    // Two units at work and ahead; the largest matrix of the Llama layer above is gate and up-projection: h x 6 h.
+    let mut problem = llama();
+    let all = layer(&problem, whole()).dense_parameters;
+    let unit = |p: &Problem| block::price(&Pricer::new(p, 0, whole()), DENSE).gathered;
+    assert_eq!(unit(&problem), all);
+    problem.framework.held.gathered_unit = GatheredUnit::Matrix;
+    assert_eq!(unit(&problem), 6 * H * H);
+    let held = &mut problem.framework.held;
+    assert_eq!((held.gathered_parameters(100, 1050), held.unreduced_parameters(100)), (200, 100));
+    held.live_parameters = 1000;
+    assert_eq!((held.gathered_parameters(100, 1050), held.unreduced_parameters(100)), (1000, 0));
+    assert_eq!(held.gathered_parameters(100, 700), 700);
+}
+
+#[test]
+fn gradients_are_copied_into_a_bucket_no_larger_than_they_are_unless_zero_allocates_it_whole() {
+    // 1050 gradients of 4 bytes as they travel, in a bucket of 5000 bytes.
+    let mut f = testing::framework();
+    f.bucket_bytes = 5000;
+    let held = Holdings { dense_parameters: 1050, reduced_parameters: 1050, ..Holdings::default() };
+    let buffers = |shard: Shard| memory::items(&held, &shard, false, &f).buffers;
+    assert_eq!(buffers(Shard { dp: 8, ..whole() }), Bytes(4200));
+    assert_eq!(buffers(Shard { zero: 1, ..fsdp() }), Bytes(5000));
+    assert_eq!(buffers(whole()), Bytes(0));
 }
 
 #[test]

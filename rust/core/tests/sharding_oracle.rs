@@ -93,6 +93,7 @@ fn graph(sketch: &Sketch) -> Graph {
             inputs,
             outputs: vec![output.clone()],
             host: false,
+            recompute: false,
         });
         results.push(output);
     }

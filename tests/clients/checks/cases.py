@@ -19,6 +19,25 @@ def layers_of(case: Case) -> list[int]:
     return [stage["layers"] for stage in case["plan"]["stages"]]
 
 
+def stage_layers(state: Any, block: Any, config: Any, plan: Case) -> list[int]:
+    """Returns the layers that Megatron builds on each stage, asked as if on a rank of it.
+
+    Args:
+        state: Its module `core.parallel_state`.
+        block: Its module `core.transformer.transformer_block`.
+        config: Its configuration of the model.
+        plan: The plan.
+    """
+    several = plan["vpp"] > 1
+    state.set_virtual_pipeline_model_parallel_world_size(plan["vpp"] if several else None)
+    chunks = range(plan["vpp"]) if several else [None]
+    stages = []
+    for stage in range(plan["pp"]):
+        state.set_pipeline_model_parallel_rank(stage)
+        stages.append(sum(block.get_num_layers_to_build(config, chunk, stage) for chunk in chunks))
+    return stages
+
+
 def expect(found: object, wanted: object, what: str) -> None:
     """Fails with both values unless what the client understood is what the plan says."""
     if found != wanted:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import yaml
 from cases import Case, expect, layers_of, run
-from check_megatron_lm import WHEEL, stage_layers
+from check_megatron_lm import WHEEL, built_layers
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 
@@ -75,7 +75,7 @@ def check(folder: Path, case: Case) -> None:
             config = importlib.import_module(
                 "megatron.training.arguments"
             ).core_transformer_config_from_args(args)
-            expect(stage_layers(config, plan), layers_of(case), "layers")
+            expect(built_layers(config, plan), layers_of(case), "layers")
         check_recompute(args, plan)
 
 

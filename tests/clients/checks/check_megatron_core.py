@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 import yaml
-from cases import Case, expect, layers_of, run
+from cases import Case, expect, layers_of, run, stage_layers
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
 from megatron.core.optimizer import OptimizerConfig
-from megatron.core.transformer.transformer_block import get_num_layers_to_build
+from megatron.core.transformer import transformer_block
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 # Arguments that the configuration calls by another name.
@@ -38,25 +38,16 @@ def configuration(arguments: dict[str, Any], pp: int) -> TransformerConfig:
     return kind(**fields)
 
 
-def stage_layers(config: Any, plan: dict[str, Any]) -> list[int]:
-    """Returns the layers that Megatron builds on each stage, asked as if on a rank of it."""
-    parallel_state.set_virtual_pipeline_model_parallel_world_size(
-        plan["vpp"] if plan["vpp"] > 1 else None
-    )
-    chunks = range(plan["vpp"]) if plan["vpp"] > 1 else [None]
-    stages = []
-    for stage in range(plan["pp"]):
-        parallel_state.set_pipeline_model_parallel_rank(stage)
-        stages.append(sum(get_num_layers_to_build(config, chunk, stage) for chunk in chunks))
-    return stages
-
-
 def check(folder: Path, case: Case) -> None:
     plan = case["plan"]
     table = yaml.safe_load((folder / "megatron.yaml").read_text())["MODEL_ARGS"]
     arguments = {name.removeprefix("--"): value for name, value in table.items()}
     config = configuration(arguments, plan["pp"])
-    expect(stage_layers(config, plan), layers_of(case), "layers of the stages")
+    expect(
+        stage_layers(parallel_state, transformer_block, config, plan),
+        layers_of(case),
+        "layers of the stages",
+    )
     expect(config.sequence_parallel, plan["sp"], "sp")
     expect(config.expert_model_parallel_size, plan["ep"], "ep")
     expect(config.context_parallel_size, plan["cp"], "cp")

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from cases import Case, expect, layers_of, run
+from cases import Case, expect, layers_of, run, stage_layers
 
 WHEEL = Path(find_spec("flag_scale").submodule_search_locations[0])
 
@@ -55,19 +55,11 @@ def parsed(arguments: list[str], devices: int, connections: str) -> Any:
         return module.validate_args(module.parse_args())
 
 
-def stage_layers(config: Any, plan: dict[str, Any]) -> list[int]:
-    """Returns the layers that Megatron builds on each stage, asked as if on a rank of it."""
-    parallel_state = importlib.import_module("megatron.core.parallel_state")
+def built_layers(config: Any, plan: Case) -> list[int]:
+    """Returns the layers that this Megatron builds on each stage."""
+    state = importlib.import_module("megatron.core.parallel_state")
     block = importlib.import_module("megatron.core.transformer.transformer_block")
-    parallel_state.set_virtual_pipeline_model_parallel_world_size(
-        plan["vpp"] if plan["vpp"] > 1 else None
-    )
-    chunks = range(plan["vpp"]) if plan["vpp"] > 1 else [None]
-    stages = []
-    for stage in range(plan["pp"]):
-        parallel_state.set_pipeline_model_parallel_rank(stage)
-        stages.append(sum(block.get_num_layers_to_build(config, chunk, stage) for chunk in chunks))
-    return stages
+    return stage_layers(state, block, config, plan)
 
 
 def check(folder: Path, case: Case) -> None:
@@ -97,7 +89,7 @@ def check(folder: Path, case: Case) -> None:
     # Of its own rules, this version of the parser still has one that 0.16 dropped.
     if plan["tp"] <= args.num_query_groups or not args.group_query_attention:
         config = sys.modules["megatron.training.arguments"].core_transformer_config_from_args(args)
-        expect(stage_layers(config, plan), layers_of(case), "layers of the stages")
+        expect(built_layers(config, plan), layers_of(case), "layers of the stages")
     calculator = importlib.import_module("megatron.core.num_microbatches_calculator")
     steps = calculator.ConstantNumMicroBatchesCalculator(
         args.global_batch_size, args.micro_batch_size, args.data_parallel_size, False, 0

@@ -1,18 +1,15 @@
-"""Holds autopar's strategy files against the real MindSpore: python check.py [--all].
+"""Holds autopar's strategy files against the real MindSpore: tests/clients/run mindspore_strategy.
 
 Each file that the compiler saves is read, and written again to the same bytes. Each file that is
 written here is loaded by the compiler, which reports the strategies in it back: files written by
 hand, and those of the plans of each method for a network in training.
 
-Run it with a Python 3.11 in which autopar is installed. MindSpore runs in an environment of its
-own, built from `requirements.txt` and kept in $AUTOPAR_CLIENTS (~/.cache/autopar-clients), or in
-that of --python. A case is compiled with one of the two forms of file, with --all with both.
+MindSpore runs in the Python that is given. A case is compiled with one of the two forms of file,
+with --all with both.
 """
 
 import argparse
-import hashlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -179,27 +176,12 @@ def check_planned(
     return f"{method}: {len(file.operators)} operators loaded, {len(cuts)} set"
 
 
-def environment() -> str:
-    """Returns the Python of MindSpore's environment, built unless it is kept."""
-    requirements = ORACLE.with_name("requirements.txt")
-    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]
-    cache = Path(os.environ.get("AUTOPAR_CLIENTS", "~/.cache/autopar-clients")).expanduser()
-    target = cache / f"mindspore-strategy-{digest}"
-    python = target / "bin/python"
-    if not (target / "built").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", target], check=True)
-        install = [python, "-m", "pip", "install", "--quiet", "-r", requirements]
-        subprocess.run(install, check=True)
-        (target / "built").touch()
-    return str(python)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="autopar's strategy files and the real MindSpore")
     parser.add_argument("--all", action="store_true", help="both forms of each file")
-    parser.add_argument("--python", help="Python of an environment with MindSpore")
+    parser.add_argument("--python", required=True, help="Python that has MindSpore")
     arguments = parser.parse_args()
-    python = arguments.python or environment()
+    python = arguments.python
     count = 0
 
     def forms() -> Forms:

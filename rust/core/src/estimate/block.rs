@@ -4,7 +4,9 @@ use super::compute::{FusedAttention, Gemm};
 use super::layer::{Pass, Pricer};
 use super::shard::{parameter_sent, Layer, LayerCost};
 use crate::spec::cluster::Group;
-use crate::spec::framework::{ContextExchange, ExpertDispatch, Projections, Selective};
+use crate::spec::framework::{
+    ContextExchange, ExpertDispatch, GatheredUnit, Projections, Selective,
+};
 use crate::spec::model::{Activation, LayerKind, Moe, Position, QkNorm};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
@@ -49,8 +51,14 @@ struct Block<'p, 'a> {
     /// Bytes of the output of attention.
     attention_output: f64,
     transient: f64,
+    /// Bytes that tensor-parallel communication brings and the backward pass reads: inputs that were gathered, and every sum but
+    /// the layer's last, its output.
+    brought: f64,
+    last_sum: f64,
     dense_parameters: f64,
     expert_parameters: f64,
+    /// Parameters of the largest matrix.
+    matrix: f64,
 }
 
 impl<'p, 'a> Block<'p, 'a> {
@@ -68,8 +76,11 @@ impl<'p, 'a> Block<'p, 'a> {
             gathered: 0.0,
             attention_output: 0.0,
             transient: 0.0,
+            brought: 0.0,
+            last_sum: 0.0,
             dense_parameters: 0.0,
             expert_parameters: 0.0,
+            matrix: 0.0,
         }
     }
 
@@ -80,6 +91,7 @@ impl<'p, 'a> Block<'p, 'a> {
     fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
         let d = &self.p.device;
         let weights = g.batch as f64 * g.n as f64 * g.k as f64;
+        self.matrix = self.matrix.max(weights);
         let stored = self.p.framework.bytes.gradient as f64;
         let accumulate = if self.p.reduces_each_pass() {
             0.0
@@ -209,7 +221,10 @@ impl<'p, 'a> Block<'p, 'a> {
         // Backward: the output gradient is gathered; the input is gathered again for the weight gradient
         // behind the input gradient; the input gradient is summed behind the weight gradient.
         self.input.tensor += p.beside_forward(gather, exit.1);
+        self.brought += self.last_sum;
+        self.last_sum = p.residual_bytes();
         if p.shard.sp {
+            self.brought += bytes;
             self.input.tensor += products * p.beside_backward(gather, each(entry.input));
             self.transient = self.transient.max(bytes);
         }
@@ -588,6 +603,9 @@ impl<'p, 'a> Block<'p, 'a> {
             self.permute(arrived * h, 4.0, 4.0, (2, 2));
         }
         self.activation(arrived * width as f64);
+        if moe.expert_bias {
+            self.weighted_biases(arrived * h, experts);
+        }
         self.kept += self.activation_kept(arrived * width as f64) + p.linear_input(arrived * h);
         self.transient =
             self.transient.max(arrived * (h + ((inputs + 1) * width) as f64) * self.p.width);
@@ -601,6 +619,16 @@ impl<'p, 'a> Block<'p, 'a> {
                     + if moe.shared_gate { h } else { 0.0 };
         }
         self.residual();
+    }
+
+    /// The biases of the experts' second products, weighted as their tokens, over `elements` results.
+    ///
+    /// NVIDIA/Megatron-LM (TEGroupedMLP._apply_bias) multiplies and adds them expert by expert in 32 bits, joins the parts
+    /// and casts them back: 4, 2 + 4 + 4, 4 + 4 and 4 + 2 bytes an element. Backward it casts twice (6 + 6), multiplies by
+    /// weight and by bias and sums both (2 times 12), and joins (4).
+    fn weighted_biases(&mut self, elements: f64, experts: u64) {
+        let experts = experts.min(1 << 16) as u32;
+        self.stream(elements, 14.0, 20.0, (2 * experts + 2, 6 * experts + 2));
     }
 
     /// Dispatch and combine: all-to-all over the expert group, then over the expert's own tensor-parallel group.
@@ -649,9 +677,15 @@ impl<'p, 'a> Block<'p, 'a> {
             recompute.tensor -= self.unread.tensor;
             recompute.kernels -= self.unread.kernels;
         }
+        if p.framework.keeps_tensor_results {
+            recompute.tensor = 0.0;
+        }
         if p.framework.slices_kept_inputs && !p.shard.sp {
             recompute.tensor += p.fabric.all_gather(input_bytes, p.shard.tensor_group());
             input_bytes /= p.shard.tp as f64;
+        }
+        if p.framework.keeps_tensor_results {
+            input_bytes += self.brought;
         }
         let (selective, kept_selective) = self.selective();
         Layer {
@@ -668,6 +702,10 @@ impl<'p, 'a> Block<'p, 'a> {
                 expert_parameters: self.expert_parameters.round() as u64,
             },
             transient: Bytes::from_f64(self.transient),
+            gathered: match p.framework.held.gathered_unit {
+                GatheredUnit::Layer => (self.dense_parameters + self.expert_parameters).round(),
+                GatheredUnit::Matrix => self.matrix,
+            } as u64,
         }
     }
 
@@ -732,6 +770,19 @@ impl<'p, 'a> Block<'p, 'a> {
         let o = p.framework.overlap;
         self.forward.shard += hidden(gather, forward, o.parameter_gather);
         self.input.shard += hidden(gather + reduce, backward, o.gradient_reduce);
+        let sharded = |group: Group, parameters: f64| if group.size > 1 { parameters } else { 0.0 };
+        let moved = sharded(dense, self.dense_parameters) + sharded(expert, self.expert_parameters);
+        let copies = p.framework.shard_copies;
+        if copies.gathered && s.zero == 3 {
+            let out = p.device.traffic(2.0 * parameter * moved);
+            self.forward.shard += out;
+            self.input.shard += out;
+        }
+        if copies.reduced {
+            let bytes = p.framework.bytes;
+            let each = bytes.parameter + bytes.gradient_sent;
+            self.input.shard += p.device.traffic(each as f64 * moved);
+        }
     }
 }
 

@@ -102,20 +102,16 @@ impl Prices {
         (dense, expert, ends): (u64, u64, u64),
         on_host: bool,
     ) -> f64 {
-        let layer =
-            (self.widest(|l| l.cost.dense_parameters), self.widest(|l| l.cost.expert_parameters));
-        let gathered = &problem.framework.held;
+        let (unit, gathered) = (self.widest(|l| l.gathered), &problem.framework.held);
         let held = Holdings {
             dense_parameters: dense + ends,
             expert_parameters: expert,
             end_parameters: ends,
-            layer_parameters: layer,
-            // Where a stage with few parameters gathers fewer of them, none count: the least is a line.
-            gathered_parameters: if gathered.live_parameters > 0 {
-                0
-            } else {
-                (layer.0 + layer.1) * (1 + gathered.layers_ahead)
-            },
+            // Where a stage with few parameters gathers fewer of them, or copies fewer gradients, none count: the least is a
+            // line.
+            reduced_parameters: 0,
+            gathered_parameters: gathered.gathered_parameters(unit, 0),
+            unreduced_parameters: gathered.unreduced_parameters(unit),
             fp8: problem.workload.precision == Precision::Fp8,
             boundary: Bytes::from_f64(if shard.pipelined { self.boundary } else { 0.0 }),
             ..Holdings::default()

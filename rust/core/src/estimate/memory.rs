@@ -92,10 +92,12 @@ pub struct Holdings {
     pub expert_parameters: u64,
     /// Dense parameters of embedding and head among them.
     pub end_parameters: u64,
-    /// Parameters of the largest layer (dense and expert), for gathered copies.
-    pub layer_parameters: (u64, u64),
     /// Parameters that are gathered at a time where ZeRO gathers for each pass.
     pub gathered_parameters: u64,
+    /// Parameters whose gradients are complete but not yet reduced there.
+    pub unreduced_parameters: u64,
+    /// Parameters whose gradients pass through a bucket.
+    pub reduced_parameters: u64,
     /// Products run in 8 bits.
     pub fp8: bool,
     /// Activations of all micro-batches in flight.
@@ -144,12 +146,11 @@ pub fn items(
         parameters += weights * framework.held.fp8_weight_bytes;
     }
     if gathers {
-        let layer = held.layer_parameters.0 + held.layer_parameters.1;
         buffers += held.gathered_parameters * bytes.parameter;
-        // The gradient of the layer at work as it is computed, and that of the one before it as it travels, if that is wider.
-        buffers += layer * bytes.parameter;
+        // The gradient as it is computed, and the one before it as it travels, if that is wider.
+        buffers += held.unreduced_parameters * bytes.parameter;
         if bytes.gradient_sent > bytes.parameter {
-            buffers += layer * bytes.gradient_sent;
+            buffers += held.unreduced_parameters * bytes.gradient_sent;
         }
         if framework.held.gathered_ends {
             buffers += held.end_parameters * bytes.parameter;
@@ -158,7 +159,9 @@ pub fn items(
         }
     }
     if shard.dp * shard.cp > 1 {
-        buffers += framework.bucket_bytes;
+        // ZeRO allocates its bucket whole; without it gradients are copied into one that is as large as they need.
+        let all = held.reduced_parameters * bytes.gradient_sent;
+        buffers += framework.bucket_bytes.min(if shard.zero == 0 { all } else { u64::MAX });
     }
     // One message arriving from each side.
     buffers += 2 * held.boundary.0;

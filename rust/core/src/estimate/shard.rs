@@ -257,6 +257,8 @@ pub struct Layer {
     pub cost: LayerCost,
     /// Largest transient tensors of its backward pass.
     pub transient: Bytes,
+    /// Parameters that ZeRO stage 3 gathers at once: all, or those of the largest matrix.
+    pub gathered: u64,
 }
 
 /// The embedding before the first layer, or the final norm, head and loss after the last.

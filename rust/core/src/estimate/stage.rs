@@ -45,8 +45,7 @@ struct Widest {
     kept_input: Bytes,
     core: Bytes,
     transient: Bytes,
-    dense_parameters: u64,
-    expert_parameters: u64,
+    gathered: u64,
 }
 
 /// Where a stage stands and what it holds.
@@ -143,8 +142,7 @@ impl<'a> Table<'a> {
                 kept_input: w.kept_input.max(c.kept_input),
                 core: w.core.max(c.kept - c.kept_selective),
                 transient: w.transient.max(layer.transient),
-                dense_parameters: w.dense_parameters.max(c.dense_parameters),
-                expert_parameters: w.expert_parameters.max(c.expert_parameters),
+                gathered: w.gathered.max(layer.gathered),
             }
         });
         let chip = &problem.cluster.groups[kind].chip;
@@ -376,17 +374,6 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Parameters that lie gathered at a time, of a stage's `count`.
-    fn gathered(&self, count: u64) -> u64 {
-        let held = &self.problem.framework.held;
-        if held.live_parameters > 0 {
-            held.live_parameters.min(count)
-        } else {
-            let layer = self.widest.dense_parameters + self.widest.expert_parameters;
-            layer * (1 + held.layers_ahead)
-        }
-    }
-
     /// Parameters on this rank: dense, expert, those tied to another stage, and of the dense ones those of embedding and head.
     fn parameters(&self, place: &Place) -> (u64, u64, u64, u64) {
         let (mut dense, mut expert, mut tied, mut ends) = (0, 0, 0, 0);
@@ -449,12 +436,15 @@ impl<'a> Table<'a> {
         }
         let (dense_parameters, expert_parameters, _, end_parameters) = self.parameters(place);
         let boundary = if place.pp > 1 { self.pricer.boundary_bytes() } else { 0.0 };
+        let (unit, held) = (self.widest.gathered, &self.problem.framework.held);
         let held = Holdings {
             dense_parameters,
             expert_parameters,
             end_parameters,
-            layer_parameters: (self.widest.dense_parameters, self.widest.expert_parameters),
-            gathered_parameters: self.gathered(dense_parameters + expert_parameters),
+            gathered_parameters: held
+                .gathered_parameters(unit, dense_parameters + expert_parameters),
+            unreduced_parameters: held.unreduced_parameters(unit),
+            reduced_parameters: dense_parameters + expert_parameters,
             fp8: self.problem.workload.precision == Precision::Fp8,
             activations,
             logits,

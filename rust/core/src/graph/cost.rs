@@ -226,10 +226,12 @@ impl Build<'_, '_> {
                 .collect::<Vec<_>>()
         };
         let text = format!(
-            "{:?} {} {} {:?} {:?} {:?}",
+            "{:?} {} {} {} {:?} {:?} {:?} {:?}",
             spec.form,
             spec.source,
             spec.host,
+            spec.recompute,
+            network.kept_places(o),
             tensors(&network.inputs[o]),
             tensors(&network.outputs[o]),
             fixed.map(|f| (&f.inputs, &f.outputs)),

@@ -136,6 +136,8 @@ pub struct Operator {
     pub outputs: Vec<String>,
     /// It runs on the host beside each device.
     pub host: bool,
+    /// It runs again before the backward pass: what it reads is kept, not what it writes.
+    pub recompute: bool,
 }
 
 /// A checked graph: tensors and operators by their places in the lists.

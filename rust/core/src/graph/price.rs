@@ -4,7 +4,7 @@
 //! of the graph's forward pass carries its gradient's cost in training. Work that is repeated is paid by everyone.
 
 use super::form::Form;
-use super::ir::{Dtype, Gradients, Network, Role};
+use super::ir::{Dtype, Gradients, Network, Operator, Role};
 use super::layout::{AxisIndex, Layout, Mesh};
 use super::loops::{Cut, Loops};
 use super::problem::{ReshardStep, ShardingOptions, Summands};
@@ -118,9 +118,8 @@ impl<'a> Pricer<'a> {
 
     /// How many operators keep a tensor for their gradient.
     pub fn keepers(&self, tensor: usize) -> usize {
-        let keeps = |&&(reader, place): &&(usize, usize)| {
-            kept_places(self.network, reader).contains(&place)
-        };
+        let keeps =
+            |&&(reader, place): &&(usize, usize)| self.network.kept_places(reader).contains(&place);
         self.network.readers[tensor].iter().filter(keeps).count()
     }
 
@@ -128,9 +127,10 @@ impl<'a> Pricer<'a> {
     pub fn operator(&self, operator: usize, strategy: &Strategy) -> Price {
         let view = View::new(self, operator, strategy);
         let (forward, backward) = view.computation();
+        let again = if view.is_repeated() { (forward, view.sums()) } else { (0.0, 0.0) };
         let mut price = Price {
-            compute: Time::from_seconds(forward) + Time::from_seconds(backward),
-            communication: Time::from_seconds(view.communication()),
+            compute: Time::from_seconds(forward + again.0) + Time::from_seconds(backward),
+            communication: Time::from_seconds(view.communication() + again.1),
             memory: view.kept(),
             ..Price::default()
         };
@@ -453,20 +453,34 @@ impl<'a, 'b> View<'a, 'b> {
         (forward, if gradient { 2.0 * forward } else { 0.0 })
     }
 
-    /// Seconds of communication that the strategy itself entails.
-    fn communication(&self) -> f64 {
+    /// Whether the forward pass runs once more.
+    fn is_repeated(&self) -> bool {
+        self.pricer.network.graph.operators[self.operator].recompute && self.any_gradient()
+    }
+
+    /// Seconds in which summands are added up in a forward pass.
+    fn sums(&self) -> f64 {
         let carrier = self.pricer.carrier();
-        let mut total = 0.0;
-        for place in 0..self.outputs.len() {
+        let sum = |place: usize| {
             let summed = self.strategy.raw_output(self.loops, place).summed;
             let bytes = self.output_bytes(place);
             if self.strategy.scatter.is_some() && place == 0 {
-                // The gradient arrives in the same parts and is gathered.
-                let both = if self.any_gradient() { 2.0 } else { 1.0 };
-                total += both * carrier.all_gather(&summed, bytes);
+                carrier.all_gather(&summed, bytes)
             } else {
-                total += carrier.all_reduce(&summed, bytes);
+                carrier.all_reduce(&summed, bytes)
             }
+        };
+        (0..self.outputs.len()).map(sum).sum()
+    }
+
+    /// Seconds of communication that the strategy itself entails.
+    fn communication(&self) -> f64 {
+        let carrier = self.pricer.carrier();
+        let mut total = self.sums();
+        if self.strategy.scatter.is_some() && self.any_gradient() {
+            // The gradient arrives in the same parts and is gathered.
+            let summed = self.strategy.raw_output(self.loops, 0).summed;
+            total += carrier.all_gather(&summed, self.output_bytes(0));
         }
         for (i, axis) in self.loops.axes.iter().enumerate() {
             let cut = &self.strategy.axes[i];
@@ -506,7 +520,7 @@ impl<'a, 'b> View<'a, 'b> {
         if !self.any_gradient() {
             return vec![];
         }
-        kept_places(self.pricer.network, self.operator)
+        self.pricer.network.kept_places(self.operator)
     }
 
     /// Bytes of activations kept for the backward pass. What several operators keep of one tensor is one copy.
@@ -522,17 +536,34 @@ impl<'a, 'b> View<'a, 'b> {
             }
         }
         let result = matches!(self.form(), Form::Softmax { .. } | Form::Attention { .. });
-        if result && self.any_gradient() {
+        if result && self.any_gradient() && !self.is_repeated() {
             total += self.output_bytes(0) as u64;
         }
         Bytes(total)
     }
 }
 
+impl Network {
+    /// Inputs that are kept for an operator's backward pass: those that its gradient needs, or all where it runs again; but not
+    /// what an operator writes that itself runs again.
+    pub fn kept_places(&self, operator: usize) -> Vec<usize> {
+        let inputs = self.inputs[operator].len();
+        let needed = if self.graph.operators[operator].recompute {
+            (0..inputs).collect()
+        } else {
+            gradient_places(&self.graph.operators[operator], inputs)
+        };
+        let stays = |&place: &usize| {
+            let writer = self.producer[self.inputs[operator][place]];
+            writer.is_none_or(|writer| !self.graph.operators[writer].recompute)
+        };
+        needed.into_iter().filter(stays).collect()
+    }
+}
+
 /// Inputs whose values an operator's gradient needs, if it has one.
-fn kept_places(network: &Network, operator: usize) -> Vec<usize> {
-    let inputs = network.inputs[operator].len();
-    match &network.graph.operators[operator].form {
+fn gradient_places(operator: &Operator, inputs: usize) -> Vec<usize> {
+    match &operator.form {
         Form::Matmul { .. } => vec![0, 1],
         Form::Convolution { .. }
         | Form::Pool { .. }
@@ -542,13 +573,10 @@ fn kept_places(network: &Network, operator: usize) -> Vec<usize> {
         Form::Gather { .. } => vec![1],
         Form::Attention { .. } => vec![0, 1, 2],
         // A sum needs nothing, a product its factors, a function of one input that input.
-        Form::Elementwise {} => {
-            let source = network.graph.operators[operator].source.as_str();
-            match source {
-                "Add" | "Sub" | "BiasAdd" | "AddV2" | "Cast" | "Identity" | "Expand" => vec![],
-                _ => (0..inputs).collect(),
-            }
-        }
+        Form::Elementwise {} => match operator.source.as_str() {
+            "Add" | "Sub" | "BiasAdd" | "AddV2" | "Cast" | "Identity" | "Expand" => vec![],
+            _ => (0..inputs).collect(),
+        },
         Form::Opaque {} => (0..inputs).collect(),
         Form::Softmax { .. }
         | Form::Reduce { .. }

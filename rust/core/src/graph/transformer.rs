@@ -180,6 +180,7 @@ impl Build<'_> {
             inputs: inputs.iter().map(|&input| input.to_owned()).collect(),
             outputs,
             host: false,
+            recompute: false,
         });
     }
 

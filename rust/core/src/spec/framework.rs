@@ -37,6 +37,8 @@ pub struct Framework {
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.
     pub expert_dispatch: ExpertDispatch,
+    /// What ZeRO copies on the device beside its gathers and reductions in every pass.
+    pub shard_copies: ShardCopies,
     /// What is gathered after it was cast, where products run in 8 bits.
     pub eight_bit_gathers: EightBitGathers,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
@@ -50,6 +52,8 @@ pub struct Framework {
     /// A layer's recompute ends with the last tensor that its backward pass reads, as PyTorch's non-reentrant checkpoint (2.1 on)
     /// and a compiler without dead code do; else the whole forward pass runs again.
     pub recompute_stops_early: bool,
+    /// What tensor-parallel communication brought a recomputed layer is kept, and not brought again.
+    pub keeps_tensor_results: bool,
     /// Bytes of gradients that are reduced together; 0 for those of a layer.
     pub fused_reduce_bytes: u64,
     /// Bytes of parameters that are gathered together; 0 for those of a layer.
@@ -129,10 +133,10 @@ pub struct Held {
     pub communicators: Communicators,
     /// Buffers of one communicator, in GiB.
     pub communicator_gib: f64,
-    /// Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those of the layer at work and of `layers_ahead`.
+    /// Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those at work and the next by `gathered_unit`.
     pub live_parameters: u64,
-    /// Layers whose parameters are gathered before their turn.
-    pub layers_ahead: u64,
+    /// What ZeRO stage 3 gathers at once.
+    pub gathered_unit: GatheredUnit,
     /// Embedding and head are gathered once for all passes of a micro-batch, and their gradients reduced after the last.
     pub gathered_ends: bool,
     /// Queries, keys and values come out of one product, so that rotated copies of two of them lie beside all three.
@@ -150,6 +154,16 @@ pub struct Held {
     pub logit_bytes: u64,
     /// The same where the vocabulary is cut over tensor-parallel ranks.
     pub split_logit_bytes: u64,
+}
+
+/// What ZeRO stage 3 gathers at once, one ahead of the one at work; its gradient is reduced when it is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GatheredUnit {
+    /// The parameters of a layer (FSDP).
+    Layer,
+    /// Each matrix before its product (XLA's partitioner).
+    Matrix,
 }
 
 /// Communicators that a process opens, by the groups that it belongs to.
@@ -246,6 +260,16 @@ pub enum TensorOverlap {
     Pipelined,
 }
 
+/// Copies between a layer's tensors and the buffers of ZeRO's collectives: everything is read once and written once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShardCopies {
+    /// Gathered parameters, out of the buffer.
+    pub gathered: bool,
+    /// Gradients, into the buffer, in the width in which they travel.
+    pub reduced: bool,
+}
+
 /// What travels in 8 bits where the products that read it run in 8 bits; what is summed never does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -316,6 +340,25 @@ impl Framework {
 }
 
 impl Held {
+    /// Parameters that lie gathered at a time, of `count`, where a layer's largest unit has `unit`.
+    pub fn gathered_parameters(&self, unit: u64, count: u64) -> u64 {
+        if self.live_parameters > 0 {
+            self.live_parameters.min(count)
+        } else {
+            2 * unit
+        }
+    }
+
+    /// Parameters whose gradients wait to be reduced: a unit's, or none beside the bucket of a framework that counts live
+    /// parameters.
+    pub fn unreduced_parameters(&self, unit: u64) -> u64 {
+        if self.live_parameters > 0 {
+            0
+        } else {
+            unit
+        }
+    }
+
     /// Checks ranges.
     fn validate(&self) -> Result<(), Error> {
         let c = &self.communicators;
@@ -327,7 +370,6 @@ impl Held {
             (c.data, 64, "held.communicators.data"),
             (c.pipeline, 64, "held.communicators.pipeline"),
             (self.live_parameters, 1 << 40, "held.live_parameters"),
-            (self.layers_ahead, 64, "held.layers_ahead"),
             (self.fp8_input_bytes, 32, "held.fp8_input_bytes"),
             (self.fp8_weight_bytes, 32, "held.fp8_weight_bytes"),
             (self.logit_bytes, 64, "held.logit_bytes"),

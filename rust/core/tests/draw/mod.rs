@@ -4,8 +4,8 @@
 
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
 use autopar_core::spec::framework::{
-    Communicators, ContextExchange, ExpertDispatch, Gathers, Held, Projections, Selective,
-    TensorOverlap,
+    Communicators, ContextExchange, ExpertDispatch, GatheredUnit, Gathers, Held, Projections,
+    Selective, TensorOverlap,
 };
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
@@ -110,7 +110,10 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.casts_weights = draw.once_in(4);
     f.gather_copy_us = draw.pick(&[0.0, 0.0, 6.0]);
     f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
+    f.keeps_tensor_results = draw.once_in(4);
     f.fused.permutation = draw.once_in(2);
+    f.shard_copies.gathered = draw.once_in(2);
+    f.shard_copies.reduced = draw.once_in(2);
     f.eight_bit_gathers.activations = draw.once_in(2);
     f.eight_bit_gathers.parameters = draw.once_in(2);
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
@@ -132,7 +135,7 @@ fn held(draw: &mut Draw) -> Held {
         },
         communicator_gib: draw.pick(&[0.0, 1e-4, 1e-3]),
         live_parameters: draw.pick(&[0, 0, 1000, 1_000_000]),
-        layers_ahead: draw.between(0, 2),
+        gathered_unit: draw.pick(&[GatheredUnit::Layer, GatheredUnit::Matrix]),
         gathered_ends: draw.once_in(3),
         packed_projections: draw.once_in(2),
         gathered_inputs: draw.once_in(3),

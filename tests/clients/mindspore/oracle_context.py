@@ -1,4 +1,5 @@
-"""Runs cases on the real MindSpore and prints what came of them; started by `check.py`.
+"""Runs cases on the real MindSpore and prints what came of them; started by
+`check_context.py`.
 
 Standard input: one case a line, a Python list of calls, each a dictionary of keywords for
 `set_auto_parallel_context`, or `None` for `reset_auto_parallel_context`. Standard output: one JSON
@@ -7,18 +8,19 @@ read, and the settings behind them, as `repr` writes them) and `folders` (what t
 """
 
 import ast
-import contextlib
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("GLOG_v", "4")
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import mindspore
 from mindspore.parallel import _auto_parallel_context as real
+
+import outcomes
 
 
 def state() -> dict[str, str]:
@@ -52,18 +54,9 @@ def outcome(calls: list[dict[str, Any] | None]) -> dict[str, Any]:
     # A reset alone forgets neither a tuple given as dataset_strategy nor that one was given.
     mindspore.set_auto_parallel_context(dataset_strategy="data_parallel")
     mindspore.reset_auto_parallel_context()
-    raises: list[str | None] = []
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        for keywords in calls:
-            try:
-                if keywords is None:
-                    mindspore.reset_auto_parallel_context()
-                else:
-                    mindspore.set_auto_parallel_context(**keywords)
-                raises.append(None)
-            except Exception as error:
-                raises.append(type(error).__name__)
-        folders = sorted(str(path) for path in Path().rglob("*"))
+    raises, folders = outcomes.called(
+        calls, mindspore.set_auto_parallel_context, mindspore.reset_auto_parallel_context
+    )
     return {"raises": raises, "state": state(), "folders": folders}
 
 

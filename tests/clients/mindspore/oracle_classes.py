@@ -1,4 +1,4 @@
-"""Makes MindFormers' real configurations and prints what came of it; started by `check.py`.
+"""Makes MindFormers' real configurations and prints what came of it; started by `check_classes.py`.
 
 Standard input: one case a line, class name, keywords and changes as Python writes them, where
 changes are attributes set afterwards, in order. Standard output: one JSON object a line, with
@@ -10,6 +10,7 @@ import ast
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("GLOG_v", "4")
@@ -18,6 +19,8 @@ os.environ.setdefault("GLOG_v", "4")
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 import mindspore  # noqa: E402
 from mindformers.modules.transformer import (  # noqa: E402
     MoEConfig,
@@ -25,6 +28,8 @@ from mindformers.modules.transformer import (  # noqa: E402
     TransformerRecomputeConfig,
 )
 from mindformers.modules.transformer.op_parallel_config import OpParallelConfig  # noqa: E402
+
+import outcomes  # noqa: E402
 
 CLASSES = {
     one.__name__: one
@@ -40,19 +45,7 @@ CLASSES = {
 def outcome(name: str, keywords: dict[str, Any], changes: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns what making a configuration and changing it does."""
     mindspore.reset_auto_parallel_context()
-    made = None
-    raises: list[str | None] = []
-    try:
-        made = CLASSES[name](**keywords)
-        raises.append(None)
-    except Exception as error:
-        raises.append(type(error).__name__)
-    for attribute, value in changes if made is not None else ():
-        try:
-            setattr(made, attribute, value)
-            raises.append(None)
-        except Exception as error:
-            raises.append(type(error).__name__)
+    made, raises = outcomes.made(CLASSES[name], keywords, changes)
     try:
         written = None if made is None else repr(made.to_dict())
     except AttributeError:

@@ -1,33 +1,26 @@
 """Holds the drop-ins of `autopar.compat.mindformers` against the real MindFormers 1.3.2.
 
-    python tests/clients/mindspore/check_mindformers.py [--cases N] [--seed N] [--write]
-
-Run with the Python that has autopar; MindFormers is installed into an environment of its own, which
-is kept. Checked are the cases of the golden file, the configurations of plans, which must be taken,
-and N cases drawn at random (2,000 unless given).
-`--write` records the golden file anew. Exit code 0 when all agree or a package is not in the index,
-1 otherwise.
+`tests/clients/run mindformers_classes` starts it. Checked are the cases of the golden file, the
+configurations of plans, which must be taken, and cases drawn at random.
 """
 
-import argparse
-import ast
 import json
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import planned  # noqa: E402
-from environment import AbsentError, environment  # noqa: E402
+import compare
+import planned
 
-from autopar.compat.plans import config_of  # noqa: E402
-from config_outcomes import GOLDEN, Case, outcome  # noqa: E402
+from autopar.compat.plans import config_of
+from config_outcomes import GOLDEN, Case, outcome
 
-ORIGIN = "recorded from mindformers 1.3.2 by tests/clients/mindspore/check_mindformers.py --write"
+ORIGIN = "recorded from mindformers 1.3.2 by tests/clients/mindspore/check_classes.py --write"
+# A number type of MindSpore is known here by its name.
+SPELLED = {"mindspore.float32": "'float32'", "mindspore.bfloat16": "'bfloat16'"}
 
 DEGREES = (1, 2, 8, 0, -1, True, 2.0, "2", None)
 FLAGS = (True, False, 1, "x", None)
@@ -109,43 +102,20 @@ def drawn(count: int, seed: int) -> list[Case]:
     return cases
 
 
-def real_outcomes(python: str, cases: list[Case]) -> list[dict[str, Any]]:
-    """Returns what each case does in the real MindFormers."""
-    told = subprocess.run(
-        [python, str(HERE / "oracle_mindformers.py")],
-        input="".join(f"{case!r}\n" for case in cases),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    # A number type of MindSpore is known here by its name.
-    text = told.stdout.replace("mindspore.float32", "'float32'")
-    text = text.replace("mindspore.bfloat16", "'bfloat16'")
-    found: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
-    if len(found) != len(cases):
-        raise SystemExit(f"MindFormers answered {len(found)} of {len(cases)} cases.")
-    return found
+def ours(case: Case, real: compare.Outcome) -> compare.Outcome:
+    """Returns what a case does here; what MindFormers cannot write is not compared."""
+    here = outcome(*case)
+    return here | {"dict": None} if real["dict"] is None else here
 
 
 def main() -> int:
-    """Compares, prints the differences and the counts."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--cases", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--write", action="store_true")
-    asked = parser.parse_args()
-    _, *lines = GOLDEN.read_text("utf-8").splitlines()
-    kept: list[Case] = [tuple(ast.literal_eval(json.loads(line)["case"])) for line in lines]
+    asked = compare.asked(__doc__)
+    kept: list[Case] = [tuple(case) for case in compare.kept(GOLDEN, "case")]
     plans = planned.plans()
     configs = [config_of(problem, plan).to_diff_dict() for problem, plan in plans]
     written: list[Case] = [("TransformerOpParallelConfig", config, []) for config in configs]
     cases = [*kept, *written, *drawn(asked.cases, asked.seed)]
-    try:
-        python = environment(HERE / "requirements-mindformers.txt", gigabytes=8)
-    except AbsentError as reason:
-        print(f"skipped: {reason}")
-        return 0
-    found = real_outcomes(python, cases)
+    found = compare.real_outcomes(asked.python, "oracle_classes.py", cases, SPELLED)
     if asked.write:
         recorded = [
             json.dumps({"case": repr(case), **real})
@@ -153,22 +123,7 @@ def main() -> int:
         ]
         text = "\n".join([json.dumps({"origin": ORIGIN}), *recorded])
         GOLDEN.write_text(f"{text}\n", "utf-8")
-    differing = 0
-    for case, real in zip(cases, found, strict=True):
-        ours = outcome(*case)
-        if real["dict"] is None:
-            ours["dict"] = None
-        if ours != real:
-            differing += 1
-            print(f"differs: {case!r}\n    MindFormers {real}\n    here        {ours}")
-    refused = sum(any(real["raises"]) for real in found[len(kept) : len(kept) + len(plans)])
-    raised = sum(any(real["raises"]) for real in found)
-    print(
-        f"mindformers 1.3.2: {len(plans)} plans, {refused} refused; {len(kept)} golden and "
-        f"{asked.cases} drawn cases ({raised} raise), {differing} differ"
-    )
-    print(f"    plans: {planned.kinds(plans)}")
-    return 1 if differing or refused else 0
+    return compare.report(cases, found, ours, len(kept), len(plans), planned.kinds(plans))
 
 
 if __name__ == "__main__":
