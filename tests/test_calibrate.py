@@ -286,7 +286,7 @@ def test_what_a_source_measured_does_not_change_its_left_out_prediction() -> Non
         else row
         for row in known
     ]
-    first, second = (left_out.leave_out("sc21", known, rows) for rows in (known, slower))
+    first, second = (left_out.leave_out("sc21", known, rows, ()) for rows in (known, slower))
     assert first.refitted
     assert [row.predicted_step_s for row in first.rows] == [
         row.predicted_step_s for row in second.rows

@@ -55,16 +55,15 @@ def table() -> str:
             chips.setdefault(row.run.series, {})[" with ".join(kinds)] = None
     summary = summarise(rows)
     lines = [COLUMNS, ("---", "---", *["---:"] * (len(COLUMNS) - 2))]
-    apart = {
-        source: leave_out(source, rows, rows) for source in dict.fromkeys(map(source_of, rows))
-    }
+    alone = _rows(FOLDER / "single_node")
+    sources = dict.fromkeys(map(source_of, rows))
+    apart = {source: leave_out(source, rows, rows, alone) for source in sources}
     lines += [
         _line(group, ", ".join(chips[group.name]), _mean(apart[group.name]))
         for group in summary.groups
     ]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    alone = _rows(FOLDER / "single_node")
-    unseen = leave_out(source_of(alone[0]), alone, rows)
+    unseen = leave_out(source_of(alone[0]), alone, rows, alone)
     return (
         f"{text}\n\n{_notes(summary)}\n\n{_left_out(apart)}\n\n"
         f"{_alone(summarise(alone), _mean(unseen))}\n"

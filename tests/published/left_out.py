@@ -21,13 +21,6 @@ from autopar.validate import Checked, check_one
 
 Factors = dict[Figure, float]
 
-# Host time of an eager PyTorch operator where no training run tells it: 1,185 launches in 53.7 ms,
-# of which the device was busy for 7.3 (facebookresearch/sam2 issue 768, PyTorch 2.6, inference).
-PUBLISHED_LAUNCH_US = 45.3
-
-# Figures that one source alone was fitted to, so that no other tells them.
-ALONE: tuple[Figure, ...] = ("launch_us",)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
@@ -49,32 +42,35 @@ def source_of(row: Checked) -> str:
     return row.run.series.partition("-")[0]
 
 
-def leave_out(source: str, rows: Sequence[Checked], known: Sequence[Checked]) -> LeftOut:
-    """Returns rows of a source, estimated with figures fitted to the others of all known rows."""
+def leave_out(
+    source: str, rows: Sequence[Checked], known: Sequence[Checked], alone: Sequence[Checked]
+) -> LeftOut:
+    """Returns rows of a source, estimated with figures fitted to the others of all known rows.
+
+    Runs of one node, `alone`, tell the host's time an operator beside those.
+    """
     own = [row for row in rows if source_of(row) == source]
     factors: dict[str, Factors] = {}
     for name in sorted({root(chip_of(row).name) for row in own if row.setup}):
-        if figures := _figures(source, name, own):
-            told = tuple(figure for figure in figures if figure not in ALONE)
-            factors[name] = _fit(source, name, told, known) if told else {}
+        if figures := _figures(source, name):
+            factors[name] = _fit(source, name, figures, known)
     refitted: list[str] = []
     fallen: list[str] = []
     for name, found in factors.items():
-        for figure in _figures(source, name, own):
+        for figure in _figures(source, name):
             if figure in found:
                 refitted.append(f"{figure} of {name} x {found[figure]:.3f}")
             else:
                 found[figure], reason = _fallback(source, figure, catalog.chip(name))
                 fallen.append(f"{figure} of {name} ({reason})")
     shelf = Shelf()
-    launch = [found["launch_us"] for found in factors.values() if "launch_us" in found]
-    if launch:
+    launch = _launch(source, own, [*known, *alone])
+    if launch is not None:
+        refitted.append(f"launch_us x {launch:.3f}")
         shelf.frameworks = tuple(
             replace(
                 entry,
-                framework=replace(
-                    entry.framework, launch_us=entry.framework.launch_us * median(launch)
-                ),
+                framework=replace(entry.framework, launch_us=entry.framework.launch_us * launch),
             )
             if "launch_us" in entry.fitted
             else entry
@@ -107,7 +103,7 @@ def changed(chip: Chip, factors: Factors) -> Chip:
                 all_to_all_gb_per_s=link.all_to_all_gb_per_s * factor,
                 p2p_gb_per_s=link.p2p_gb_per_s * factor,
             )
-        elif figure != "launch_us":
+        else:
             raise SystemExit(f"{chip.name}.toml: fitted: {figure} cannot be left out.")
     return replace(chip, gemm=gemm, link=link)
 
@@ -132,22 +128,38 @@ def root(name: str) -> str:
         return name  # Kinds mixed in one row have no one name.
 
 
-def _figures(source: str, name: str, own: Iterable[Checked]) -> tuple[Figure, ...]:
-    """Returns the figures that were fitted with a source and matter to its rows on a chip."""
+def _figures(source: str, name: str) -> tuple[Figure, ...]:
+    """Returns the figures of a chip that were fitted with a source."""
     fitted = catalog.chip(name).fitted
-    figures: list[Figure] = [
+    return tuple(
         figure
         for figure in sorted(fitted, key=len)
         if source in fitted[figure]  # type: ignore[misc]
-    ]
-    profiles = {
-        row.setup.problem.framework.name
-        for row in own
-        if row.setup and root(chip_of(row).name) == name
+    )
+
+
+def _launch(source: str, own: Sequence[Checked], known: Sequence[Checked]) -> float | None:
+    """Returns the factor on the host's time an operator that its other sources tell.
+
+    None where it was not fitted with this source. It belongs to no chip: runs on all of them tell
+    it, by a fit that leaves their chips alone.
+    """
+    profiles = {row.setup.problem.framework.name for row in own if row.setup}
+    others = {
+        other
+        for profile in profiles
+        for sources in [catalog.framework(profile).fitted.get("launch_us", ())]
+        if source in sources
+        for other in sources
+        if other != source
     }
-    if any(source in catalog.framework(p).fitted.get("launch_us", ()) for p in profiles):
-        figures.append("launch_us")
-    return tuple(figures)
+    if not others:
+        return None
+    points = _points(row for row in known if source_of(row) in others)
+    entry = catalog.chip(root(chip_of(own[0]).name))
+    fit = planner.calibrate(entry.chip, points, figures=("launch_us",), cross_validate=False)
+    [figure] = fit.figures
+    return figure.after / figure.before
 
 
 _FITS: dict[tuple[str, tuple[Figure, ...]], dict[str, Factors]] = {}
@@ -157,33 +169,38 @@ def _fit(source: str, name: str, figures: tuple[Figure, ...], known: Sequence[Ch
     """Returns the factors on a chip's figures that other sources tell; one fit serves all folds."""
     entry = catalog.chip(name)
     seen = {one for sources in entry.fitted.values() for one in sources}
-    points = [
-        Point(
-            group=source_of(row),
-            seconds=row.measured_step_s,
-            what=MeasuredRun(problem=row.setup.problem, plan=row.setup.plan),
-        )
+    points = _points(
+        row
         for row in known
-        if row.setup and row.measured_step_s and not row.suspect and row.skipped is None
-        if source_of(row) in seen and root(chip_of(row).name) == name and not is_mixed(row)
-    ]
+        if row.setup and source_of(row) in seen and root(chip_of(row).name) == name
+    )
     if len({point.group for point in points}) < 2:
         return {}
     before = {figure: _efficiency(entry, figure) for figure in figures if "efficiency" in figure}
     key = (name, figures)
     if key not in _FITS:
         fit = planner.calibrate(
-            entry.chip,
-            points,
-            figures=figures,
-            link_line_gb_per_s=entry.link_line_gb_per_s,
-            cross_validate=True,
+            entry.chip, points, figures=figures, link_line_gb_per_s=entry.link_line_gb_per_s
         )
         _FITS[key] = {
             fold.name: {one: value / before.get(one, 1.0) for one, value in fold.figures.items()}
             for fold in fit.folds
-        } or {source: {one.figure: one.after / one.before for one in fit.figures}}
+        }
     return dict(_FITS[key].get(source, {}))
+
+
+def _points(rows: Iterable[Checked]) -> list[Point]:
+    """Returns rows that count as points of a fit, each in the group of its source."""
+    return [
+        Point(
+            group=source_of(row),
+            seconds=row.measured_step_s,
+            what=MeasuredRun(problem=row.setup.problem, plan=row.setup.plan),
+        )
+        for row in rows
+        if row.setup and row.measured_step_s and not row.suspect and row.skipped is None
+        if not is_mixed(row)
+    ]
 
 
 def _fallback(source: str, figure: Figure, entry: ChipEntry) -> tuple[float, str]:
@@ -194,13 +211,6 @@ def _fallback(source: str, figure: Figure, entry: ChipEntry) -> tuple[float, str
         if other.chip.name != entry.chip.name
         if not any(source in sources for sources in other.fitted.values())
     ]
-    if figure == "launch_us":
-        fitted_us = [
-            profile.framework.launch_us
-            for profile in map(catalog.framework, catalog.names("frameworks"))
-            if figure in profile.fitted
-        ]
-        return PUBLISHED_LAUNCH_US / median(fitted_us), f"{PUBLISHED_LAUNCH_US} us, as published"
     if figure == "link":
         shares = [
             other.chip.link.all_gather_gb_per_s / other.link_line_gb_per_s
