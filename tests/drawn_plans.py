@@ -61,6 +61,7 @@ SUBJECTS: dict[str, list[tuple[str, str, str]]] = {
         ("llama2-7b", "a800,h800", "megatron-core"),
         ("llama3-70b", "ascend_910b", "torchtitan"),
         ("llama2-7b", "ascend_910b", "mindformers"),
+        ("mixtral-8x7b", "h100", "megatron-core"),
     ],
 }
 

@@ -17,7 +17,7 @@ PYTHON = ROOT / "python/autopar"
 
 RUST_ORDER = """
     units error
-    spec::model spec::cluster spec::framework spec::workload spec::problem spec
+    spec::model spec::cluster spec::framework spec::workload spec::problem spec::tensors spec
     testing
     plan
     estimate::flops estimate::collective estimate::compute estimate::shard

@@ -621,6 +621,24 @@ def test_what_only_mindspore_does_is_refused_by_others(
     assert reason in LAUNCHERS[name].supports(in_framework(said, **change))
 
 
+@pytest.mark.parametrize("name", ["megatron", "accelerate", "flagscale"])
+def test_recompute_of_single_operators_is_not_megatron_s(name: str) -> None:
+    said = job(problem(*LLAMA), tp=2, recompute=Recompute("selective"))
+    assert LAUNCHERS[name].supports(said) == []
+    other = in_framework(said, selective="operators")
+    assert LAUNCHERS[name].supports(other) == ["recompute of single operators"]
+
+
+def test_recompute_of_single_operators_is_torchtitan_s() -> None:
+    subject = (*LLAMA[:2], "torchtitan")
+    said = job(problem(*subject), zero=3, recompute=Recompute("selective"))
+    table = tomllib.loads(texts("torchtitan", said)["torchtitan.toml"])
+    checkpoint = {"mode": "selective", "selective_ac_option": "op"}
+    assert table["activation_checkpoint"] == checkpoint
+    core = in_framework(said, selective="attention")
+    assert "recompute of only some layers or operators" in LAUNCHERS["torchtitan"].supports(core)
+
+
 def test_what_mindspore_does_besides_is_in_its_files() -> None:
     said = job(problem(*ASCEND), tp=2, sp=False, recompute=Recompute("uniform", 1))
     said = in_framework(
@@ -725,8 +743,8 @@ def test_each_value_that_the_limits_list_is_supported_in_some_plan(name: str) ->
             assert any(not LAUNCHERS[name].supports(job(asked, **v)) for v in variants), value
 
 
-# torchtitan says a block only where it covers every layer.
-SOME_LAYERS = {("torchtitan", "block")}
+# torchtitan says a block only where it covers every layer, and its own selective recompute alone.
+SOME_LAYERS = {("torchtitan", "block"), ("torchtitan", "selective")}
 
 
 @cache

@@ -156,10 +156,10 @@ def test_of_several_programs_the_one_that_trains_is_read(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("option", "layers"),
-    [("", 40), ("selective_ac_option = '4'", 20), ("selective_ac_option = '99'", None)],
+    [("", 40), ("selective_ac_option = '4'", 20), ("selective_ac_option = '99'", 0)],
 )
 def test_every_so_manieth_layer_of_torchtitan_is_recomputed(
-    option: str, layers: int | None, tmp_path: Path
+    option: str, layers: int, tmp_path: Path
 ) -> None:
     # Of 80 layers each second by default.
     text = change(TITAN, 'mode = "full"', f'mode = "selective"\n{option}')
@@ -167,11 +167,16 @@ def test_every_so_manieth_layer_of_torchtitan_is_recomputed(
     assert plan.stages[0].recompute == (Recompute("block", layers) if layers else Recompute())
 
 
+def test_operators_of_torchtitan_are_what_its_framework_calls_selective(tmp_path: Path) -> None:
+    text = change(TITAN, 'mode = "full"', 'mode = "selective"\nselective_ac_option = "op"')
+    problem, plan = launched("torchtitan", text, "toml", tmp_path, {"cluster": "h100"})
+    assert plan.stages[0].recompute == Recompute("selective")
+    assert problem.framework.selective == "operators"
+
+
 @pytest.mark.parametrize(
     ("name", "suffix", "old", "new", "why"),
     [
-        ("torchtitan", "toml", 'mode = "full"', 'mode = "selective"\nselective_ac_option = "op"',
-         "by single operators"),
         ("torchtitan", "toml", 'mode = "full"', 'mode = "memory_budget"', "by a budget of memory"),
         ("mindformers", "yaml", "recompute: [", "select_recompute: True\n  recompute: [",
          "select_recompute computes single operators again"),

@@ -341,6 +341,7 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Megatron-LM", "date": "2018-01"}, "megatron-2020"),
         ({"framework": "Megatron-LM (May 2021)"}, "megatron-2021"),
         ({"framework": "Megatron-LM e156d2f", "attention": "unfused"}, "megatron-2022"),
+        ({"framework": "Megatron-LM", "chip": "Tesla V100-SXM2-16GB"}, "megatron-2022"),
         ({"framework": "Colossal-AI 0.3"}, "colossalai"),
         ({"framework": "PaddleNLP, Paddle 2.5.1"}, "paddlenlp"),
         ({"framework": "LiBai 9fc504c / OneFlow 55b822e"}, "oneflow"),

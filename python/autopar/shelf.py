@@ -239,9 +239,13 @@ HUGGING_FACE = ("deepspeed", "huggingface-2021", "pytorch-ddp")
 
 
 def stores_scores(run: Run) -> bool:
-    """Returns whether a row says that attention was not one fused kernel."""
+    """Returns whether a row says that attention was not fused, or names a chip that cannot.
+
+    FlashAttention runs on neither Pascal nor Volta.
+    """
     text = run.attention or run.notes
-    return bool(re.search(r"unfused|(no|without|non)[ -]flash|(eager|naive) attention", text, re.I))
+    said = re.search(r"unfused|(no|without|non)[ -]flash|(eager|naive) attention", text, re.I)
+    return bool(said or re.search(r"(?<!BI-)\b[pv]100", run.chip, re.I))
 
 
 def _unnamed(run: Run, unfused: bool) -> str:

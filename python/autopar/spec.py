@@ -579,6 +579,8 @@ class Framework:
             and not brought again.
         fused_reduce_bytes: Bytes of gradients that are reduced together; 0 for those of a layer.
         fused_gather_bytes: Bytes of parameters that are gathered together; 0 for those of a layer.
+        whole_below_bytes: Parameters of at most so many bytes on a rank stay whole on every
+            replica, with their gradients and optimizer state; 0 for none.
         selective: What selective recompute computes again: the core of `attention`, or of single
             `operators` every second matrix product and all that is no product.
         context_gib: Memory of one process outside the allocator beside communicators: device
@@ -613,6 +615,7 @@ class Framework:
     keeps_tensor_results: bool = False
     fused_reduce_bytes: int = 0
     fused_gather_bytes: int = 0
+    whole_below_bytes: int = 0
     selective: Selective = "attention"
     context_gib: float
     held: Held = Held()

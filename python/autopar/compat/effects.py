@@ -23,6 +23,8 @@ Rule = Callable[["Asked"], tuple[Changes, str]]
 
 # Both searches of 2.10 refuse other device counts, and this one larger ones (its own messages).
 RECURSIVE_LIMIT = 1024
+# Of the parallel optimizer, in KB, where none is set.
+DEFAULT_THRESHOLD = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +337,13 @@ def _shard_size(asked: Asked) -> tuple[Changes, str]:
     return {"options.shard_group": [size]}, because
 
 
+def _threshold(asked: Asked) -> tuple[Changes, str]:
+    kilobytes = asked.context.parallel_optimizer_threshold
+    limit = DEFAULT_THRESHOLD if kilobytes == -1 else kilobytes
+    because = "parameters of at most so many bytes on a rank stay whole on each replica"
+    return {"framework.whole_below_bytes": limit * 1024}, because
+
+
 def _alltoall(asked: Asked) -> tuple[Changes, str]:
     if asked.problem.model.moe is None:
         return {}, "without experts a plan exchanges nothing by all-to-all"
@@ -405,9 +414,7 @@ _RULES: dict[str, Rule] = {
     "enable_parallel_optimizer": _parallel_optimizer,
     "parallel_optimizer_config.optimizer_level": _if_sharded(_optimizer_level),
     "parallel_optimizer_config.gradient_accumulation_shard": _if_sharded(_accumulation_shard),
-    "parallel_optimizer_config.parallel_optimizer_threshold": _if_sharded(
-        _nothing("the estimate shards every parameter: it does not know single ones by their size")
-    ),
+    "parallel_optimizer_config.parallel_optimizer_threshold": _if_sharded(_threshold),
     "parallel_optimizer_config.optimizer_weight_shard_size": _nothing(
         "says what optimizer_weight_shard_size says"
     ),

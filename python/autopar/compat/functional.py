@@ -65,7 +65,7 @@ def shard(
 
     Example:
         >>> graph = planner.model_graph("gpt3-6.7b", batch=8, sequence_length=512, layers=1)
-        >>> found = shard(graph, ["layers.0.mlp.*"], [(2, 1, 1), None], cluster="a800", devices=8)
+        >>> found = shard(graph, ["layers.0.mlp.*"], [(2, 1, 1)], cluster="a800", devices=8)
         >>> found.inputs[0], len(found.operators)
         ('layers.0.attention.residual.out', 7)
     """

@@ -396,6 +396,8 @@ def step_keywords(problem: Problem, plan: Plan) -> dict[str, Any]:
         "parallel_optimizer_config": {
             "optimizer_level": f"level{max(plan.zero, 1)}",
             "optimizer_weight_shard_size": size if plan.zero else -1,
+            # Whole KB: what the last one holds in part is shared.
+            "parallel_optimizer_threshold": problem.framework.whole_below_bytes // 1024,
         },
         "enable_alltoall": problem.framework.expert_dispatch == "copies",
         "force_fp32_communication": problem.framework.sums_in_fp32,

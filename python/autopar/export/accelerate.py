@@ -15,6 +15,7 @@ from autopar.export.job import (
     unsaid_everywhere,
     unsaid_framework,
     unsaid_host,
+    unsaid_selective,
     when,
     yaml_text,
 )
@@ -59,7 +60,7 @@ def supports(job: Job) -> list[str]:
         ),
     ]
     if _backend(plan) == "MEGATRON_LM":
-        return common + _unsaid_by_megatron(job)
+        return common + _unsaid_by_megatron(job) + unsaid_selective(job)
     return common + _unsaid_by_fsdp(job)
 
 

@@ -116,12 +116,20 @@ def unsaid_host(plan: Plan) -> list[str]:
     return when((any(stage.offload for stage in plan.stages), "activation offload"))
 
 
+def unsaid_selective(job: Job) -> list[str]:
+    """Returns whether selective recompute is other than Megatron-LM's of the core of attention."""
+    kinds = {stage.recompute.granularity for stage in job.plan.stages}
+    other = job.problem.framework.selective != "attention"
+    return when(("selective" in kinds and other, "recompute of single operators"))
+
+
 def unsaid_framework(job: Job) -> list[str]:
     """Returns what MindSpore and MindFormers do beside a plan and no other launcher can be told."""
     framework, plan = job.problem.framework, job.plan
     again = any(stage.recompute.granularity != "none" for stage in plan.stages)
     cut = plan.tp > 1
     return when(
+        (plan.zero > 0 and framework.whole_below_bytes > 0, "small parameters that stay whole"),
         (cut and framework.sums_in_fp32, "sums of activations in 32 bits"),
         (cut and framework.whole_vocabulary, "a whole vocabulary on each tensor-parallel rank"),
         (

@@ -16,6 +16,7 @@ from autopar.export.job import (
     unsaid_everywhere,
     unsaid_framework,
     unsaid_host,
+    unsaid_selective,
     when,
     yaml_text,
 )
@@ -58,6 +59,7 @@ def unsaid_arguments(job: Job) -> list[str]:
     return [
         *unsaid_host(plan),
         *unsaid_framework(job),
+        *unsaid_selective(job),
         *unsaid_model(problem),
         *when(
             (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),

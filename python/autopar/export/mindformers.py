@@ -45,7 +45,7 @@ def supports(job: Job) -> list[str]:
         *unsaid_everywhere(job),
         *unsaid_host(plan),
         *_unsaid_model(problem),
-        *unsaid_step(plan),
+        *unsaid_step(job),
         *when(
             (not chip.name.startswith("ascend"), f"the chip {chip.name}"),
             (plan.pp > 1 and job.micro_batches < plan.pp,
@@ -77,23 +77,22 @@ def parallel_context(job: Job) -> dict[str, Any]:
     """Returns the keywords of `set_auto_parallel_context` that a plan sets, devices left aside."""
     plan = job.plan
     said = step_keywords(job.problem, plan)
-    if plan.zero > 0:
-        # Parameters below the threshold, in KB, would stay whole.
-        said["parallel_optimizer_config"]["parallel_optimizer_threshold"] = 0
-    else:
+    if plan.zero == 0:
         del said["parallel_optimizer_config"]
     if plan.pp == 1:
         del said["pipeline_config"]
     return {"gradients_mean": True, "full_batch": True, **said}
 
 
-def unsaid_step(plan: Plan) -> list[str]:
+def unsaid_step(job: Job) -> list[str]:
     """Returns what MindSpore cannot say of how a plan's step runs."""
+    plan, threshold = job.plan, job.problem.framework.whole_below_bytes
     recompute = [stage.recompute for stage in plan.stages]
     return when(
         (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
         (is_ignored(plan), "optimizer shards of one rank"),
         (plan.optimizer_offload, "optimizer offload"),
+        (plan.zero > 0 and threshold % 1024 > 0, f"a threshold of {threshold} bytes"),
         (any(r.granularity == "selective" for r in recompute), "selective recompute"),
         (
             any(r.granularity == "uniform" and r.layers != 1 for r in recompute),

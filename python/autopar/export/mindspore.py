@@ -42,7 +42,7 @@ def supports(job: Job) -> list[str]:
     return [
         *unsaid_everywhere(job),
         *unsaid_host(job.plan),
-        *unsaid_step(job.plan),
+        *unsaid_step(job),
         *mindspore_operators.unsaid(job),
         *when(
             (devices > LARGEST, f"more than {LARGEST} ranks"),

@@ -35,7 +35,7 @@ RESHARD = {"micro_batch": "always", "step_in_pipeline": "default", "step": "neve
 
 _COMMON: dict[str, Any] = {
     "schedules": tuple(SCHEDULES),
-    "recompute": ("none", "block", "uniform"),
+    "recompute": ("none", "selective", "block", "uniform"),
     "activation_offload": False,
     "optimizer_offload": False,
 }
@@ -49,7 +49,7 @@ def supports(job: Job) -> list[str]:
     """Returns what torchtitan's file cannot say of a plan; empty if it says it exactly."""
     plan, work = job.plan, job.problem.workload
     moe = job.problem.model.moe is not None
-    without = all(stage.recompute.granularity == "none" for stage in plan.stages)
+    said = _checkpoints(job)
     return [
         *unsaid_everywhere(job),
         *unsaid_host(plan),
@@ -72,7 +72,7 @@ def supports(job: Job) -> list[str]:
              f"expert parallel {plan.ep} over {_expert_ranks(plan)} sharding ranks"),
             (moe and plan.ep == 1 and plan.etp != plan.tp,
              "experts that tensor parallel does not cut, without expert parallel"),
-            (not without and not job.whole_recompute, "recompute of only some layers or operators"),
+            (said is None, "recompute of only some layers or operators"),
             (work.precision not in ("bf16", "fp32"), f"precision {work.precision}"),
             (work.attention != "flash", "unfused attention"),
             (work.dropout, "dropout"),
@@ -127,7 +127,7 @@ def files(job: Job) -> list[File]:
             "mixed_precision_reduce": "float32",
         },
         "parallelism": parallelism,
-        "activation_checkpoint": {"mode": "full" if job.whole_recompute else "none"},
+        "activation_checkpoint": _checkpoints(job) or {},
         "compile": {"enable": problem.framework.fused.activation},
     }
     lines.append(
@@ -135,6 +135,18 @@ def files(job: Job) -> list[File]:
         " -m torchtitan.train --job.config_file torchtitan.toml"
     )
     return [File("torchtitan.toml", commented(lines) + toml_text(tables))]
+
+
+def _checkpoints(job: Job) -> dict[str, str] | None:
+    """Returns what is checkpointed; null for what the file cannot say."""
+    if job.whole_recompute:
+        return {"mode": "full"}
+    kinds = {stage.recompute.granularity for stage in job.plan.stages}
+    if kinds == {"none"}:
+        return {"mode": "none"}
+    if kinds == {"selective"} and job.problem.framework.selective == "operators":
+        return {"mode": "selective", "selective_ac_option": "op"}
+    return None
 
 
 def chunk_modules(model: Model, plan: Plan) -> list[list[str]]:

@@ -65,7 +65,7 @@ def read(file: str) -> Launch:
         plan=plan,
         recompute=None if (unclear := _unclear(settings)) else _recompute(settings, plan),
         unclear=unclear,
-        changes=_changes(settings, pp),
+        changes=_changes(settings, pp, plan["zero"]),
         notes=_notes(settings, copies),
     )
 
@@ -152,7 +152,7 @@ def _unclear(settings: Settings) -> str:
     return f"{path} computes single operators again" if chosen and not whole else ""
 
 
-def _changes(settings: Settings, pp: int) -> dict[str, Any]:
+def _changes(settings: Settings, pp: int, zero: int) -> dict[str, Any]:
     """Returns what the file sets of the framework."""
     whole = settings.flag(f"{P}.vocab_emb_dp", True)
     changes: dict[str, Any] = {
@@ -162,6 +162,9 @@ def _changes(settings: Settings, pp: int) -> dict[str, Any]:
         "slices_kept_inputs": settings.flag(f"{R}.recompute_slice_activation"),
         "sums_in_fp32": settings.flag("parallel.force_fp32_communication"),
     }
+    if zero:
+        path = "parallel.parallel_optimizer_config.parallel_optimizer_threshold"
+        changes["whole_below_bytes"] = settings.count(path, 64, least=0) * 1024
     if settings.has("parallel.enable_alltoall"):
         by_all = settings.flag("parallel.enable_alltoall")
         changes["expert_dispatch"] = "copies" if by_all else "gather_split"

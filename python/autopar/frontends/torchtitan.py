@@ -118,9 +118,11 @@ def _recompute(settings: Settings) -> tuple[tuple[Recompute, ...] | None, int, s
         return (Recompute("uniform", 1) if mode == "full" else Recompute(),), 0, ""
     path = "activation_checkpoint.selective_ac_option"
     option = str(settings.value(path) or "2")
-    if mode == "memory_budget" or option == "op":
-        by = "a budget of memory" if mode == "memory_budget" else "single operators"
-        return None, 0, f"activation checkpointing by {by} is no setting of a plan"
+    if mode == "memory_budget":
+        return None, 0, "activation checkpointing by a budget of memory is no setting of a plan"
+    if option == "op":
+        # What the framework's selective recompute is.
+        return (Recompute("selective"),), 0, ""
     if not option.isdecimal() or int(option) == 0:
         raise settings.error(path, f"must be op or a positive number, found {shown(option)}")
     return None, int(option), ""

@@ -170,8 +170,8 @@ def servers(
         ...     name="net", gradients="implied", tensors=(ids, table, y), operators=(look,)
         ... )
         >>> found = servers(net, "a800", workers=8, servers=2)
-        >>> found.tables, found.placements[found.fastest].parameters
-        (('table',), 'servers')
+        >>> found.tables, [place.parameters for place in found.placements]
+        (('table',), ['all_reduce', 'servers', 'mixed'])
     """
     cluster, version = placed(cluster, workers)
     problem = ServersProblem(

@@ -134,6 +134,7 @@ pub fn framework() -> Framework {
         keeps_tensor_results: false,
         fused_reduce_bytes: 0,
         fused_gather_bytes: 0,
+        whole_below_bytes: 0,
         selective: Selective::Attention,
         context_gib: 0.5,
         held: held(),

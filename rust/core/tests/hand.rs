@@ -352,6 +352,27 @@ fn a_sliced_input_takes_a_rank_s_share_and_one_gather_to_recompute() {
 }
 
 #[test]
+fn parameters_below_a_threshold_stay_whole_under_zero() {
+    // Biases and norms of a GPT of width 1,024 have at most 4,096 numbers of 2 bytes: in each of 4 layers two norms of two,
+    // three biases of 1,024 before and one after attention, one of 4,096 and one of 1,024 in the MLP; and the last norm.
+    let mut problem = gpt_problem(1024, 512);
+    let plan = Plan { zero: 1, shard_group: 8, ..replicas(&problem, 8).0 };
+    let optimizer = |problem: &Problem| {
+        estimate(problem, &plan).expect("a legal plan").stages[0].memory.optimizer.0
+    };
+    let all = problem.model.parameters();
+    let small = 4 * (4 * 1024 + 4 * 1024 + 4096 + 1024) + 2 * 1024;
+    assert_eq!(optimizer(&problem), all.div_ceil(8) * 12);
+    problem.framework.whole_below_bytes = 8192;
+    assert_eq!(optimizer(&problem), ((all - small).div_ceil(8) + small) * 12);
+    // Below 2,048 bytes there is none; beyond the embedding of 51,200 rows all are.
+    problem.framework.whole_below_bytes = 2047;
+    assert_eq!(optimizer(&problem), all.div_ceil(8) * 12);
+    problem.framework.whole_below_bytes = 51200 * 1024 * 2;
+    assert_eq!(optimizer(&problem), all * 12);
+}
+
+#[test]
 fn kept_results_of_communication_are_not_brought_again() {
     // A layer of a GPT keeps its input of s b h 2 bytes and the sum after attention, as many; nothing is summed again.
     let mut problem = gpt_problem(1024, 512);

@@ -25,6 +25,14 @@ def check(folder: Path, case: Case) -> None:
     expect(dims.dp_replicate * dims.dp_shard, plan["dp"], "dp")
     expect((dims.tp, dims.cp, dims.pp, dims.ep), tuple(plan[k] for k in ("tp", "cp", "pp", "ep")),
            "tp, cp, pp, ep")  # fmt: skip
+    kinds = {stage["recompute"]["granularity"] for stage in plan["stages"]}
+    wanted = {"none": "none", "selective": "selective"}
+    checkpoint = config.activation_checkpoint
+    expect({checkpoint.mode}, {wanted.get(kind, "full") for kind in kinds}, "recompute")
+    if checkpoint.mode == "selective":
+        expect(checkpoint.selective_ac_option, "op", "recomputed operators")
+    if plan["ep"] > 1:
+        expect(said.expert_parallel_comm_backend, "standard", "exchange of the experts")
     if plan["zero"]:
         expect(dims.dp_shard * dims.cp, plan["shard_group"], "shard group")
     # As torchtitan/train.py works out the accumulation.

@@ -19,7 +19,7 @@ pub fn price(pricer: &Pricer<'_>, kind: LayerKind) -> Layer {
         (Some(moe), true) => block.experts(moe),
         _ => block.mlp(pricer.model.ffn_hidden, 1.0),
     }
-    block.finish()
+    block.finish(kind)
 }
 
 /// The products that open a sub-layer: seconds of all of them together, and how many read the input by themselves.
@@ -660,7 +660,7 @@ impl<'p, 'a> Block<'p, 'a> {
         self.input.expert += 2.0 * once;
     }
 
-    fn finish(mut self) -> Layer {
+    fn finish(mut self, kind: LayerKind) -> Layer {
         let p = self.p;
         let launch = p.launch();
         if p.framework.overlap.expert {
@@ -688,6 +688,7 @@ impl<'p, 'a> Block<'p, 'a> {
             input_bytes += self.brought;
         }
         let (selective, kept_selective) = self.selective();
+        let (dense_whole, expert_whole) = p.whole_parameters(kind);
         Layer {
             cost: LayerCost {
                 forward: self.forward.split(launch),
@@ -700,6 +701,8 @@ impl<'p, 'a> Block<'p, 'a> {
                 kept_input: Bytes::from_f64(input_bytes),
                 dense_parameters: self.dense_parameters.round() as u64,
                 expert_parameters: self.expert_parameters.round() as u64,
+                dense_whole,
+                expert_whole,
             },
             transient: Bytes::from_f64(self.transient),
             gathered: match p.framework.held.gathered_unit {

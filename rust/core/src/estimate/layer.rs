@@ -11,8 +11,9 @@ use super::compute::Device;
 use super::compute::Gemm;
 use super::shard::{End, LayerCost, Shard, Split};
 use crate::spec::framework::{Framework, TensorOverlap};
-use crate::spec::model::{Model, Norm, Position};
+use crate::spec::model::{LayerKind, Model, Norm, Position};
 use crate::spec::problem::Problem;
+use crate::spec::tensors::Cut;
 use crate::spec::workload::{Attention, Precision, Workload};
 use crate::units::{Bytes, Time};
 
@@ -241,6 +242,9 @@ impl<'a> Pricer<'a> {
                 dense_parameters: self.vocab_rows() * m.hidden
                     + m.position_rows.max(self.learned_rows()) * m.hidden
                     + if m.embedding_norm { m.norm_parameters() } else { 0 },
+                dense_whole: self.whole(self.vocab_rows() * m.hidden)
+                    + self.whole(m.position_rows.max(self.learned_rows()) * m.hidden)
+                    + if m.embedding_norm { self.whole_norm() } else { 0 },
                 ..LayerCost::default()
             },
             logits: Bytes::ZERO,
@@ -299,10 +303,49 @@ impl<'a> Pricer<'a> {
                 dense_parameters: head_rows
                     + if m.head_bias { rows } else { 0 }
                     + m.norm_parameters(),
+                dense_whole: self.whole(head_rows)
+                    + if m.head_bias { self.whole(rows) } else { 0 }
+                    + self.whole_norm(),
                 ..LayerCost::default()
             },
             logits: Bytes::from_f64(elements * logit),
         }
+    }
+
+    /// Parameters of a norm that ZeRO leaves whole.
+    fn whole_norm(&self) -> u64 {
+        self.model.norm_parameters() / self.model.hidden * self.whole(self.model.hidden)
+    }
+
+    /// A parameter's elements where ZeRO leaves it whole, as it is small; none of a larger one.
+    pub fn whole(&self, elements: u64) -> u64 {
+        let bytes = elements * self.framework.bytes.parameter;
+        if bytes <= self.framework.whole_below_bytes {
+            elements
+        } else {
+            0
+        }
+    }
+
+    /// Parameters of a layer of this kind that ZeRO leaves whole: dense ones, and those of experts.
+    pub fn whole_parameters(&self, kind: LayerKind) -> (u64, u64) {
+        if self.framework.whole_below_bytes == 0 {
+            return (0, 0);
+        }
+        let (mut dense, mut expert) = (0, 0);
+        for tensors in self.model.layer_tensors(kind) {
+            match tensors.cut {
+                Cut::Whole => dense += tensors.count * self.whole(tensors.elements),
+                Cut::Tensor => {
+                    dense += tensors.count * self.whole(tensors.elements / self.shard.tp);
+                }
+                Cut::Expert => {
+                    let mine = tensors.count / self.shard.ep;
+                    expert += mine * self.whole(tensors.elements / self.shard.etp);
+                }
+            }
+        }
+        (dense, expert)
     }
 
     /// Parameters of the copy of the embedding that the last stage holds when weights are tied.

@@ -90,6 +90,8 @@ pub struct Holdings {
     pub dense_parameters: u64,
     /// Expert parameters on this rank.
     pub expert_parameters: u64,
+    /// Of these, dense and expert, those that ZeRO leaves whole.
+    pub whole_parameters: (u64, u64),
     /// Dense parameters of embedding and head among them.
     pub end_parameters: u64,
     /// Parameters that are gathered at a time where ZeRO gathers for each pass.
@@ -123,19 +125,20 @@ pub fn items(
     // Parameters and gradients stay whole when they are gathered and reduced once a step.
     let (mut parameters, mut gradients, mut optimizer, mut buffers) = (0u64, 0u64, 0u64, 0u64);
     let mut working_set = held.working_set.0;
-    for (count, replicas) in [
-        (held.dense_parameters, shard.replica_group()),
-        (held.expert_parameters, shard.expert_replica_group()),
+    for (count, left, replicas) in [
+        (held.dense_parameters, held.whole_parameters.0, shard.replica_group()),
+        (held.expert_parameters, held.whole_parameters.1, shard.expert_replica_group()),
     ] {
+        let left = left.min(count);
         let share = |from: u8| {
             if shard.zero >= from {
-                count.div_ceil(group_size(shard, replicas))
+                (count - left).div_ceil(group_size(shard, replicas)) + left
             } else {
                 count
             }
         };
         // Gathered once a step, they lie beside the shards that they come from and are reduced to.
-        let whole = if shard.zero == 3 && !each { count } else { 0 };
+        let whole = if shard.zero == 3 && !each { count - left } else { 0 };
         parameters += (share(3) + whole) * bytes.parameter;
         gradients += (if each { share(2) } else { count }) * bytes.gradient;
         gradients += if whole > 0 { share(3) * bytes.gradient } else { 0 };

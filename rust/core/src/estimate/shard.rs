@@ -135,6 +135,10 @@ pub struct LayerCost {
     pub dense_parameters: u64,
     /// Parameters of experts on this device, before ZeRO.
     pub expert_parameters: u64,
+    /// Dense parameters that ZeRO leaves whole.
+    pub dense_whole: u64,
+    /// Parameters of experts that ZeRO leaves whole.
+    pub expert_whole: u64,
 }
 
 impl std::ops::Add for LayerCost {
@@ -151,6 +155,8 @@ impl std::ops::Add for LayerCost {
             kept_input: self.kept_input + o.kept_input,
             dense_parameters: self.dense_parameters + o.dense_parameters,
             expert_parameters: self.expert_parameters + o.expert_parameters,
+            dense_whole: self.dense_whole + o.dense_whole,
+            expert_whole: self.expert_whole + o.expert_whole,
         }
     }
 }
@@ -178,6 +184,10 @@ pub struct Totals {
     pub dense_parameters: u64,
     /// Parameters of experts.
     pub expert_parameters: u64,
+    /// Dense parameters that ZeRO leaves whole.
+    pub dense_whole: u64,
+    /// Parameters of experts that ZeRO leaves whole.
+    pub expert_whole: u64,
 }
 
 impl From<&LayerCost> for Totals {
@@ -193,6 +203,8 @@ impl From<&LayerCost> for Totals {
             kept_input: c.kept_input,
             dense_parameters: c.dense_parameters,
             expert_parameters: c.expert_parameters,
+            dense_whole: c.dense_whole,
+            expert_whole: c.expert_whole,
         }
     }
 }
@@ -217,6 +229,8 @@ impl Totals {
             kept_input: bytes(self.kept_input, o.kept_input),
             dense_parameters: count(self.dense_parameters, o.dense_parameters),
             expert_parameters: count(self.expert_parameters, o.expert_parameters),
+            dense_whole: count(self.dense_whole, o.dense_whole),
+            expert_whole: count(self.expert_whole, o.expert_whole),
         }
     }
 

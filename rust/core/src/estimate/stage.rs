@@ -374,6 +374,21 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// Of a stage's parameters, dense and expert, those that ZeRO leaves whole.
+    fn whole_parameters(&self, place: &Place) -> (u64, u64) {
+        let (mut dense, mut expert) = (0, 0);
+        for chunk in 0..place.vpp {
+            let (from, count) = self.range(place, chunk);
+            let layers = self.layers(from, count);
+            dense += layers.dense_whole;
+            expert += layers.expert_whole;
+            let (embedding, head) = self.ends(place, chunk);
+            dense += if embedding { self.embedding.cost.dense_whole } else { 0 };
+            dense += if head { self.head.cost.dense_whole } else { 0 };
+        }
+        (dense, expert)
+    }
+
     /// Parameters on this rank: dense, expert, those tied to another stage, and of the dense ones those of embedding and head.
     fn parameters(&self, place: &Place) -> (u64, u64, u64, u64) {
         let (mut dense, mut expert, mut tied, mut ends) = (0, 0, 0, 0);
@@ -440,6 +455,7 @@ impl<'a> Table<'a> {
         let held = Holdings {
             dense_parameters,
             expert_parameters,
+            whole_parameters: self.whole_parameters(place),
             end_parameters,
             gathered_parameters: held
                 .gathered_parameters(unit, dense_parameters + expert_parameters),

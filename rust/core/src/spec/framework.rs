@@ -58,6 +58,9 @@ pub struct Framework {
     pub fused_reduce_bytes: u64,
     /// Bytes of parameters that are gathered together; 0 for those of a layer.
     pub fused_gather_bytes: u64,
+    /// Parameters of at most so many bytes on a rank stay whole on every replica, with their gradients and optimizer state; 0
+    /// for none.
+    pub whole_below_bytes: u64,
     /// What selective recompute computes again.
     pub selective: Selective,
     /// Memory of one process outside the allocator beside communicators: device context and library workspaces, in GiB.

@@ -4,4 +4,5 @@ pub mod cluster;
 pub mod framework;
 pub mod model;
 pub mod problem;
+pub mod tensors;
 pub mod workload;

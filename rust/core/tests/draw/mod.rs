@@ -118,6 +118,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.eight_bit_gathers.parameters = draw.once_in(2);
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.fused_gather_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
+    f.whole_below_bytes = draw.pick(&[0, 0, 1 << 13, 1 << 22]);
     f.selective = draw.pick(&[Selective::Attention, Selective::Attention, Selective::Operators]);
     f.held = held(draw);
     p
