@@ -463,7 +463,7 @@ WRONG_COMMANDS: dict[str, tuple[dict[str, str | None], str]] = {
     "a shape that is none": ({"input_shape": "ids:8,x"}, '"ids:8,x" is no name with sizes from 1'),
     "another form": ({"framework": "5"}, "net.pb: no ONNX model"),
     "a graph that is not there": ({"model": "./none.pb"}, "./none.pb: no such file"),
-    "a folder that is not there": ({"output": "none/out"}, "none/.out.json"),
+    "a folder that is not there": ({"output": "none/out"}, "none/out.json"),
 }
 
 
