@@ -23,14 +23,17 @@ RUST_ORDER = """
     estimate::flops estimate::collective estimate::compute estimate::shard
     estimate::layer estimate::block estimate::memory estimate::longest estimate::pipeline
     estimate::replica estimate::servers estimate::least estimate::stage estimate
-    search::watch search::report search::space search::bound search::relax search::holds
-    search::stages
-    search::guess search::descent search::best search::entries search::enumerate search::sizes
+    search::watch search::report search::space search::bound search::room search::relax
+    search::holds search::pace search::stages search::labels
+    search::guess search::descent search::best search::entries search::walk search::enumerate
+    search::sizes
     search::nearest search
-    graph::loops graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
-    graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp
-    graph::recursive graph::propagate graph::servers
-    graph::transformer graph
+    graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
+    graph::strategy graph::reshard
+    graph::price graph::cost graph::overlap graph::fusion graph::communications graph::answer
+    graph::eliminate graph::front graph::dp graph::ilp
+    graph::recursive graph::propagate graph::double_recursive graph::servers
+    graph::transformer graph::transformer::attention graph::transformer::mlp graph
     calibrate::figure calibrate::point calibrate::least calibrate
     bulk wire lib
 """.split()

@@ -13,7 +13,7 @@ from autopar.frontends.atc import LOGS
 from autopar.frontends.draft import input_shapes
 from autopar.placement import ServersOptions
 from autopar.report import Recompute
-from autopar.sharding import Method, Others, ShardingOptions
+from autopar.sharding import CostModel, Method, Others, ShardingOptions
 from autopar.spec import Attention, Granularity, Options, Precision, Schedule
 
 # Known here so that the help of a command needs no exporter.
@@ -358,6 +358,13 @@ def sharding(command: F) -> F:
                 show_default=True,
                 help="ilp is integer programming, dp dynamic programming.",
             ),
+            click.option(
+                "--cost-model",
+                type=click.Choice(get_args(CostModel)),
+                default=default.cost_model,
+                show_default=True,
+                help="mindspore: the relative costs of its recursive search, with recursive.",
+            ),
             click.option("--inference", is_flag=True, help="Forward only, without the loss."),
             click.option(
                 "--function",
@@ -397,6 +404,31 @@ def sharding(command: F) -> F:
             ),
             click.option("--zero", type=int, default=0, show_default=True, help="ZeRO stage."),
             click.option("--memory-gib", type=float, help="Memory of a device; the chip's."),
+            click.option(
+                "--dataset",
+                type=shapes,
+                metavar="NAME:N,N;...",
+                help="How inputs are cut, as x:8,1,1,1; by default as their readers want them.",
+            ),
+            click.option(
+                "--choose-recompute",
+                is_flag=True,
+                help="Choose with its cuts whether an operator runs again before its gradient.",
+            ),
+            click.option(
+                "--prefetch-mb", type=int, help="Buffer for weights gathered ahead; 0 is no limit."
+            ),
+            click.option(
+                "--reuse-limit",
+                type=int,
+                help="Identical communication operators that may share subgraphs; -1 is no limit.",
+            ),
+            click.option(
+                "--fusion",
+                metavar="auto|best|MB",
+                help="Exchange gradients in buckets behind the backward pass: of 64 MB, of the "
+                "best size, or of a given one.",
+            ),
             click.option("--use-all-devices", is_flag=True, help="No operator is repeated."),
             click.option(
                 "--refine/--no-refine",

@@ -12,8 +12,8 @@ use autopar_core::estimate::stage::Place;
 use autopar_core::estimate::{estimate, sends, Tables};
 use autopar_core::plan::{check, Plan, Recompute, Stage};
 use autopar_core::search::bound::{Continuous, Shape, Tail, Work};
-use autopar_core::search::relax::{Question, Verdict};
-use autopar_core::search::report::{Ranked, Report};
+use autopar_core::search::relax::{Question, Stages as Offered, Verdict};
+use autopar_core::search::report::{Ranked, Report, StopReason};
 use autopar_core::search::search;
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::testing;
@@ -631,6 +631,57 @@ fn every_class_is_estimated_or_cut_and_none_twice() {
 }
 
 #[test]
+fn a_stopped_search_never_says_that_its_answer_is_proved() {
+    let mut draw = Draw::new(17);
+    let (mut stopped, mut with_plans) = (0, 0);
+    for _ in 0..40 {
+        let problem = tight_problem(&mut draw);
+        let watch = Watch::new(None);
+        let whole = search(problem.clone(), &watch);
+        assert!(whole.proved);
+        // At its last look a search may have nothing left to do.
+        let looks = watch.looks();
+        for _ in 0..6 {
+            let n = draw.between(1, looks + 1);
+            let watch = Watch::stopping_at(n);
+            let report = search(problem.clone(), &watch);
+            let said = format!("stopped at look {n} of {looks}: {:?}", report.counters);
+            assert_eq!(report.proved, report.stop == StopReason::Complete, "{said}");
+            if watch.interrupted() && watch.looks() > n {
+                assert!(!report.proved || report.ranked == whole.ranked, "{said}");
+            }
+            let all = report.counters.cut.values().sum::<u64>() + report.counters.estimated;
+            assert_eq!(report.counters.considered, all, "{said}");
+            if !report.proved {
+                stopped += 1;
+                with_plans += u32::from(!report.ranked.is_empty());
+                assert_eq!(report.gap.is_some(), !report.ranked.is_empty(), "{said}");
+                assert_eq!(report.stop, StopReason::Interrupted, "{said}");
+                assert!(report.infeasible.is_none(), "{said}");
+                // The gap is an honest one.
+                if let (Some(gap), Some(first), Some(best)) =
+                    (report.gap, report.ranked.first(), whole.ranked.first())
+                {
+                    let least = first.estimate.step_s * (1.0 - gap) * (1.0 - 1e-9);
+                    assert!(best.estimate.step_s >= least, "{said}");
+                }
+            }
+        }
+    }
+    assert!(stopped > 100 && with_plans > 20, "{stopped} stopped, {with_plans} with plans");
+}
+
+#[test]
+fn a_search_looks_whether_it_must_stop_at_least_every_thousand_estimates() {
+    let mut draw = Draw::new(18);
+    for _ in 0..40 {
+        let watch = Watch::new(None);
+        let report = search(tight_problem(&mut draw), &watch);
+        assert!(watch.looks() * 1000 >= report.counters.estimates, "{:?}", report.counters);
+    }
+}
+
+#[test]
 fn any_number_of_threads_gives_the_same_bytes() {
     let mut draw = Draw::new(8);
     let mut problems: Vec<Problem> = (0..12).map(|_| tight_problem(&mut draw)).collect();
@@ -808,6 +859,7 @@ fn the_bound_of_a_class_is_never_above_a_plan_that_fits() {
                 sends: sends(&problem, schedule),
                 even: even || pp == 1,
                 any_schedule,
+                limit: draw.pick(&[f64::INFINITY, found.step_s]),
             };
             let bound = question.bound(&leasts, &kinds);
             let Verdict::Seconds(seconds) = bound else {
@@ -818,6 +870,71 @@ fn the_bound_of_a_class_is_never_above_a_plan_that_fits() {
         }
     }
     assert!(tight > 400, "{tight}");
+}
+
+#[test]
+fn bounds_of_any_degrees_are_never_above_a_plan_that_fits() {
+    let mut draw = Draw::new(19);
+    let (mut experts, mut tensor, mut context, mut tight) = (0, 0, 0, 0);
+    for n in 0..6000 {
+        let kinds = draw.pick(&[1, 1, 2, 3]);
+        let mut problem = draw::problem(&mut draw, kinds);
+        problem.cluster.groups.iter_mut().for_each(|g| {
+            g.limit = None;
+            g.chip.memory_gib = 1e6;
+        });
+        let mut plan = any_plan(&mut draw, &problem);
+        for s in &mut plan.stages {
+            s.offload = 0;
+        }
+        // In the space all chunks of a stage hold equally many layers.
+        let whole = plan.stages.iter().all(|s| s.layers.is_multiple_of(plan.vpp as u32));
+        if !whole || !check(&problem, &plan).is_empty() {
+            continue;
+        }
+        problem.options.recompute.clear();
+        problem.options.optimizer_offload |= plan.optimizer_offload;
+        problem.options.uneven_layers = true;
+        let found = estimate(&problem, &plan).expect("a legal plan");
+        // Just as much memory as the plan needs.
+        for (chip, group) in problem.cluster.groups.iter_mut().enumerate() {
+            let of_kind = plan.stages.iter().zip(&found.stages);
+            let needs = of_kind.filter(|(s, _)| s.chip as usize == chip);
+            let most = needs.map(|(_, e)| e.memory_bytes.0).max().unwrap_or(1 << 40);
+            group.chip.memory_gib = (most + 2) as f64 / GIB / (1.0 - problem.options.memory_margin);
+        }
+        let tables = Tables::new(&problem, plan.shard(), |_| true);
+        let leasts: Vec<_> =
+            (0..problem.cluster.groups.len()).map(|kind| Some(tables.kind(kind).least())).collect();
+        let kinds: Vec<usize> = plan.stages.iter().map(|s| s.chip as usize).collect();
+        let equal = plan.stages.iter().all(|s| s.layers == plan.stages[0].layers);
+        let Plan { schedule, pp, vpp, .. } = plan;
+        let zero_bubble = matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+        let question = Question {
+            problem: &problem,
+            shape: Shape { schedule, pp, vpp, micro_batches: plan.micro_batches(&problem) },
+            sends: sends(&problem, schedule),
+            even: equal && (zero_bubble || pp == 1),
+            any_schedule: false,
+            limit: f64::INFINITY,
+        };
+        let stages: Vec<Offered> = (0..problem.cluster.groups.len())
+            .map(|kind| {
+                let used = kinds.iter().filter(|&&k| k == kind).count() as u64;
+                Offered { kind, most: used + draw.between(0, 1) }
+            })
+            .collect();
+        for bound in [question.bound(&leasts, &kinds), question.in_any_order(&leasts, &stages)] {
+            let Verdict::Seconds(seconds) = bound else { panic!("{n}: does not fit: {plan:?}") };
+            assert!(seconds <= found.step_s, "{n}: {seconds} > {} for {plan:?}", found.step_s);
+            tight += u64::from(seconds > 0.9 * found.step_s);
+        }
+        experts += u64::from(plan.ep > 1);
+        tensor += u64::from(plan.tp > 1);
+        context += u64::from(plan.cp > 1);
+    }
+    let seen = [(experts, 50), (tensor, 200), (context, 100), (tight, 200)];
+    assert!(seen.iter().all(|&(times, least)| times >= least), "{seen:?}");
 }
 
 #[test]

@@ -86,6 +86,20 @@ pub(super) struct Launch {
     pub(super) blocking: bool,
 }
 
+/// Whether gradients are reduced, and with ZeRO stage 3 parameters gathered, layer by layer in every pass.
+fn reduces_each_pass(shard: &Shard, framework: &Framework) -> bool {
+    shard.zero >= 2 && framework.gathers.each_pass(shard.pipelined)
+}
+
+/// The sharding with what no price of a layer or an end depends on set to nothing: equal ones have equal prices.
+pub fn priced_as(shard: Shard, framework: &Framework) -> Shard {
+    if reduces_each_pass(&shard, framework) {
+        shard
+    } else {
+        Shard { zero: 0, shard_group: 1, ..shard }
+    }
+}
+
 /// Prices layers for one kind of chip and one way of sharding.
 #[derive(Clone)]
 pub struct Pricer<'a> {
@@ -190,7 +204,7 @@ impl<'a> Pricer<'a> {
 
     /// Whether gradients are reduced, and with ZeRO stage 3 parameters gathered, layer by layer in every pass.
     pub(super) fn reduces_each_pass(&self) -> bool {
-        self.shard.zero >= 2 && self.framework.gathers.each_pass(self.shard.pipelined)
+        reduces_each_pass(&self.shard, self.framework)
     }
 
     /// Bytes of one micro-batch's residual stream on this device.

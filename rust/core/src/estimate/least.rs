@@ -4,6 +4,7 @@
 //! figure is at most what [`super::stage::Table`] gives for any stage that holds as many of them.
 
 use super::block;
+use super::collective::Fabric;
 use super::layer::Pricer;
 use super::memory::{self, Holdings};
 use super::replica::{self, Rates, StepEnd};
@@ -131,6 +132,33 @@ impl Prices {
         Line { base: base - ROUNDED, each: (all - base) / most.max(1) as f64 }
     }
 
+    /// Layers of the most frequent sort.
+    pub fn count_of_frequent(&self) -> u64 {
+        self.layers[self.frequent()].1
+    }
+
+    /// Seconds of both passes of a layer of the most frequent sort.
+    pub fn passes_of_frequent(&self) -> f64 {
+        Totals::from(&self.layers[self.frequent()].0.cost).passes().seconds()
+    }
+
+    /// Seconds until a layer of that sort has passed on a micro-batch and its gradient.
+    pub fn through_frequent(&self) -> f64 {
+        let cost = &self.layers[self.frequent()].0.cost;
+        (cost.forward.total() + cost.input_gradient.total()).seconds()
+    }
+
+    /// Seconds of both passes of all other layers and both ends.
+    pub fn passes_of_rest(&self) -> f64 {
+        let place = self.frequent();
+        let ends = self.ends.iter().map(|end| Totals::from(&end.cost).passes().seconds());
+        let others = self.layers.iter().enumerate().filter(|&(n, _)| n != place);
+        let others = others.map(|(_, (layer, count))| {
+            Totals::from(&layer.cost).passes().seconds() * *count as f64
+        });
+        ends.chain(others).sum()
+    }
+
     fn frequent(&self) -> usize {
         let most = self.layers.iter().map(|l| l.1).max().unwrap_or(0);
         self.layers.iter().position(|l| l.1 == most).unwrap_or(0)
@@ -173,6 +201,12 @@ pub struct Least {
     pub send: f64,
     dense: [u64; 3],
     expert: u64,
+}
+
+/// Seconds of a message to the next stage of the same kind.
+fn send(fabric: &Fabric<'_>, shard: &Shard, prices: &Prices) -> f64 {
+    let devices = shard.dp * shard.tp * shard.cp;
+    Time::from_seconds(fabric.send(prices.boundary, devices)).seconds()
 }
 
 /// Bytes by which rounding up to whole parameters may lift a sum.
@@ -238,6 +272,16 @@ impl Least {
         }
     }
 
+    /// With the sends to the next stage and the end of the step that `shard` and the chip's links give.
+    pub fn of(problem: &Problem, kind: usize, shard: &Shard, prices: &Prices) -> Least {
+        let chip = &problem.cluster.groups[kind].chip;
+        let fabric = Fabric::new(&problem.cluster, chip);
+        let precision = problem.workload.precision;
+        let rates = Rates::new(shard, &problem.framework, precision, chip, &fabric);
+        let send = send(&fabric, shard, prices);
+        Least::new(problem, kind, shard, prices, send, Some(rates))
+    }
+
     /// The least under any of some shardings: `quiet` are the prices without what the passes of sharded parameters communicate.
     pub fn of_shardings(
         problem: &Problem,
@@ -246,7 +290,9 @@ impl Least {
         prices: &Prices,
         quiet: &Prices,
     ) -> Least {
-        let mut least = Least::new(problem, kind, &shardings[0], prices, 0.0, None);
+        let chip = &problem.cluster.groups[kind].chip;
+        let send = send(&Fabric::new(&problem.cluster, chip), &shardings[0], prices);
+        let mut least = Least::new(problem, kind, &shardings[0], prices, send, None);
         let on_host = problem.options.optimizer_offload;
         for shard in &shardings[1..] {
             for host in [false, on_host] {

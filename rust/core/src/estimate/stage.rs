@@ -208,9 +208,7 @@ impl<'a> Table<'a> {
             .collect();
         let boundary = self.pricer.boundary_bytes();
         let prices = Prices { layers, ends: [self.embedding, self.head], boundary };
-        let devices = self.shard.dp * self.shard.tp * self.shard.cp;
-        let send = Time::from_seconds(self.pricer.fabric().send(boundary, devices)).seconds();
-        Least::new(self.problem, self.kind, &self.shard, &prices, send, Some(self.rates))
+        Least::of(self.problem, self.kind, &self.shard, &prices)
     }
 
     /// Which of the distinct layers each layer is.
@@ -226,6 +224,12 @@ impl<'a> Table<'a> {
     /// Seconds a layer of forward and backward passes without recompute: the cheapest layer's.
     pub fn unit(&self) -> f64 {
         self.unit.seconds()
+    }
+
+    /// What selective and full recompute add to the passes of the first layer.
+    pub fn again(&self) -> [Time; 2] {
+        let layer = self.layers(0, 1);
+        [layer.recompute_selective, layer.recompute_full]
     }
 
     /// What a device of this kind offers to the allocator.

@@ -73,6 +73,21 @@ impl Continuous {
         self.fixed += fixed / unit;
     }
 
+    /// Puts `count` stages of `unit` seconds a layer before those added so far.
+    ///
+    /// With C layers behind, a stage adds `(1 / unit - ahead C) / m` until nothing is left to add: a geometric series.
+    pub fn stages(&mut self, unit: f64, count: u64) {
+        let m = self.micro_batches;
+        if self.ahead == 0.0 {
+            self.capacity += count as f64 / (unit * m);
+            return;
+        }
+        let left = 1.0 / (unit * self.ahead) - self.capacity;
+        if left > 0.0 {
+            self.capacity += left * (1.0 - (1.0 - self.ahead / m).powf(count as f64));
+        }
+    }
+
     /// Seconds that no plan with `layers` layers on these stages undercuts.
     pub fn bound(&self, layers: f64) -> f64 {
         (layers + self.fixed) / self.capacity

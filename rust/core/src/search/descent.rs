@@ -2,18 +2,15 @@
 
 use super::bound::{Tail, Work};
 use super::holds::Choice;
+use super::labels::{Label, Labels};
 use super::report::Counters;
-use super::stages::{Class, Label, Labels, Solver};
+use super::stages::{Class, Solver};
 use crate::estimate::Step;
 use crate::plan::Plan;
 use crate::units::Time;
 
 /// The optimum of a class if it is faster than `time`.
-pub fn close(
-    class: &Class<'_, '_, '_>,
-    time: Time,
-    counters: &mut Counters,
-) -> Option<(Plan, Time)> {
+pub fn close(class: &Class<'_, '_>, time: Time, counters: &mut Counters) -> Option<(Plan, Time)> {
     let mut best = None;
     let mut ceiling = time;
     for optimizer_offload in class.optimizer_offloads() {
@@ -27,7 +24,7 @@ pub fn close(
     best
 }
 
-impl Solver<'_, '_, '_, '_> {
+impl Solver<'_, '_, '_> {
     /// The best split faster than `ceiling`, by estimating every one whose bound is.
     fn exhaust(&mut self, ceiling: Time, counters: &mut Counters) -> Option<(Plan, Time)> {
         if !self.prepare_choices() {
@@ -48,6 +45,9 @@ impl Solver<'_, '_, '_, '_> {
         first: u32,
         counters: &mut Counters,
     ) {
+        if self.class.watch.stopped() {
+            return;
+        }
         let i = stages.len();
         if i == self.class.kinds.len() {
             let chosen: Vec<(u32, Choice)> = stages
@@ -56,7 +56,7 @@ impl Solver<'_, '_, '_, '_> {
                 .map(|(i, &(layers, choice))| (layers, self.choices[i][choice]))
                 .collect();
             let plan = self.plan(&chosen);
-            let time = Step::new(self.class.holds.tables, &plan).time;
+            let time = Step::new(&self.class.holds.tables, &plan).time;
             counters.estimates += 1;
             if time < descent.ceiling {
                 descent.ceiling = time;

@@ -1,9 +1,10 @@
 //! The choices of degrees and micro-batch, each with a lower bound for every plan below it.
 
 use super::bound::Shape;
-use super::relax::{Question, Verdict};
+use super::relax::{Question, Stages, Verdict};
 use super::report::Counters;
 use super::space::{self, Cell};
+use crate::estimate::layer::priced_as;
 use crate::estimate::least::{Least, Passes, Prices};
 use crate::estimate::pipeline::Sends;
 use crate::estimate::shard::Shard;
@@ -27,36 +28,93 @@ pub struct Entry {
     pub bound: Time,
     /// Classes below it.
     pub classes: u64,
+    /// Place of its prices.
+    prices: usize,
 }
 
-/// Every legal entry with its bound; illegal ones are counted.
-pub fn entries(problem: &Problem, counters: &mut Counters) -> Vec<Entry> {
-    let mut entries = Vec::new();
-    for cell in space::cells(problem.cluster.devices) {
-        let axes = space::axes(problem, cell);
-        counters.considered = counters.considered.saturating_add(axes.size());
-        if let Some(reason) = space::cut_cell(problem, cell) {
-            counters.cut(reason, axes.size());
-            continue;
-        }
-        for &sp in &axes.sp {
-            for &ep in &axes.ep {
-                for &mbs in &axes.mbs {
-                    match space::cut_shard(problem, cell, sp, ep, mbs) {
-                        Some(reason) => counters.cut(reason, axes.below_shard()),
-                        None => {
-                            let classes = axes.below_shard();
-                            entries.push(Entry { cell, sp, ep, mbs, bound: Time::ZERO, classes });
+/// The legal entries, and what prices their layers.
+pub struct Entries {
+    /// One a choice of degrees and micro-batch.
+    pub list: Vec<Entry>,
+    prices: Vec<EntryPrices>,
+}
+
+/// For each kind, prices with nothing sharded, and, where that differs, sharded without what that communicates.
+type EntryPrices = Vec<(Prices, Option<Prices>)>;
+
+/// What a layer's price depends on, ZeRO apart.
+type PriceKey = (u64, bool, u64, u64, u64, bool);
+
+impl Entries {
+    /// Every legal entry with a bound for unlimited memory; illegal ones are counted.
+    pub fn new(problem: &Problem, counters: &mut Counters) -> Entries {
+        let mut list = Vec::new();
+        let mut keys: HashMap<PriceKey, usize> = HashMap::new();
+        let mut priced: Vec<Entry> = Vec::new();
+        for cell in space::cells(problem.cluster.devices) {
+            let axes = space::axes(problem, cell);
+            counters.considered = counters.considered.saturating_add(axes.size());
+            if let Some(reason) = space::cut_cell(problem, cell) {
+                counters.cut(reason, axes.size());
+                continue;
+            }
+            let classes = axes.below_shard();
+            // Whether parameters travel in every pass may depend on whether there is a pipeline.
+            let sharded = shard(problem, cell, false, 1, 1, (3, 1));
+            let each_pass = priced_as(sharded, &problem.framework) == sharded;
+            for &sp in &axes.sp {
+                for &ep in &axes.ep {
+                    for &mbs in &axes.mbs {
+                        if let Some(reason) = space::cut_shard(problem, cell, sp, ep, mbs) {
+                            counters.cut(reason, classes);
+                            continue;
                         }
+                        let key = (cell.tp, sp, cell.cp, ep, mbs, each_pass);
+                        let prices = *keys.entry(key).or_insert(priced.len());
+                        let entry = Entry { cell, sp, ep, mbs, bound: Time::ZERO, classes, prices };
+                        if prices == priced.len() {
+                            priced.push(entry);
+                        }
+                        list.push(entry);
                     }
                 }
             }
         }
+        counters.bounds += list.len() as u64;
+        let prices: Vec<EntryPrices> =
+            priced.par_iter().map(|entry| entry_prices(problem, entry)).collect();
+        for entry in &mut list {
+            entry.bound = in_unlimited_memory(problem, entry, &prices[entry.prices]);
+        }
+        Entries { list, prices }
     }
-    counters.bounds += entries.len() as u64;
-    let prices = prices(problem, &entries);
-    entries.par_iter_mut().for_each(|entry| entry.bound = entry_bound(problem, entry, &prices));
-    entries
+
+    /// What any stage costs at least under any sharding of an entry, by kind.
+    pub fn leasts(&self, problem: &Problem, entry: &Entry) -> Vec<Option<Least>> {
+        let Entry { cell, sp, ep, mbs, .. } = *entry;
+        let whole = cell.dp * cell.cp;
+        let shardings = [(0, 1), (1, whole), (2, whole), (3, whole)]
+            .map(|sharding| shard(problem, cell, sp, ep, mbs, sharding));
+        let of_kind = |(kind, (loud, quiet)): (usize, &(Prices, Option<Prices>))| {
+            space::places(problem, cell, kind, false).then(|| {
+                let quiet = quiet.as_ref().unwrap_or(loud);
+                Least::of_shardings(problem, kind, &shardings, loud, quiet)
+            })
+        };
+        self.prices[entry.prices].iter().enumerate().map(of_kind).collect()
+    }
+}
+
+/// Prices of an entry on every kind of chip.
+fn entry_prices(problem: &Problem, entry: &Entry) -> EntryPrices {
+    let of_kind = |kind: usize| {
+        let [loud, quiet] = [(0, 1), (3, 1)]
+            .map(|sharding| shard(problem, entry.cell, entry.sp, entry.ep, entry.mbs, sharding));
+        let differs = priced_as(quiet, &problem.framework) == quiet;
+        let quiet = differs.then(|| Prices::new(problem, kind, quiet));
+        (Prices::new(problem, kind, loud), quiet)
+    };
+    (0..problem.cluster.groups.len()).map(of_kind).collect()
 }
 
 /// What sharding makes of an entry's degrees.
@@ -73,34 +131,48 @@ pub fn shard(
     Shard { dp: cell.dp, tp: cell.tp, sp, cp: cell.cp, ep, etp, mbs, zero, shard_group, pipelined }
 }
 
-/// What a layer's price depends on, ZeRO apart.
-type PriceKey = (u64, bool, u64, u64, u64, bool);
-
-/// For each kind, prices with nothing sharded, and sharded without what that communicates.
-type EntryPrices = HashMap<PriceKey, Vec<[Prices; 2]>>;
-
-fn price_key(entry: &Entry) -> PriceKey {
-    (entry.cell.tp, entry.sp, entry.cell.cp, entry.ep, entry.mbs, entry.cell.pp > 1)
-}
-
-/// The prices of all entries, each once.
-fn prices(problem: &Problem, entries: &[Entry]) -> EntryPrices {
-    let mut distinct: HashMap<PriceKey, &Entry> = HashMap::new();
-    for entry in entries {
-        distinct.entry(price_key(entry)).or_insert(entry);
-    }
-    distinct
-        .into_par_iter()
-        .map(|(key, e)| {
-            let of_kind = |kind: usize| {
-                [(0, 1), (3, 1)].map(|sharding| {
-                    let shard = shard(problem, e.cell, e.sp, e.ep, e.mbs, sharding);
-                    Prices::new(problem, kind, shard)
-                })
-            };
-            (key, (0..problem.cluster.groups.len()).map(of_kind).collect())
+/// The stages that each kind of chip can offer an entry.
+pub fn offered(problem: &Problem, entry: &Entry) -> Vec<Stages> {
+    let Cell { pp, tp, cp, dp } = entry.cell;
+    (0..problem.cluster.groups.len())
+        .map(|kind| {
+            let placed = space::places(problem, entry.cell, kind, false);
+            let most = (problem.available(kind) / (dp * tp * cp)).min(pp);
+            Stages { kind, most: if placed { most } else { 0 } }
         })
         .collect()
+}
+
+/// A bound for every plan below an entry from computation alone: each of the fastest stages works for all micro-batches, and
+/// one micro-batch passes through all layers and back.
+fn in_unlimited_memory(problem: &Problem, entry: &Entry, prices: &EntryPrices) -> Time {
+    let least = |pick: &dyn Fn(&Prices) -> f64, (loud, quiet): &(Prices, Option<Prices>)| {
+        quiet.as_ref().map_or(f64::INFINITY, pick).min(pick(loud))
+    };
+    let mut stages: Vec<(f64, u64)> = Vec::with_capacity(prices.len());
+    let (mut frequent, mut rest, mut through) = (0.0, f64::INFINITY, f64::INFINITY);
+    for Stages { kind, most } in offered(problem, entry).into_iter().filter(|s| s.most > 0) {
+        let of = &prices[kind];
+        let unit = least(&|p| p.passes_of_frequent(), of);
+        stages.push((unit, most));
+        frequent = of.0.count_of_frequent() as f64;
+        rest = rest.min(least(&|p| p.passes_of_rest(), of) / unit);
+        through = through.min(least(&|p| p.through_frequent(), of));
+    }
+    stages.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut left, mut speed) = (entry.cell.pp, 0.0);
+    for (unit, most) in stages {
+        let n = most.min(left);
+        speed += n as f64 / unit;
+        left -= n;
+    }
+    if left > 0 {
+        // The limits give too few stages: every composition will be cut.
+        return Time::MAX;
+    }
+    let micro_batches = problem.workload.global_batch_size / (entry.cell.dp * entry.mbs);
+    let work = (frequent + rest) / speed * micro_batches as f64;
+    Time::from_seconds(work.max(frequent * through) * (1.0 - 1e-9))
 }
 
 /// Bytes that no stage needs, finite so that rates may be made of them.
@@ -108,33 +180,26 @@ const UNLIMITED: f64 = 1e18;
 
 /// A bound for every schedule, sharding and composition below an entry: the fastest kinds take as many stages as
 /// they may; activations take their memory, and of parameters and optimizer what the most frugal sharding leaves.
-fn entry_bound(problem: &Problem, entry: &Entry, prices: &EntryPrices) -> Time {
-    let Entry { cell, sp, ep, mbs, .. } = *entry;
-    let per_stage = cell.dp * cell.tp * cell.cp;
-    let whole = cell.dp * cell.cp;
-    let shardings: Vec<Shard> = [(0, 1), (1, whole), (2, whole), (3, whole)]
-        .into_iter()
-        .map(|sharding| shard(problem, cell, sp, ep, mbs, sharding))
-        .collect();
-    let mut leasts: Vec<Option<Least>> = (0..problem.cluster.groups.len())
-        .map(|kind| {
-            let wanted = space::places(problem, cell, kind, false);
-            let [loud, quiet] = &prices[&price_key(entry)][kind];
-            wanted.then(|| Least::of_shardings(problem, kind, &shardings, loud, quiet))
-        })
-        .collect();
-    let mut order: Vec<usize> = (0..leasts.len()).filter(|&k| leasts[k].is_some()).collect();
-    let unit = |k: usize| leasts[k].as_ref().map_or(f64::INFINITY, |l| l.layer.both());
+pub fn entry_bound(
+    problem: &Problem,
+    entry: &Entry,
+    leasts: &[Option<Least>],
+    limit: Time,
+) -> Verdict {
+    let Entry { cell, mbs, .. } = *entry;
+    let mut leasts = leasts.to_vec();
+    let mut order = offered(problem, entry);
+    order.retain(|s| s.most > 0);
+    let unit = |s: &Stages| leasts[s.kind].as_ref().map_or(f64::INFINITY, |l| l.layer.both());
     // The layers fit best with the slowest stages last.
-    order.sort_by(|&a, &b| unit(a).total_cmp(&unit(b)));
+    order.sort_by(|a, b| unit(a).total_cmp(&unit(b)));
     let mut kinds = Vec::with_capacity(cell.pp as usize);
-    for &kind in &order {
-        let stages = (problem.available(kind) / per_stage).min(cell.pp - kinds.len() as u64);
-        kinds.extend(std::iter::repeat_n(kind, stages as usize));
+    for Stages { kind, most } in &order {
+        let stages = (*most).min(cell.pp - kinds.len() as u64);
+        kinds.extend(std::iter::repeat_n(*kind, stages as usize));
     }
     if kinds.len() < cell.pp as usize {
-        // The limits give too few stages: every composition will be cut.
-        return Time::MAX;
+        return Verdict::Seconds(f64::INFINITY);
     }
     if order.len() > 1 {
         // Any kind may stand anywhere: memory is left to the classes, and the ends take what they take on the fastest.
@@ -154,9 +219,7 @@ fn entry_bound(problem: &Problem, entry: &Entry, prices: &EntryPrices) -> Time {
         sends: Sends::Overlapped,
         even: cell.pp == 1,
         any_schedule: true,
+        limit: limit.seconds(),
     };
-    match question.bound(&leasts, &kinds) {
-        Verdict::Seconds(seconds) => Time::from_seconds(seconds),
-        Verdict::Memory => Time::MAX,
-    }
+    question.bound(&leasts, &kinds)
 }

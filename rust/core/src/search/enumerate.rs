@@ -2,254 +2,171 @@
 //!
 //! Parts of the space stand in a heap in the order of their lower bounds: first every legal choice of degrees and micro-batch
 //! (an entry), then its classes, each bounded with its own sharding, schedule, chips and memory. A part whose bound is above
-//! the N-th best time known is never opened. Before a class is solved, all that could matter are guessed at, so that
-//! the limit is tight. Parts are opened in blocks of fixed sizes against the plans found before the block, so that neither the
+//! the N-th best time known is never opened. An entry is bounded without a look at memory, then with one, then with each
+//! schedule and sharding: what costs more to bound is seldom bounded. Before a class is solved, all that could matter are guessed
+//! at, the most promising of each block ahead of their turn, so that the limit is tight. Parts are opened in blocks of fixed sizes against the plans found before the block, so that neither the
 //! answer nor a counter depends on the number of threads. A class whose plan is not yet proved to be its optimum goes back into
 //! the heap until it is closed.
 
-use super::best::{Best, Candidate};
-use super::bound::{Continuous, Shape};
+use super::best::Best;
+use super::bound::Shape;
 use super::descent::close;
-use super::entries::{entries, shard, Entry};
+use super::entries::{entry_bound, offered, shard, Entries, Entry};
 use super::guess::guess;
 use super::holds::Holds;
-use super::relax::{Question, Verdict};
+use super::relax::{Question, Stages, Verdict};
 use super::report::{Counters, Cut};
 use super::space::{self, Composition, Walked};
 use super::stages::{solve, Class, Outcome};
+use super::walk::{Found, Node, Opened, Part, Walk};
 use super::watch::Watch;
-use crate::estimate::least::Least;
+use crate::estimate::layer::priced_as;
+use crate::estimate::least::{Least, Prices};
 use crate::estimate::shard::Shard;
-use crate::estimate::stage::Table;
 use crate::estimate::{sends, Tables};
 use crate::plan::Plan;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 use rayon::prelude::*;
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the enumeration found.
-pub struct Found {
-    /// Best plans.
-    pub best: Best,
-    /// What happened to every class.
-    pub counters: Counters,
-    /// Bound of the first entry that was not reached, if the search was stopped.
-    pub open: Option<Time>,
-}
-
-/// A part of the space with a lower bound for all that is in it.
-struct Node {
-    bound: Time,
-    /// Order of its making, so that equal bounds are taken in turn.
-    serial: u64,
-    entry: usize,
-    /// Classes in it; none where its class is already counted as estimated.
-    classes: u64,
-    part: Part,
-}
-
-/// What a node stands for.
-enum Part {
-    /// All classes of an entry.
-    Entry,
-    /// All compositions under a sharding and a schedule.
-    Schedule((u8, u64), (Schedule, u64)),
-    /// One class.
-    Class((u8, u64), (Schedule, u64), Composition),
-    /// A class with a plan that may not be its optimum, and its time.
-    Open(Box<Plan>, Time),
-}
-
-impl PartialEq for Node {
-    fn eq(&self, other: &Node) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Node {}
-
-impl PartialOrd for Node {
-    fn partial_cmp(&self, other: &Node) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Node {
-    /// The smallest bound is the greatest node: a heap gives it first.
-    fn cmp(&self, other: &Node) -> Ordering {
-        (other.bound, other.serial).cmp(&(self.bound, self.serial))
-    }
-}
-
-/// What became of a node.
-#[derive(Default)]
-struct Opened {
-    /// Its parts.
-    parts: Vec<(Time, u64, Part)>,
-    /// The time of some plan of its class.
-    guess: Option<Time>,
-    /// A plan of its class.
-    found: Option<Candidate>,
-    /// A better plan of an open class, with the one that it replaces.
-    better: Option<(Plan, Candidate)>,
-    counters: Counters,
-}
-
-/// Nodes that are opened, and classes that are solved, against the same incumbents.
+/// Nodes that are opened against the same incumbents, at most.
 const OPENED: usize = 32;
+/// Classes that are solved against the same incumbents, at first.
 const SOLVED: usize = 4;
+/// Classes of a block that are guessed at before their turn.
+const AHEAD: usize = 4;
+
+/// What the parts of a search share: the question, and what was priced for it.
+struct Ground<'a, 'w> {
+    problem: &'a Problem,
+    entries: Entries,
+    watch: &'w Watch,
+    /// What stages hold, by entry, sharding and schedule: kept for the classes that differ in their chips alone.
+    held: Mutex<HashMap<HeldKey, Arc<Holds<'a>>>>,
+}
+
+type HeldKey = (usize, (u8, u64), (Schedule, u64));
+
+/// Most sharding and schedules whose stages are remembered at once.
+const HELD: usize = 1024;
 
 /// Searches the whole space.
 pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
     let mut counters = Counters::default();
-    let entries = entries(problem, &mut counters);
-    let mut best = Best::new(problem);
-    let mut heap: BinaryHeap<Node> = entries
-        .iter()
-        .enumerate()
-        .map(|(n, e)| Node {
-            bound: e.bound,
-            serial: n as u64,
-            entry: n,
-            classes: e.classes,
-            part: Part::Entry,
-        })
-        .collect();
-    let mut serial = entries.len() as u64;
-    let mut open = None;
-    // Classes wait until all have been guessed at, so that each is solved against a tight limit; those whose guesses are
-    // among the best are solved at once, which tightens it.
-    let mut waiting: BinaryHeap<Node> = BinaryHeap::new();
-    let (mut done, mut all) = (0, heap.len() as u64);
-    for solving in [false, true] {
-        if solving {
-            heap.append(&mut waiting);
-        }
-        while heap.peek().is_some_and(|node| node.bound <= best.limit()) && !watch.stopped() {
-            let limit = best.limit();
-            let block = block(&mut heap, limit, if solving { SOLVED } else { OPENED });
-            let results: Vec<Opened> = block
-                .par_iter()
-                .map(|node| {
-                    let entry = &entries[node.entry];
-                    match &node.part {
-                        Part::Class(..) if !solving => guess_node(problem, entry, node, limit),
-                        _ => open_node(problem, entry, node, limit, watch),
-                    }
-                })
-                .collect();
-            done += block.len() as u64;
-            let mut promising = Vec::new();
-            for (node, opened) in block.into_iter().zip(results) {
-                counters.merge(&opened.counters);
-                opened.guess.into_iter().for_each(|time| best.guess(time));
-                opened.found.into_iter().for_each(|c| best.offer(c));
-                opened.better.into_iter().for_each(|(old, c)| best.replace(&old, c));
-                if opened.counters.cut.contains_key(&Cut::Unreached) {
-                    open = Some(open.map_or(node.bound, |o: Time| o.min(node.bound)));
-                }
-                for (bound, classes, part) in opened.parts {
-                    // A part is bounded by what it is a part of.
-                    let bound = bound.max(node.bound);
-                    heap.push(Node { bound, serial, entry: node.entry, classes, part });
-                    serial += 1;
-                    all += 1;
-                }
-                if matches!(node.part, Part::Class(..)) && !solving {
-                    match opened.guess.filter(|&time| time <= best.limit()) {
-                        Some(time) => promising.push((node, time)),
-                        None => waiting.push(node),
-                    }
-                    all += 1;
-                }
+    let entries = Entries::new(problem, &mut counters);
+    let ground = Ground { problem, entries, watch, held: Mutex::default() };
+    let mut walk = Walk::new(&ground.entries, Best::new(problem), counters);
+    // The first blocks are small: what they find tells what of the next is worth a look.
+    let mut most = 1;
+    while walk.goes_on() && !watch.stopped() {
+        let limit = walk.best.limit();
+        let block = walk.block(most);
+        most = (2 * most).min(OPENED);
+        let results: Vec<Opened> = block
+            .par_iter()
+            .map(|node| match &node.part {
+                Part::Class(..) => ground.guess(node, limit),
+                _ => ground.open(node, limit),
+            })
+            .collect();
+        let (mut guessed, mut fresh) = (Vec::new(), Vec::new());
+        for (node, opened) in block.into_iter().zip(results) {
+            let guess = opened.guess;
+            fresh.extend(walk.take(&node, opened));
+            if matches!(node.part, Part::Class(..)) {
+                guessed.push((node, guess));
             }
-            let limit = best.limit();
-            let solved: Vec<Opened> = promising
-                .par_iter()
-                .map(|(node, _)| open_node(problem, &entries[node.entry], node, limit, watch))
-                .collect();
-            done += promising.len() as u64;
-            for ((node, guess), opened) in promising.into_iter().zip(solved) {
-                counters.merge(&opened.counters);
-                if let Some(found) = opened.found {
-                    best.better(guess, found.0);
-                    best.offer(found);
-                }
-                for (bound, classes, part) in opened.parts {
-                    let bound = bound.max(node.bound);
-                    waiting.push(Node { bound, serial, entry: node.entry, classes, part });
-                    serial += 1;
-                    all += 1;
-                }
+        }
+        // The most promising classes are guessed at before their turn: a tight limit spares looks at the others.
+        fresh.sort_unstable_by(|a, b| b.cmp(a));
+        let limit = walk.best.limit();
+        let classes = |node: &Node| matches!(node.part, Part::Class(..)) && node.bound <= limit;
+        let ahead: Vec<usize> =
+            (0..fresh.len()).filter(|&n| classes(&fresh[n])).take(AHEAD).collect();
+        let early: Vec<Node> = ahead.iter().rev().map(|&n| fresh.remove(n)).collect();
+        walk.heap.extend(fresh);
+        let results: Vec<Opened> = early.par_iter().map(|node| ground.guess(node, limit)).collect();
+        for (node, opened) in early.into_iter().zip(results) {
+            let guess = opened.guess;
+            walk.take(&node, opened);
+            guessed.push((node, guess));
+        }
+        walk.solve_promising(guessed, |node, limit| ground.open(node, limit));
+        watch.advance(walk.done, walk.serial);
+    }
+    // All that could matter are guessed at: each class is solved against a tight limit.
+    let waiting = std::mem::take(&mut walk.waiting);
+    walk.heap.extend(waiting);
+    let mut most = SOLVED;
+    while walk.goes_on() && !watch.stopped() {
+        let limit = walk.best.limit();
+        let block = walk.block(most);
+        most = (2 * most).min(OPENED);
+        let results: Vec<Opened> = block.par_iter().map(|node| ground.open(node, limit)).collect();
+        for (node, opened) in block.into_iter().zip(results) {
+            let fresh = walk.take(&node, opened);
+            walk.heap.extend(fresh);
+        }
+        watch.advance(walk.done, walk.serial);
+    }
+    walk.finish()
+}
+
+impl<'a> Ground<'a, '_> {
+    fn entry(&self, node: &Node) -> &Entry {
+        &self.entries.list[node.entry]
+    }
+
+    /// The time of some plan of a class, if it is within `limit`.
+    fn guess(&self, node: &Node, limit: Time) -> Opened {
+        let mut opened = Opened::default();
+        if let Part::Class(sharding, schedule, runs) = &node.part {
+            let holds = self.holds((node.entry, *sharding, *schedule));
+            let class = Class { holds: &holds, kinds: &stage_kinds(runs), watch: self.watch };
+            opened.guess = guess(&class, limit, &mut opened.counters);
+        }
+        opened
+    }
+
+    /// What the stages of an entry hold under a sharding and a schedule.
+    fn holds(&self, key: HeldKey) -> Arc<Holds<'a>> {
+        let lock = || self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lock().get(&key) {
+            return known.clone();
+        }
+        let (n, sharding, schedule) = key;
+        let entry = &self.entries.list[n];
+        let shard = self.shard(entry, sharding);
+        let wanted = |kind: usize| space::places(self.problem, entry.cell, kind, false);
+        let tables = Tables::new(self.problem, shard, wanted);
+        let holds = Arc::new(Holds::new(tables, degrees(entry, shard, schedule)));
+        let mut held = lock();
+        if held.len() >= HELD {
+            held.clear();
+        }
+        held.insert(key, holds.clone());
+        holds
+    }
+
+    fn shard(&self, entry: &Entry, sharding: (u8, u64)) -> Shard {
+        shard(self.problem, entry.cell, entry.sp, entry.ep, entry.mbs, sharding)
+    }
+
+    /// Splits a node into its parts, or finds the plan of its class.
+    fn open(&self, node: &Node, limit: Time) -> Opened {
+        let mut opened = Opened::default();
+        match &node.part {
+            Part::Entry => self.weigh(node, limit, &mut opened),
+            Part::Weighed => self.open_entry(self.entry(node), limit, &mut opened),
+            Part::Schedule(sharding, schedule) => {
+                self.open_schedule(self.entry(node), *sharding, *schedule, limit, &mut opened);
             }
-            watch.advance(done, all);
-        }
-    }
-    heap.append(&mut waiting);
-    let limit = best.limit();
-    let left = heap.peek().map(|node| node.bound).filter(|&bound| bound <= limit);
-    for node in heap {
-        // What the watch left is not proved to be slower.
-        let reason = if node.bound <= limit { Cut::Unreached } else { Cut::Bound };
-        counters.cut(reason, node.classes);
-    }
-    let complete = left.is_none() && open.is_none();
-    if !complete && !counters.cut.contains_key(&Cut::Unreached) {
-        // Only classes with a plan are left; whether it is their best is not proved.
-        counters.cut.insert(Cut::Unreached, 0);
-    }
-    let open = left.into_iter().chain(open).min();
-    Found { best, counters, open }
-}
-
-/// Takes the next nodes that may hold a plan within `limit`, at most `most`.
-fn block(heap: &mut BinaryHeap<Node>, limit: Time, most: usize) -> Vec<Node> {
-    let mut block = Vec::with_capacity(most);
-    while block.len() < most && heap.peek().is_some_and(|node| node.bound <= limit) {
-        block.extend(heap.pop());
-    }
-    block
-}
-
-/// The time of some plan of a class, if it is within `limit`.
-fn guess_node(problem: &Problem, entry: &Entry, node: &Node, limit: Time) -> Opened {
-    let mut opened = Opened::default();
-    if let Part::Class(sharding, schedule, runs) = &node.part {
-        with_class(problem, entry, (*sharding, *schedule), &stage_kinds(runs), |class| {
-            opened.guess = guess(class, limit, &mut opened.counters);
-        });
-    }
-    opened
-}
-
-/// Prices a class for `then`.
-fn with_class(
-    problem: &Problem,
-    entry: &Entry,
-    (sharding, schedule): ((u8, u64), (Schedule, u64)),
-    kinds: &[usize],
-    then: impl FnOnce(&Class<'_, '_, '_>),
-) {
-    let shard = shard(problem, entry.cell, entry.sp, entry.ep, entry.mbs, sharding);
-    let used = |kind: usize| kinds.contains(&kind);
-    let tables = Tables::new(problem, shard, used);
-    let holds = Holds::new(problem, &tables, degrees(entry, shard, schedule), used);
-    then(&Class { holds: &holds, kinds });
-}
-
-/// Splits a node into its parts, or finds the plan of its class.
-fn open_node(problem: &Problem, entry: &Entry, node: &Node, limit: Time, watch: &Watch) -> Opened {
-    let mut opened = Opened::default();
-    match &node.part {
-        Part::Entry => open_entry(problem, entry, limit, watch, &mut opened),
-        Part::Schedule(sharding, schedule) => {
-            open_schedule(problem, entry, *sharding, *schedule, limit, watch, &mut opened);
-        }
-        Part::Class(sharding, schedule, runs) => {
-            with_class(problem, entry, (*sharding, *schedule), &stage_kinds(runs), |class| {
-                match solve(class, limit, &mut opened.counters) {
+            Part::Class(sharding, schedule, runs) => {
+                let holds = self.holds((node.entry, *sharding, *schedule));
+                let class = Class { holds: &holds, kinds: &stage_kinds(runs), watch: self.watch };
+                match solve(&class, limit, &mut opened.counters) {
                     Outcome::Found(f) => {
                         opened.counters.estimated += 1;
                         if f.bound < f.time {
@@ -260,136 +177,239 @@ fn open_node(problem: &Problem, entry: &Entry, node: &Node, limit: Time, watch: 
                     }
                     Outcome::Cut(reason) => opened.counters.cut(reason, 1),
                 }
-            });
-        }
-        Part::Open(plan, time) => {
-            let kinds: Vec<usize> = plan.stages.iter().map(|s| s.chip as usize).collect();
-            let chosen = ((plan.zero, plan.shard_group), (plan.schedule, plan.vpp));
-            let ceiling = (*time).min(Time(limit.0.saturating_add(1)));
-            with_class(problem, entry, chosen, &kinds, |class| {
-                opened.better = close(class, ceiling, &mut opened.counters)
+            }
+            Part::Open(plan, time) => {
+                let kinds: Vec<usize> = plan.stages.iter().map(|s| s.chip as usize).collect();
+                let key = (node.entry, (plan.zero, plan.shard_group), (plan.schedule, plan.vpp));
+                let holds = self.holds(key);
+                let class = Class { holds: &holds, kinds: &kinds, watch: self.watch };
+                let ceiling = (*time).min(Time(limit.0.saturating_add(1)));
+                opened.better = close(&class, ceiling, &mut opened.counters)
                     .map(|(better, time)| ((**plan).clone(), (time, better)));
-            });
+                if self.watch.stopped() {
+                    let (time, plan) = match &opened.better {
+                        Some((_, better)) => better.clone(),
+                        None => (*time, (**plan).clone()),
+                    };
+                    opened.parts.push((node.bound, 0, Part::Open(Box::new(plan), time)));
+                }
+            }
+        }
+        opened
+    }
+
+    /// Bounds an entry with a look at memory.
+    fn weigh(&self, node: &Node, limit: Time, opened: &mut Opened) {
+        let entry = self.entry(node);
+        opened.counters.bounds += 1;
+        let offered: u64 = offered(self.problem, entry).iter().map(|s| s.most).sum();
+        if offered < entry.cell.pp {
+            opened.counters.cut(Cut::Limits, node.classes);
+            return;
+        }
+        let leasts = self.entries.leasts(self.problem, entry);
+        match entry_bound(self.problem, entry, &leasts, limit) {
+            Verdict::Memory => opened.counters.cut(Cut::Memory, node.classes),
+            Verdict::Seconds(s) if Time::from_seconds(s) > limit => {
+                opened.counters.cut(Cut::Bound, node.classes);
+            }
+            Verdict::Seconds(s) => {
+                opened.parts.push((Time::from_seconds(s), node.classes, Part::Weighed));
+            }
         }
     }
-    opened
-}
 
-/// Bounds every sharding and schedule of an entry.
-fn open_entry(problem: &Problem, entry: &Entry, limit: Time, watch: &Watch, opened: &mut Opened) {
-    let cell = entry.cell;
-    let axes = space::axes(problem, cell);
-    let below = axes.compositions * axes.schedules.len() as u64;
-    let one_kind = problem.cluster.groups.len() == 1;
-    for &sharding in &axes.sharding {
-        let counters = &mut opened.counters;
-        if watch.stopped() {
-            counters.cut(Cut::Unreached, below);
-            continue;
-        }
-        if let Some(reason) = space::cut_sharding(problem, cell, sharding) {
-            counters.cut(reason, below);
-            continue;
-        }
-        if !one_kind {
-            for &schedule in &axes.schedules {
-                let part = Part::Schedule(sharding, schedule);
-                opened.parts.push((entry.bound, axes.compositions, part));
-            }
-            continue;
-        }
-        let shard = shard(problem, cell, entry.sp, entry.ep, entry.mbs, sharding);
-        let table = Table::new(problem, 0, shard);
-        let leasts = [Some(table.least())];
-        let kinds = vec![0; cell.pp as usize];
+    /// Bounds every schedule of an entry for all shardings at once, and those that may matter with each sharding.
+    fn open_entry(&self, entry: &Entry, limit: Time, opened: &mut Opened) {
+        let (problem, cell) = (self.problem, entry.cell);
+        let axes = space::axes(problem, cell);
+        let one_kind = problem.cluster.groups.len() == 1;
+        let Opened { counters, parts, .. } = opened;
+        let leasts = self.entries.leasts(problem, entry);
+        let kinds = vec![0; if one_kind { cell.pp as usize } else { 0 }];
         let runs: Composition = vec![(0, cell.pp)];
+        let offered = offered(problem, entry);
+        let bound = |schedule, leasts: &[Option<Least>]| {
+            if one_kind {
+                class_bound(problem, entry, schedule, leasts, &kinds, limit)
+            } else {
+                question(problem, entry, schedule, false, limit).in_any_order(leasts, &offered)
+            }
+        };
+        let all = axes.compositions * axes.sharding.len() as u64;
+        let mut schedules = Vec::with_capacity(axes.schedules.len());
         for &schedule in &axes.schedules {
-            if let Some(reason) = cut_composition(problem, entry, schedule, &runs) {
-                counters.cut(reason, 1);
+            let illegal = if one_kind {
+                cut_composition(problem, entry, schedule, &runs)
+            } else {
+                let zero_bubble = is_zero_bubble(schedule.0);
+                space::cut_schedule(problem, cell, entry.mbs, schedule, 1)
+                    .filter(|&reason| zero_bubble || reason != Cut::Layers)
+            };
+            if let Some(reason) = illegal {
+                counters.cut(reason, all);
                 continue;
             }
             counters.bounds += 1;
-            match class_bound(problem, entry, schedule, &leasts, &kinds) {
-                Verdict::Memory => counters.cut(Cut::Memory, 1),
-                Verdict::Seconds(s) if Time::from_seconds(s) > limit => counters.cut(Cut::Bound, 1),
-                Verdict::Seconds(s) => {
-                    let part = Part::Class(sharding, schedule, runs.clone());
-                    opened.parts.push((Time::from_seconds(s), 1, part));
+            match within(bound(schedule, &leasts), limit) {
+                Err(reason) => counters.cut(reason, all),
+                Ok(_) => schedules.push(schedule),
+            }
+        }
+        let below = axes.compositions * schedules.len() as u64;
+        let mut prices: Vec<(Shard, Vec<Option<Prices>>)> = Vec::new();
+        for &sharding in &axes.sharding {
+            if self.watch.stopped() {
+                counters.cut(Cut::Unreached, below);
+                continue;
+            }
+            if let Some(reason) = space::cut_sharding(problem, cell, sharding) {
+                counters.cut(reason, below);
+                continue;
+            }
+            let shard = self.shard(entry, sharding);
+            let key = priced_as(shard, &problem.framework);
+            let place = prices.iter().position(|known| known.0 == key).unwrap_or_else(|| {
+                prices.push((key, self.prices(entry, key)));
+                prices.len() - 1
+            });
+            let leasts = leasts_of(problem, shard, &prices[place].1);
+            for &schedule in &schedules {
+                counters.bounds += 1;
+                match within(bound(schedule, &leasts), limit) {
+                    Err(reason) => counters.cut(reason, axes.compositions),
+                    Ok(bound) if one_kind => {
+                        parts.push((bound, 1, Part::Class(sharding, schedule, runs.clone())));
+                    }
+                    Ok(bound) => {
+                        let part = Part::Schedule(sharding, schedule);
+                        parts.push((bound, axes.compositions, part));
+                    }
                 }
             }
         }
     }
-}
 
-/// Bounds every composition under a sharding and a schedule.
-fn open_schedule(
-    problem: &Problem,
-    entry: &Entry,
-    sharding: (u8, u64),
-    schedule: (Schedule, u64),
-    limit: Time,
-    watch: &Watch,
-    opened: &mut Opened,
-) {
-    let cell = entry.cell;
-    let shard = shard(problem, cell, entry.sp, entry.ep, entry.mbs, sharding);
-    let wanted = |kind: usize| space::places(problem, cell, kind, false);
-    let tables = Tables::new(problem, shard, wanted);
-    let leasts: Vec<Option<Least>> =
-        (0..problem.cluster.groups.len()).map(|kind| tables.get(kind).map(Table::least)).collect();
-    let degrees = degrees(entry, shard, schedule);
-    let prune = |counts: &[u64], left: u64| {
-        if watch.stopped() {
-            return Some(Cut::Unreached);
-        }
-        beyond_limits(problem, entry, counts).or_else(|| {
-            too_slow(problem, &tables, &degrees, counts, left, limit).then_some(Cut::Bound)
-        })
-    };
-    let (counters, parts) = (&mut opened.counters, &mut opened.parts);
-    space::each_composition(problem.cluster.groups.len(), cell.pp, &prune, &mut |step| {
-        let runs = match step {
-            Walked::One(runs) => runs,
-            Walked::Cut(reason, classes) => {
-                counters.cut(reason, classes);
+    /// Prices of every kind of chip that an entry may use.
+    fn prices(&self, entry: &Entry, shard: Shard) -> Vec<Option<Prices>> {
+        (0..self.problem.cluster.groups.len())
+            .map(|kind| {
+                space::places(self.problem, entry.cell, kind, false)
+                    .then(|| Prices::new(self.problem, kind, shard))
+            })
+            .collect()
+    }
+
+    /// Bounds every composition under a sharding and a schedule.
+    fn open_schedule(
+        &self,
+        entry: &Entry,
+        sharding: (u8, u64),
+        schedule: (Schedule, u64),
+        limit: Time,
+        opened: &mut Opened,
+    ) {
+        let (problem, cell) = (self.problem, entry.cell);
+        let shard = self.shard(entry, sharding);
+        let leasts = leasts_of(problem, shard, &self.prices(entry, shard));
+        let offered = offered(problem, entry);
+        let any_order = question(problem, entry, schedule, false, limit);
+        let prune = |counts: &[u64], left: u64| {
+            if self.watch.stopped() {
+                return Some(Cut::Unreached);
+            }
+            if let Some(reason) = beyond_limits(problem, entry, counts) {
+                return Some(reason);
+            }
+            // Of the kinds that are still to come each may have all that are left.
+            let most = |s: &Stages| counts.get(s.kind).copied().unwrap_or(s.most.min(left));
+            let placed = |s: &&Stages| leasts[s.kind].is_some();
+            let stages: Vec<Stages> =
+                offered.iter().filter(placed).map(|s| Stages { most: most(s), ..*s }).collect();
+            if stages.iter().map(|s| s.most).sum::<u64>() < cell.pp {
+                return Some(Cut::Limits);
+            }
+            within(any_order.in_any_order(&leasts, &stages), limit).err()
+        };
+        let Opened { counters, parts, .. } = opened;
+        space::each_composition(problem.cluster.groups.len(), cell.pp, &prune, &mut |step| {
+            let runs = match step {
+                Walked::One(runs) => runs,
+                Walked::Cut(reason, classes) => {
+                    counters.cut(reason, classes);
+                    return;
+                }
+            };
+            if let Some(reason) = cut_composition(problem, entry, schedule, runs) {
+                counters.cut(reason, 1);
                 return;
             }
-        };
-        if let Some(reason) = cut_composition(problem, entry, schedule, runs) {
-            counters.cut(reason, 1);
-            return;
-        }
-        counters.bounds += 1;
-        match class_bound(problem, entry, schedule, &leasts, &stage_kinds(runs)) {
-            Verdict::Memory => counters.cut(Cut::Memory, 1),
-            Verdict::Seconds(s) if Time::from_seconds(s) > limit => counters.cut(Cut::Bound, 1),
-            Verdict::Seconds(s) => {
-                let part = Part::Class(sharding, schedule, runs.clone());
-                parts.push((Time::from_seconds(s), 1, part));
+            counters.bounds += 1;
+            let bound = class_bound(problem, entry, schedule, &leasts, &stage_kinds(runs), limit);
+            match within(bound, limit) {
+                Err(reason) => counters.cut(reason, 1),
+                Ok(bound) => {
+                    parts.push((bound, 1, Part::Class(sharding, schedule, runs.clone())));
+                }
             }
-        }
-    });
+        });
+    }
+}
+
+/// What any stage costs at least on each kind that is priced.
+fn leasts_of(problem: &Problem, shard: Shard, prices: &[Option<Prices>]) -> Vec<Option<Least>> {
+    let of = |(kind, prices): (usize, &Option<Prices>)| {
+        prices.as_ref().map(|prices| Least::of(problem, kind, &shard, prices))
+    };
+    prices.iter().enumerate().map(of).collect()
+}
+
+/// The bound of a verdict, or why nothing is within `limit`.
+fn within(verdict: Verdict, limit: Time) -> Result<Time, Cut> {
+    match verdict {
+        Verdict::Memory => Err(Cut::Memory),
+        Verdict::Seconds(s) if Time::from_seconds(s) > limit => Err(Cut::Bound),
+        Verdict::Seconds(s) => Ok(Time::from_seconds(s)),
+    }
+}
+
+/// What is asked about a schedule of an entry; `even`: all stages hold equally many layers.
+fn question<'p>(
+    problem: &'p Problem,
+    entry: &Entry,
+    (schedule, vpp): (Schedule, u64),
+    even: bool,
+    limit: Time,
+) -> Question<'p> {
+    let micro_batches = problem.workload.global_batch_size / (entry.cell.dp * entry.mbs);
+    Question {
+        problem,
+        shape: Shape { schedule, pp: entry.cell.pp, vpp, micro_batches },
+        sends: sends(problem, schedule),
+        even,
+        any_schedule: false,
+        limit: limit.seconds(),
+    }
+}
+
+fn is_zero_bubble(schedule: Schedule) -> bool {
+    matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV)
 }
 
 /// A bound for one class.
 fn class_bound(
     problem: &Problem,
     entry: &Entry,
-    (schedule, vpp): (Schedule, u64),
+    schedule: (Schedule, u64),
     leasts: &[Option<Least>],
     kinds: &[usize],
+    limit: Time,
 ) -> Verdict {
-    let micro_batches = problem.workload.global_batch_size / (entry.cell.dp * entry.mbs);
     let one_kind = kinds.iter().all(|&k| k == kinds[0]);
-    let zero_bubble = matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
-    let question = Question {
-        problem,
-        shape: Shape { schedule, pp: entry.cell.pp, vpp, micro_batches },
-        sends: sends(problem, schedule),
-        even: zero_bubble || entry.cell.pp == 1 || (one_kind && !problem.options.uneven_layers),
-        any_schedule: false,
-    };
-    question.bound(leasts, kinds)
+    let even = is_zero_bubble(schedule.0)
+        || entry.cell.pp == 1
+        || (one_kind && !problem.options.uneven_layers);
+    question(problem, entry, schedule, even, limit).bound(leasts, kinds)
 }
 
 /// The kind of each stage.
@@ -420,45 +440,6 @@ fn beyond_limits(problem: &Problem, entry: &Entry, counts: &[u64]) -> Option<Cut
     let per_stage = entry.cell.dp * entry.cell.tp * entry.cell.cp;
     let (kind, n) = (counts.len().checked_sub(1)?, counts.last()?);
     (n * per_stage > problem.available(kind)).then_some(Cut::Limits)
-}
-
-/// Whether no order of these counts of stages, with those left on the fastest kind still to come, can meet the limit.
-fn too_slow(
-    problem: &Problem,
-    tables: &Tables<'_>,
-    d: &Plan,
-    counts: &[u64],
-    left: u64,
-    limit: Time,
-) -> bool {
-    if limit == Time::MAX {
-        return false;
-    }
-    let mut stages: Vec<(f64, u64)> = counts
-        .iter()
-        .enumerate()
-        .filter(|&(_, &n)| n > 0)
-        .filter_map(|(kind, &n)| Some((tables.get(kind)?.unit(), n)))
-        .collect();
-    let coming = (counts.len()..problem.cluster.groups.len())
-        .filter_map(|kind| Some(tables.get(kind)?.unit()))
-        .min_by(f64::total_cmp);
-    stages.extend(coming.map(|unit| (unit, left)));
-    // The layers fit best with the slowest stages last.
-    stages.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let shape = Shape {
-        schedule: d.schedule,
-        pp: d.pp,
-        vpp: d.vpp,
-        micro_batches: d.micro_batches(problem),
-    };
-    let mut bound = Continuous::new(shape);
-    for (unit, n) in stages {
-        for _ in 0..n {
-            bound.stage(unit, 0.0);
-        }
-    }
-    bound.bound(f64::from(problem.model.layers)) > limit.seconds() * (1.0 + 1e-9)
 }
 
 /// The class's plan without stages.

@@ -1,14 +1,15 @@
 //! Some plan of a class, quickly.
 
-use super::holds::Choice;
+use super::holds::{largest, Choice, NONE};
 use super::report::Counters;
 use super::stages::{Class, Solver};
 use crate::estimate::Step;
+use crate::plan::Recompute;
 use crate::units::Time;
 
-/// The time of some plan of a class: layers in proportion to the stages' speed, and the first choice of the list that fits
-/// everywhere, unless it is slower than `limit`. Its time bounds the optimum's from above.
-pub fn guess(class: &Class<'_, '_, '_>, limit: Time, counters: &mut Counters) -> Option<Time> {
+/// The time of some plan of a class: layers in proportion to the stages' speed, and the best of the first
+/// choices that fit everywhere, unless it is slower than `limit`. Its time bounds the optimum's from above.
+pub fn guess(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Option<Time> {
     let solver = Solver::new(class, false, Time::MAX);
     let kinds = class.kinds;
     let speed: Vec<f64> = kinds.iter().map(|&k| 1.0 / class.holds.tables.kind(k).unit()).collect();
@@ -26,17 +27,41 @@ pub fn guess(class: &Class<'_, '_, '_>, limit: Time, counters: &mut Counters) ->
     if !even && !class.holds.problem.options.uneven_layers {
         return None;
     }
-    let fits = |n: usize| split.iter().enumerate().all(|(i, &layers)| solver.most(i, n) >= layers);
-    let choice = (0..class.holds.choices.len()).find(|&n| fits(n))?;
-    let stages: Vec<(u32, Choice)> =
-        split.iter().map(|&layers| (layers, class.holds.choices[choice])).collect();
-    // The clock runs only where the plan's own bound leaves it a chance.
-    counters.bounds += 1;
-    if solver.end(&stages) > limit {
-        return None;
+    let stages = |choice: Choice| split.iter().map(|&layers| (layers, choice)).collect();
+    let fits = |choice: Choice| {
+        let mut first = 0;
+        split.iter().enumerate().all(|(i, &layers)| {
+            let place = class.holds.place(i, first, layers, choice, false);
+            first += layers;
+            class.holds.tables.kind(kinds[i]).fits(&place)
+        })
+    };
+    // Of each way to save memory the choice that recomputes least.
+    let choices = &class.holds.choices;
+    let deepest = split.iter().copied().max().unwrap_or(1);
+    let mut fitting: Vec<Choice> = Vec::new();
+    for family in choices.chunk_by(|a, b| a.same_family(b)) {
+        let family = &family[..family.partition_point(|c| c.depth() <= deepest)];
+        let found = match family.first().map(|c| c.recompute) {
+            Some(Recompute::Uniform { .. }) => family.iter().copied().find(|&c| fits(c)),
+            _ => {
+                let place = largest(family.len() as u32, |n| !fits(family[n as usize - 1]));
+                family.get(place as usize).copied().filter(|&c| fits(c))
+            }
+        };
+        fitting.extend(found);
+        if fitting.first().is_some_and(|c| *c == NONE) {
+            break;
+        }
     }
+    counters.bounds += fitting.len() as u64;
+    let bounds = fitting.into_iter().map(|choice| {
+        let stages: Vec<(u32, Choice)> = stages(choice);
+        (solver.end(&stages), stages)
+    });
+    // The clock runs only where the plan's own bound leaves it a chance.
+    let (_, stages) = bounds.filter(|(end, _)| *end <= limit).min_by_key(|(end, _)| *end)?;
     let plan = solver.plan(&stages);
-    let step = Step::new(class.holds.tables, &plan);
     counters.estimates += 1;
-    step.lacking(class.holds.tables, &plan).is_empty().then_some(step.time)
+    Some(Step::new(&class.holds.tables, &plan).time)
 }

@@ -7,7 +7,8 @@ use crate::estimate::stage::{Place, Table};
 use crate::estimate::Tables;
 use crate::plan::{Plan, Recompute};
 use crate::spec::problem::{Granularity, Problem};
-use std::cell::RefCell;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::OnceLock;
 
 /// A choice of recompute and offload for one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,16 @@ pub struct Choice {
     pub offload: u32,
 }
 
+/// Nothing is recomputed or waits on the host.
+pub const NONE: Choice = Choice { recompute: Recompute::None, offload: 0 };
+
 impl Choice {
+    /// Whether both save memory in the same way, by different numbers of layers.
+    pub fn same_family(&self, other: &Choice) -> bool {
+        std::mem::discriminant(&self.recompute) == std::mem::discriminant(&other.recompute)
+            && (self.offload > 0) == (other.offload > 0)
+    }
+
     /// Whether `self` is never slower than `other` on the same layers, given that it stands earlier in the list.
     pub fn leads(&self, other: &Choice) -> bool {
         self.recompute == Recompute::None
@@ -35,11 +45,11 @@ impl Choice {
 }
 
 /// The layers that stages of one degrees and schedule can hold.
-pub struct Holds<'t, 'a> {
+pub struct Holds<'a> {
     /// The question.
     pub problem: &'a Problem,
     /// Prices of every kind that may be used.
-    pub tables: &'t Tables<'a>,
+    pub tables: Tables<'a>,
     /// The plan without its stages.
     pub degrees: Plan,
     /// Every choice, each family from its fastest on.
@@ -52,32 +62,51 @@ pub struct Holds<'t, 'a> {
     /// Where layers differ: every layer as cheap, and as dear, as any.
     extremes: Vec<Option<(Table<'a>, Table<'a>)>>,
     /// Remembered answers: at most by the lightest layers, and surely by the heaviest.
-    most: RefCell<Vec<Option<u32>>>,
-    sure: RefCell<Vec<Option<u32>>>,
-    ceilings: RefCell<Vec<Option<u32>>>,
+    most: Answers,
+    sure: Answers,
+    ceilings: Answers,
 }
 
-impl<'t, 'a> Holds<'t, 'a> {
+/// Numbers that are found once, by any thread.
+struct Answers(OnceLock<Vec<AtomicU32>>);
+
+/// In place of a number that is not yet found.
+const OPEN: u32 = u32::MAX;
+
+impl Answers {
+    fn new() -> Answers {
+        Answers(OnceLock::new())
+    }
+
+    /// The number at `slot` of `slots`.
+    fn get(&self, slot: usize, slots: usize, find: impl FnOnce() -> u32) -> u32 {
+        let all = self.0.get_or_init(|| (0..slots).map(|_| AtomicU32::new(OPEN)).collect());
+        match all[slot].load(Ordering::Relaxed) {
+            OPEN => {
+                let found = find();
+                all[slot].store(found, Ordering::Relaxed);
+                found
+            }
+            known => known,
+        }
+    }
+}
+
+impl<'a> Holds<'a> {
     /// For the kinds that `tables` were built for.
-    pub fn new(
-        problem: &'a Problem,
-        tables: &'t Tables<'a>,
-        degrees: Plan,
-        wanted: impl Fn(usize) -> bool,
-    ) -> Holds<'t, 'a> {
+    pub fn new(tables: Tables<'a>, degrees: Plan) -> Holds<'a> {
+        let problem = tables.problem();
         let kinds = problem.cluster.groups.len();
         let layers = problem.model.layers / degrees.vpp as u32;
         let extremes = (0..kinds)
             .map(|kind| {
-                let table = wanted(kind).then(|| tables.kind(kind))?;
+                let table = tables.get(kind)?;
                 (!table.uniform()).then(|| (table.lightest(), table.heaviest()))
             })
             .collect();
         let choices = choices(problem, degrees.pp, (layers + 1).saturating_sub(degrees.pp as u32));
-        let any = (0..kinds).find(|&kind| wanted(kind)).unwrap_or(0);
-        let starts = starts(tables.kind(any).kind_of(), layers as usize);
-        let answers = 2 * kinds * degrees.pp as usize * choices.len();
-        let ceilings = RefCell::new(vec![None; 2 * kinds * degrees.pp as usize]);
+        let kind_of = (0..kinds).find_map(|kind| Some(tables.get(kind)?.kind_of()));
+        let starts = starts(kind_of.unwrap_or_default(), layers as usize);
         Holds {
             problem,
             tables,
@@ -86,9 +115,9 @@ impl<'t, 'a> Holds<'t, 'a> {
             layers,
             starts,
             extremes,
-            most: RefCell::new(vec![None; answers]),
-            sure: RefCell::new(vec![None; answers]),
-            ceilings,
+            most: Answers::new(),
+            sure: Answers::new(),
+            ceilings: Answers::new(),
         }
     }
 
@@ -119,38 +148,38 @@ impl<'t, 'a> Holds<'t, 'a> {
 
     /// Layers of a chunk that stage `index` on `kind` holds at most under any choice.
     pub fn ceiling(&self, kind: usize, index: usize, optimizer_offload: bool) -> u32 {
-        let row = (kind * 2 + usize::from(optimizer_offload)) * self.degrees.pp as usize + index;
-        if let Some(known) = self.ceilings.borrow()[row] {
-            return known;
-        }
-        let none = Choice { recompute: Recompute::None, offload: 0 };
-        let found = largest(self.all(), |layers| {
-            self.lightest(kind).could_fit(&self.place(index, 0, layers, none, optimizer_offload))
-        });
-        self.ceilings.borrow_mut()[row] = Some(found);
-        found
+        let (row, rows) = self.row(kind, index, optimizer_offload);
+        self.ceilings.get(row, rows, || {
+            largest(self.all(), |layers| {
+                let place = self.place(index, 0, layers, NONE, optimizer_offload);
+                self.lightest(kind).could_fit(&place)
+            })
+        })
+    }
+
+    /// A number for each kind, place of the optimizer and stage, and how many there are.
+    fn row(&self, kind: usize, index: usize, optimizer_offload: bool) -> (usize, usize) {
+        let pp = self.degrees.pp as usize;
+        ((kind * 2 + usize::from(optimizer_offload)) * pp + index, 2 * self.extremes.len() * pp)
     }
 
     fn answer(
         &self,
-        answers: &RefCell<Vec<Option<u32>>>,
+        answers: &Answers,
         table: &Table<'a>,
         kind: usize,
         index: usize,
         choice: usize,
         optimizer_offload: bool,
     ) -> u32 {
-        let row = (kind * 2 + usize::from(optimizer_offload)) * self.degrees.pp as usize + index;
-        let slot = row * self.choices.len() + choice;
-        if let Some(known) = answers.borrow()[slot] {
-            return known;
-        }
-        let found = largest(self.all(), |layers| {
-            let place = self.place(index, 0, layers, self.choices[choice], optimizer_offload);
-            table.fits(&place)
-        });
-        answers.borrow_mut()[slot] = Some(found);
-        found
+        let (row, rows) = self.row(kind, index, optimizer_offload);
+        let n = self.choices.len();
+        answers.get(row * n + choice, rows * n, || {
+            largest(self.all(), |layers| {
+                let place = self.place(index, 0, layers, self.choices[choice], optimizer_offload);
+                table.fits(&place)
+            })
+        })
     }
 
     /// Where a stage stands.

@@ -7,12 +7,16 @@ pub mod entries;
 pub mod enumerate;
 pub mod guess;
 pub mod holds;
+mod labels;
 pub mod nearest;
+mod pace;
 pub mod relax;
 pub mod report;
+mod room;
 pub mod sizes;
 pub mod space;
 pub mod stages;
+mod walk;
 pub mod watch;
 
 use crate::estimate::estimate;

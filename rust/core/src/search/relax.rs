@@ -8,11 +8,12 @@
 //! `w_j = sum_i y_i c_ij`: the least of the right side over all `x` that add up to the model's layers is found by climbing the cheapest rungs first.
 //! The y are chosen so that a layer without recompute weighs the same on every stage.
 
-use super::bound::Shape;
+use super::bound::{Continuous, Shape};
+use super::room::{cheapest, Allowed, Room, Rung, Spot};
 use crate::estimate::least::{Least, Line, Passes};
 use crate::estimate::memory::in_flight;
 use crate::estimate::pipeline::Sends;
-use crate::spec::problem::{Granularity, Problem, Schedule};
+use crate::spec::problem::{Problem, Schedule};
 
 /// What is asked about a class.
 pub struct Question<'p> {
@@ -26,6 +27,17 @@ pub struct Question<'p> {
     pub even: bool,
     /// Asks for every schedule at once; `shape` then gives the depth alone.
     pub any_schedule: bool,
+    /// A bound above so many seconds need not be the best: memory is looked at below it alone.
+    pub limit: f64,
+}
+
+/// Stages of a kind, of which there may be fewer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stages {
+    /// Kind.
+    pub kind: usize,
+    /// At most so many.
+    pub most: u64,
 }
 
 /// A lower bound, or that nothing fits.
@@ -37,194 +49,6 @@ pub enum Verdict {
     Memory,
 }
 
-/// The lower hull of a stage's seconds a micro-batch over its layers: corners in order, the first at no layers.
-#[derive(Clone, Copy, Debug, Default)]
-struct Rungs {
-    corners: [(f64, f64); 5],
-    len: usize,
-}
-
-impl Rungs {
-    /// Adds a corner further right, dropping those that are now above the hull.
-    fn push(&mut self, corner: (f64, f64)) {
-        while self.len > 1 {
-            let (a, b) = (self.corners[self.len - 2], self.corners[self.len - 1]);
-            let above = (b.1 - a.1) * (corner.0 - a.0) >= (corner.1 - a.1) * (b.0 - a.0);
-            if !above {
-                break;
-            }
-            self.len -= 1;
-        }
-        self.corners[self.len] = corner;
-        self.len += 1;
-    }
-}
-
-/// Where a stage stands, as far as its memory is concerned.
-#[derive(Clone, Copy)]
-struct Spot {
-    /// Micro-batches in flight of a layer, at least.
-    in_flight: f64,
-    /// Of the first chunk, and of the last.
-    at_ends: [f64; 2],
-    first: bool,
-    last: bool,
-}
-
-/// The cheapest way to hold a number of layers, and how many can be held.
-struct Room<'l> {
-    least: &'l Least,
-    spot: Spot,
-    on_host: usize,
-    /// Bytes that are taken without layers, without working set and logits.
-    taken: f64,
-}
-
-impl Room<'_> {
-    fn new<'l>(least: &'l Least, spot: Spot, on_host: usize) -> Room<'l> {
-        let mut taken = least.resident[on_host].base;
-        for (at, there) in [(0, spot.first), (1, spot.last)] {
-            if there {
-                taken += least.end_resident[at][on_host] + least.end_kept[at] * spot.at_ends[at];
-            }
-        }
-        Room { least, spot, on_host, taken }
-    }
-
-    /// Bytes left for layers when `again` (none, selective, full) is recomputed.
-    fn left(&self, again: usize) -> f64 {
-        self.left_beside(if again > 0 { self.least.working[again] } else { 0.0 })
-    }
-
-    /// Bytes left for layers beside a working set that is larger by `more`.
-    fn left_beside(&self, more: f64) -> f64 {
-        let l = self.least;
-        let working = l.working[0] + more;
-        let logits = if self.spot.last { l.logits } else { 0.0 };
-        l.capacity - self.taken - working.max(logits)
-    }
-
-    /// Layers that fit when every one is treated alike.
-    fn most(&self, again: usize) -> f64 {
-        let each =
-            self.least.resident[self.on_host].each + self.spot.in_flight * self.least.kept[again];
-        self.left(again) / each.max(1.0)
-    }
-
-    /// Layers that fit when at least one layer's input is kept of each chunk pass.
-    fn most_grouped(&self) -> f64 {
-        self.left(2) / self.least.resident[self.on_host].each.max(1.0)
-    }
-
-    /// The hull up to `limit` layers.
-    fn rungs(&self, allowed: &Allowed, limit: f64) -> Rungs {
-        let l = self.least;
-        let unit = l.layer.both();
-        let mut ends = [(-1.0, 0.0); 4];
-        if allowed.none || allowed.block {
-            ends[0] = (self.most(0), unit);
-        }
-        if allowed.selective {
-            ends[1] = (self.most(1), unit + l.again[0]);
-        }
-        if allowed.block {
-            ends[2] = (self.most(2), unit + l.again[1]);
-        }
-        if allowed.uniform {
-            ends[3] = (self.most_grouped(), unit + l.again[1]);
-        }
-        let mut rungs = Rungs::default();
-        rungs.push((0.0, 0.0));
-        let mut reached = 0.0;
-        for (layers, slope) in ends {
-            // Corners in order of their slope: one that reaches no further is no help.
-            if layers > reached {
-                rungs.push((layers, slope * layers));
-                reached = layers;
-            }
-            if reached >= limit {
-                break;
-            }
-        }
-        rungs
-    }
-
-    /// Seconds a micro-batch of exactly `layers` frequent layers of one chunk each; nothing if they do not fit. `alone`: without
-    /// a pipeline, where activations may wait on the host.
-    fn seconds(&self, allowed: &Allowed, layers: f64, alone: bool) -> Option<f64> {
-        let l = self.least;
-        let plain = layers * l.layer.both();
-        if allowed.none && self.most(0) >= layers {
-            return Some(plain);
-        }
-        let n = self.spot.in_flight;
-        // Where layers differ, the one that is recomputed or waits on the host may be another.
-        let one = if l.others == 0 { 1.0 } else { 0.0 };
-        let resident = l.resident[self.on_host].each * layers;
-        let mut best = f64::INFINITY;
-        if allowed.selective && self.most(1) >= layers {
-            best = plain + layers * l.again[0];
-        }
-        // The fewest layers that must be recomputed so that the others' activations fit.
-        let lacking = resident + n * l.kept[0] * layers - self.left(2);
-        let recomputed = (lacking / (n * (l.kept[0] - l.kept[2])).max(1.0) - 1e-9).ceil().max(one);
-        if allowed.block && recomputed <= layers {
-            best = best.min(plain + recomputed * l.again[1]);
-        }
-        if allowed.uniform && self.most_grouped() >= layers {
-            best = best.min(plain + layers * l.again[1]);
-        }
-        if allowed.offload && alone {
-            // Two layers are on their way to and from the host.
-            let spare = self.left_beside(2.0 * l.working[2]);
-            let moved =
-                ((resident + l.kept[0] * layers - spare) / l.kept[0].max(1.0) - 1e-9).ceil();
-            if moved <= layers {
-                let passes = self.passes(layers);
-                let transfer = moved.max(one) * l.kept[0] / l.host;
-                let wait =
-                    (transfer - passes.forward).max(0.0) + (transfer - passes.backward).max(0.0);
-                best = best.min(plain + wait);
-            }
-        }
-        best.is_finite().then_some(best)
-    }
-
-    /// All passes of a stage that holds `layers` frequent layers, the others and both ends.
-    fn passes(&self, layers: f64) -> Passes {
-        let l = self.least;
-        let all = l.other + l.ends[0] + l.ends[1];
-        Passes {
-            forward: layers * l.layer.forward + all.forward,
-            backward: layers * l.layer.backward + all.backward,
-        }
-    }
-}
-
-/// The ways to save memory that the options allow.
-#[derive(Clone, Copy, Debug)]
-struct Allowed {
-    none: bool,
-    selective: bool,
-    block: bool,
-    uniform: bool,
-    offload: bool,
-}
-
-impl Allowed {
-    fn new(problem: &Problem) -> Allowed {
-        let o = &problem.options;
-        let allows = |g| o.recompute.is_empty() || o.recompute.contains(&g);
-        Allowed {
-            none: allows(Granularity::None),
-            selective: allows(Granularity::Selective),
-            block: allows(Granularity::Block),
-            uniform: allows(Granularity::Uniform),
-            offload: o.activation_offload && allows(Granularity::None),
-        }
-    }
-}
-
 impl Question<'_> {
     /// A bound for all plans whose stages are on `kinds`, one entry a stage; `leasts` by kind.
     pub fn bound(&self, leasts: &[Option<Least>], kinds: &[usize]) -> Verdict {
@@ -234,7 +58,15 @@ impl Question<'_> {
             let found = if self.even {
                 self.equal(leasts, kinds, on_host)
             } else {
-                self.unequal(leasts, kinds, on_host)
+                match self.unequal(leasts, kinds, on_host) {
+                    Verdict::Seconds(s)
+                        if s <= self.limit && kinds.iter().any(|&k| k != kinds[0]) =>
+                    {
+                        let whole = rounded_down(self.whole_layers(leasts, kinds, 0.0));
+                        Verdict::Seconds(s.max(whole))
+                    }
+                    other => other,
+                }
             };
             best = match (best, found) {
                 (Verdict::Seconds(a), Verdict::Seconds(b)) => Verdict::Seconds(a.min(b)),
@@ -294,8 +126,23 @@ impl Question<'_> {
         let layers = u64::from(self.problem.model.layers) / pp;
         let (mut longest, mut tail) = (0.0f64, 0.0);
         let mut ahead = 0.0;
+        let zero_bubble = matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+        if pp > 1 && kinds.iter().all(|&k| k == kinds[0]) {
+            let least = self.least(leasts, kinds[0]);
+            let frequent = layers.saturating_sub(least.others).min(least.frequent) as f64;
+            let most = f64::max(least.ends[0].both(), least.ends[1].both());
+            let plain = rounded_down(m * (frequent * least.layer.both() + most));
+            if plain > self.limit {
+                return Verdict::Seconds(plain);
+            }
+        }
         for (i, &kind) in kinds.iter().enumerate() {
             let least = self.least(leasts, kind);
+            if zero_bubble && i > 1 && i + 2 < kinds.len() {
+                // No stage between waits longer than the last of them.
+                ahead += self.passed_on(least, layers);
+                continue;
+            }
             let spot = self.spot(least, i);
             // Others may lie on other stages.
             let frequent =
@@ -315,57 +162,62 @@ impl Question<'_> {
                     forward += least.ends[at].forward;
                 }
             }
-            let zero_bubble = matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
             if i == 0 || zero_bubble {
                 let ends = (spot.first, spot.last);
                 tail = least.tail(self.problem, (pp, vpp), frequent, ends, on_host == 1);
             }
             longest = longest.max(ahead + m * work + tail);
+            if rounded_down(longest) > self.limit {
+                break;
+            }
             ahead += match schedule {
                 // The first chunk may be lighter where layers differ.
                 _ if least.others > 0 && vpp > 1 => 0.0,
                 Schedule::OneFOneB | Schedule::Interleaved => work / vpp as f64,
-                Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => {
-                    frequent as f64 / vpp as f64 * least.layer.forward
-                }
+                Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => self.passed_on(least, layers),
                 Schedule::GPipe => forward,
             };
         }
         Verdict::Seconds(rounded_down(longest))
     }
 
+    /// Seconds of a zero-bubble stage's first forward pass.
+    fn passed_on(&self, least: &Least, layers: u64) -> f64 {
+        if least.others > 0 && self.shape.vpp > 1 {
+            return 0.0;
+        }
+        let frequent = layers.saturating_sub(least.others).min(least.frequent);
+        frequent as f64 / self.shape.vpp as f64 * least.layer.forward
+    }
+
     /// Stages with any numbers of layers: the weighted sum of the paths.
     fn unequal(&self, leasts: &[Option<Least>], kinds: &[usize], on_host: usize) -> Verdict {
         let Shape { pp, vpp, .. } = self.shape;
         let allowed = Allowed::new(self.problem);
+        let plain = match self.alike(leasts, kinds, on_host, &allowed) {
+            Some((seconds, true)) => return Verdict::Seconds(rounded_down(seconds)),
+            Some((seconds, false)) => seconds,
+            None => 0.0,
+        };
         let units: Vec<f64> = kinds.iter().map(|&k| self.least(leasts, k).layer.both()).collect();
         let differ = kinds.iter().any(|&k| self.least(leasts, k).others > 0);
         let weights = self.weights(&units, differ);
         let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
-        let even = u64::from(self.problem.model.layers) / pp;
-        // Layers, and weighted seconds a layer, of every rung.
-        let mut rungs: Vec<(f64, f64)> = Vec::with_capacity(2 * kinds.len());
         let (mut fixed, mut lightest) = (0.0, f64::INFINITY);
         let mut lightest_ends = f64::INFINITY;
-        let (mut frequent, mut others) = (0, Passes::default());
+        // Layers that fit without recompute on the first stage, and on the others.
+        let mut rooms = [0.0; 2];
+        let (mut tail, mut again) = (Line::default(), f64::INFINITY);
         for (i, &kind) in kinds.iter().enumerate() {
             let least = self.least(leasts, kind);
+            again = again.min(allowed.again(least) / units[i]);
             let spot = self.spot(least, i);
-            let hull = Room::new(least, spot, on_host).rungs(&allowed, limit);
             let w = weights.w[i];
-            // The tail is convex: the line through two neighbouring counts is below it at all others.
-            let line = if i > 0 || self.any_schedule {
-                Line::default()
-            } else {
-                let ends = (spot.first, spot.last);
-                let at = |n| least.tail(self.problem, (pp, vpp), n, ends, on_host == 1);
-                let (a, b) = (at(even), at(even + 1));
-                let base = a - (b - a) * even as f64;
-                // Without a frequent layer the start of what they alone send falls away.
-                let base = if least.others > 0 { base.min(at(0)) } else { base };
-                Line { base, each: b - a }
-            };
-            fixed += weights.sum * line.base + w * self.sends(least, kinds, i);
+            if i == 0 && !self.any_schedule {
+                tail = self.tail_line(least, spot, on_host == 1);
+                fixed += weights.sum * tail.base;
+            }
+            fixed += w * self.sends(least, kinds, i);
             for (at, there) in [(0, spot.first), (1, spot.last)] {
                 if there {
                     fixed += w * least.ends[at].both();
@@ -373,38 +225,263 @@ impl Question<'_> {
             }
             lightest = f64::min(lightest, w * least.other.both());
             lightest_ends = f64::min(lightest_ends, w * (least.ends[0] + least.ends[1]).both());
-            (frequent, others) = (least.frequent, least.other);
-            let whole = (hull.corners[hull.len - 1].0 + 1e-9).min(limit).floor();
-            for pair in hull.corners[..hull.len].windows(2) {
-                let (a, b) = (pair[0], pair[1]);
-                let slope = (b.1 - a.1) / (b.0 - a.0);
-                let layers = b.0.min(whole) - a.0;
-                if layers > 0.0 {
-                    rungs.push((layers, w * slope + weights.sum * line.each));
-                }
-            }
+            let room = Room::new(least, spot, on_host).most(0).min(limit) + 1e-9;
+            rooms[usize::from(i > 0)] += room.max(0.0).floor();
         }
-        if others.both() > 0.0 {
+        let some = self.least(leasts, kinds[0]);
+        if some.other.both() > 0.0 {
             fixed += lightest;
         }
         if self.any_schedule && pp > 1 {
             // They stand on some stages.
             fixed += lightest_ends;
         }
-        rungs.sort_unstable_by(|a, b| a.1.total_cmp(&b.1));
-        let mut left = frequent as f64;
-        for (layers, price) in rungs {
-            let taken = layers.min(left);
-            fixed += taken * price;
-            left -= taken;
-            if left <= 0.0 {
-                break;
+        // What a layer of the first stage adds to its tail: no reason to recompute as long as recompute costs more.
+        let beside = weights.sum * tail.each;
+        let frequent = some.frequent as f64;
+        let plain_first = (allowed.none || allowed.block) && beside.abs() <= again;
+        if plain_first && weights.level && rooms[0] + rooms[1] >= frequent {
+            let first =
+                if beside < 0.0 { rooms[0].min(frequent) } else { (frequent - rooms[1]).max(0.0) };
+            fixed += frequent + first * beside;
+            return Verdict::Seconds(rounded_down((fixed / weights.sum).max(plain)));
+        }
+        let mut rungs: Vec<Rung> = Vec::with_capacity(2 * kinds.len());
+        // The stage with the last rungs, where they begin, and how many stages share them.
+        let mut shared: Option<(usize, Spot, usize, f64)> = None;
+        for (i, &kind) in kinds.iter().enumerate() {
+            let least = self.least(leasts, kind);
+            let spot = self.spot(least, i);
+            if let Some((of, at, from, stages)) = &mut shared {
+                if i > 1 && weights.level && *of == kind && *at == spot {
+                    for rung in &mut rungs[*from..] {
+                        rung.layers *= (*stages + 1.0) / *stages;
+                    }
+                    *stages += 1.0;
+                    continue;
+                }
+            }
+            shared = Some((kind, spot, rungs.len(), 1.0));
+            let room = Room::new(least, spot, on_host);
+            let beside = if i == 0 { beside } else { 0.0 };
+            room.climb(&allowed, limit, |layers, slope| {
+                rungs.push(Rung { layers, price: weights.w[i] * slope + beside });
+            });
+        }
+        match cheapest(rungs, frequent) {
+            Some(price) => {
+                Verdict::Seconds(rounded_down(((fixed + price) / weights.sum).max(plain)))
+            }
+            None => Verdict::Memory,
+        }
+    }
+
+    /// The same in closed form for stages of one kind: a bound without a look at memory, and whether another look is of
+    /// no use: each stage could hold its share without recompute, or the bound is beyond the limit.
+    fn alike(
+        &self,
+        leasts: &[Option<Least>],
+        kinds: &[usize],
+        on_host: usize,
+        allowed: &Allowed,
+    ) -> Option<(f64, bool)> {
+        let least = self.least(leasts, kinds[0]);
+        let Shape { pp, vpp, .. } = self.shape;
+        if kinds.iter().any(|&k| k != kinds[0]) {
+            return None;
+        }
+        let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
+        let frequent = least.frequent as f64;
+        let spot = self.spot(least, 0);
+        let unit = least.layer.both();
+        let sum = self.sum_of_equal(unit, least.others > 0);
+        let blocking = !self.any_schedule && self.sends == Sends::Blocking;
+        let sends = if blocking { 2.0 * ((pp - 1) * vpp) as f64 * least.send } else { 0.0 };
+        let rest = sends + (least.other + least.ends[0] + least.ends[1]).both();
+        let tail = if self.any_schedule {
+            Line::default()
+        } else {
+            self.tail_line(least, spot, on_host == 1)
+        };
+        let beside = sum * tail.each;
+        // The others may hold all layers, unless one on the first stage shortens its tail.
+        let first = if beside < 0.0 { limit.min(frequent) } else { 0.0 };
+        let relaxed = (frequent + rest / unit + first * beside) / sum + tail.base;
+        let bound = relaxed.max(self.whole_layers(leasts, kinds, rest));
+        if rounded_down(bound) > self.limit {
+            return Some((bound, true));
+        }
+        // The first stage has most micro-batches in flight; here it has both ends to hold too.
+        let fullest = Spot { first: true, last: true, ..spot };
+        let room = Room::new(least, fullest, on_host).most(0).min(limit).max(0.0).floor();
+        let held = (allowed.none || allowed.block)
+            && room * pp as f64 + 1e-6 >= frequent
+            && beside.abs() <= allowed.again(least) / unit;
+        Some((bound, held))
+    }
+
+    /// A bound for stages that hold whole layers, memory apart; `rest` are the seconds of a micro-batch besides layers.
+    ///
+    /// One micro-batch passes down and up through all layers, and on the stage where they take longest the others follow: with
+    /// R for these, a stage holds as many layers as they last, and the fastest stages hold as many as they can. The least
+    /// sum is at an R that some stage just meets.
+    fn whole_layers(&self, leasts: &[Option<Least>], kinds: &[usize], rest: f64) -> f64 {
+        let Shape { schedule, vpp, micro_batches, .. } = self.shape;
+        let v = vpp as f64;
+        let layers = (u64::from(self.problem.model.layers) / vpp) as f64;
+        // Of each kind: seconds of a layer of every chunk passing through, of those that follow, and stages.
+        let mut runs: Vec<(f64, f64, f64)> = Vec::with_capacity(leasts.len());
+        for (kind, least) in leasts.iter().enumerate() {
+            let stages = kinds.iter().filter(|&&k| k == kind).count() as f64;
+            let Some(least) = least.as_ref().filter(|_| stages > 0.0) else { continue };
+            if self.any_schedule || least.others > 0 {
+                return 0.0;
+            }
+            let Passes { forward, backward } = least.layer;
+            let (m, pp) = (micro_batches as f64, kinds.len() as f64);
+            let (through, others) = match schedule {
+                Schedule::OneFOneB => {
+                    (forward + backward, (m - 1.0) * backward + (m - m.min(pp)) * forward)
+                }
+                Schedule::GPipe => (forward + backward, (m - 1.0) * (forward + backward)),
+                _ => (0.0, m * (forward + backward)),
+            };
+            runs.push((through * v, others * v, stages));
+        }
+        runs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let stages: f64 = runs.iter().map(|r| r.2).sum();
+        let one_each: f64 = runs.iter().map(|r| r.0 * r.2).sum();
+        let through_all = |seconds: f64| {
+            let (mut left, mut through) = (layers - stages, one_each);
+            for &(each, others, stages) in &runs {
+                let most = if others > 0.0 { (seconds / others + 1e-9).floor() } else { layers };
+                if most < 1.0 {
+                    return None;
+                }
+                let more = left.min(stages * (most - 1.0));
+                through += more * each;
+                left -= more;
+            }
+            (left <= 0.0).then_some(through)
+        };
+        let speed: f64 = runs.iter().map(|r| r.2 / r.1.max(1e-15)).sum();
+        let least = layers / speed;
+        let fastest = layers * runs[0].0;
+        let mut best = f64::INFINITY;
+        for &(_, others, _) in &runs {
+            let mut most = (least / others.max(1e-15) - 1e-9).ceil().max(1.0);
+            while most <= layers && most * others + fastest < best {
+                if let Some(through) = through_all(most * others) {
+                    best = best.min(most * others + through);
+                }
+                most += 1.0;
             }
         }
-        if left > 1e-6 {
+        let rest =
+            if matches!(schedule, Schedule::OneFOneB | Schedule::GPipe) { rest } else { 0.0 };
+        if best.is_finite() {
+            best + rest
+        } else {
+            0.0
+        }
+    }
+
+    /// The sum of the y where every stage takes `unit` seconds a layer: what [`Question::weights`] gives, summed.
+    fn sum_of_equal(&self, unit: f64, differ: bool) -> f64 {
+        let (m, pp, v) =
+            (self.shape.micro_batches as f64, self.shape.pp as f64, self.shape.vpp as f64);
+        let down = |ahead: f64| {
+            if ahead == 0.0 {
+                pp / (unit * m)
+            } else {
+                (1.0 - (1.0 - ahead / m).powf(pp)) / (unit * ahead)
+            }
+        };
+        if self.any_schedule {
+            return down(0.0);
+        }
+        match self.shape.schedule {
+            // The y of `both_ways` are as 1 / ((m - pp + j) (m - pp + j - 1)): their sum telescopes.
+            Schedule::OneFOneB if m > pp => pp / (unit * (m + pp - 1.0)),
+            Schedule::OneFOneB => down(1.0),
+            Schedule::Interleaved => down(if differ { 0.0 } else { 1.0 / v }),
+            Schedule::GPipe => pp / (unit * (m + pp - 1.0)),
+            Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => down(0.0),
+        }
+    }
+
+    /// A line below what the first stage needs after its last pass, over its layers.
+    fn tail_line(&self, least: &Least, spot: Spot, on_host: bool) -> Line {
+        let Shape { pp, vpp, .. } = self.shape;
+        let even = u64::from(self.problem.model.layers) / pp;
+        let ends = (spot.first, spot.last);
+        let at = |n| least.tail(self.problem, (pp, vpp), n, ends, on_host);
+        // The tail is convex: the line through two neighbouring counts is below it at all others.
+        let (a, b) = (at(even), at(even + 1));
+        let base = a - (b - a) * even as f64;
+        // Without a frequent layer the start of what they alone send falls away.
+        let base = if least.others > 0 { base.min(at(0)) } else { base };
+        Line { base, each: b - a }
+    }
+
+    /// A bound for all plans whose stages are among `stages`, in any order.
+    ///
+    /// The fastest make up the depth, the slowest of them last, where the layers fit best; all of them offer their room, with the
+    /// least that a stage keeps anywhere.
+    pub fn in_any_order(&self, leasts: &[Option<Least>], stages: &[Stages]) -> Verdict {
+        let hosts: &[usize] = if self.problem.options.optimizer_offload { &[0, 1] } else { &[0] };
+        let allowed = Allowed::new(self.problem);
+        let Shape { schedule, pp, vpp, micro_batches } = self.shape;
+        let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
+        let mut fastest: Vec<(f64, u64)> = Vec::with_capacity(stages.len());
+        let (mut frequent, mut other, mut ends) = (0.0, f64::INFINITY, [f64::INFINITY; 2]);
+        let some = || stages.iter().filter(|s| s.most > 0);
+        for s in some() {
+            let least = self.least(leasts, s.kind);
+            let unit = least.layer.both();
+            fastest.push((unit, s.most));
+            frequent = least.frequent as f64;
+            other = f64::min(other, least.other.both() / unit);
+            ends = [0, 1].map(|at| ends[at].min(least.ends[at].both() / unit));
+        }
+        fastest.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+        let mut left = pp;
+        for (_, n) in &mut fastest {
+            *n = left.min(*n);
+            left -= *n;
+        }
+        if left > 0 {
             return Verdict::Memory;
         }
-        Verdict::Seconds(rounded_down(fixed / weights.sum))
+        let mut speed = Continuous::new(self.shape);
+        fastest.iter().rev().for_each(|&(unit, n)| speed.stages(unit, n));
+        let mut best: Option<f64> = None;
+        for &on_host in hosts {
+            let mut rungs: Vec<Rung> = Vec::with_capacity(4 * stages.len());
+            for s in some() {
+                let least = self.least(leasts, s.kind);
+                let flying = [0, pp - 1].map(|i| in_flight(schedule, pp, vpp, i, micro_batches));
+                let in_flight = if least.others > 0 {
+                    0.0
+                } else {
+                    flying.map(|f| f.passes()).into_iter().min().unwrap_or(0) as f64 / vpp as f64
+                };
+                let spot = Spot { in_flight, at_ends: [0.0; 2], first: false, last: false };
+                let unit = least.layer.both();
+                Room::new(least, spot, on_host).climb(&allowed, limit, |layers, slope| {
+                    rungs.push(Rung { layers: layers * s.most as f64, price: slope / unit });
+                });
+            }
+            if let Some(price) = cheapest(rungs, frequent) {
+                best = Some(best.map_or(price, |b| b.min(price)));
+            }
+        }
+        match best {
+            Some(price) => {
+                Verdict::Seconds(rounded_down(speed.bound(price + other + ends[0] + ends[1])))
+            }
+            None => Verdict::Memory,
+        }
     }
 
     /// The y and what they give each stage's work; `differ`: layers do.
@@ -425,7 +502,8 @@ impl Question<'_> {
                 // Every path passes every stage once, and one of them m times.
                 let sum = units.iter().map(|u| 1.0 / u).sum::<f64>() / (m - 1.0 + pp);
                 if units.iter().all(|u| 1.0 / u >= sum) {
-                    Weights { w: units.iter().map(|u| 1.0 / u).collect(), sum }
+                    let w = units.iter().map(|u| 1.0 / u).collect();
+                    Weights { w, sum, level: true }
                 } else {
                     down(units, m, 0.0)
                 }
@@ -435,23 +513,25 @@ impl Question<'_> {
     }
 }
 
-/// The weight of each stage's work, and the sum of the y.
+/// The weight of each stage's work, the sum of the y, and whether a layer without recompute weighs 1 on every stage.
 struct Weights {
     w: Vec<f64>,
     sum: f64,
+    level: bool,
 }
 
 /// Paths that go down to stage i and, on the way back, up: `ahead` of each earlier stage's work, and m times its own.
 fn down(units: &[f64], m: f64, ahead: f64) -> Weights {
     let mut w = vec![0.0; units.len()];
-    let mut sum = 0.0;
+    let (mut sum, mut level) = (0.0, true);
     for (i, unit) in units.iter().enumerate().rev() {
         // Where the stages behind are so much faster that this one only delays them, it is best left empty.
         let y = ((1.0 / unit - ahead * sum) / m).max(0.0);
         w[i] = m * y + ahead * sum;
         sum += y;
+        level &= y > 0.0;
     }
-    Weights { w, sum }
+    Weights { w, sum, level }
 }
 
 /// 1F1B with steady work on every stage: the path through stage i meets the earlier stages once, the later ones twice
@@ -478,7 +558,8 @@ fn both_ways(units: &[f64], m: f64) -> Option<Weights> {
         .collect();
     let sum = a / (1.0 + b);
     let nowhere_negative = lines.iter().all(|(a, b)| a - b * sum >= 0.0);
-    nowhere_negative.then(|| Weights { w: units.iter().map(|u| 1.0 / u).collect(), sum })
+    let w = || units.iter().map(|u| 1.0 / u).collect();
+    nowhere_negative.then(|| Weights { w: w(), sum, level: true })
 }
 
 /// Seconds less what rounding to whole picoseconds may have added to their parts.

@@ -8,8 +8,10 @@
 //! estimate: so the answer is the optimum of the estimate, not of the bound.
 
 use super::bound::{Continuous, Shape, Tail, Work};
-use super::holds::{largest, Choice, Holds};
+use super::holds::{Choice, Holds, NONE};
+use super::pace::{before, Pace, Slope};
 use super::report::{Counters, Cut};
+use super::watch::Watch;
 use crate::estimate::pipeline::Sends;
 use crate::estimate::stage::{Place, Table};
 use crate::estimate::{sends, Step};
@@ -18,11 +20,13 @@ use crate::spec::problem::Schedule;
 use crate::units::Time;
 
 /// A class: degrees and schedule, and the kind of chip of each stage.
-pub struct Class<'c, 't, 'a> {
+pub struct Class<'c, 'a> {
     /// What its stages can hold.
-    pub holds: &'c Holds<'t, 'a>,
+    pub holds: &'c Holds<'a>,
     /// Kind of each stage.
     pub kinds: &'c [usize],
+    /// Asked whether to go on.
+    pub watch: &'c Watch,
 }
 
 /// What is known of a class that matters, or why it does not.
@@ -43,23 +47,8 @@ pub struct Found {
     pub bound: Time,
 }
 
-/// Labels by stage, then by the layers before it.
-pub(super) type Labels = Vec<Vec<Vec<Label>>>;
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Label {
-    /// Paths through the stages from this one on.
-    pub tail: Tail,
-    /// Layers of a chunk.
-    pub layers: u32,
-    /// Index of its choice.
-    pub choice: usize,
-    /// Index of the label of the next stage.
-    next: usize,
-}
-
 /// Finds a plan of a class with a lower bound for all of them, unless none is as fast as `limit`.
-pub fn solve(class: &Class<'_, '_, '_>, limit: Time, counters: &mut Counters) -> Outcome {
+pub fn solve(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Outcome {
     let mut best: Option<Found> = None;
     let mut cut = Cut::Memory;
     for optimizer_offload in class.optimizer_offloads() {
@@ -74,6 +63,8 @@ pub fn solve(class: &Class<'_, '_, '_>, limit: Time, counters: &mut Counters) ->
                     None => found,
                 });
             }
+            // Whatever else was found, no bound holds for what was not reached.
+            Outcome::Cut(Cut::Unreached) => return Outcome::Cut(Cut::Unreached),
             Outcome::Cut(Cut::Bound) => cut = Cut::Bound,
             Outcome::Cut(_) => {}
         }
@@ -81,7 +72,7 @@ pub fn solve(class: &Class<'_, '_, '_>, limit: Time, counters: &mut Counters) ->
     best.map_or(Outcome::Cut(cut), Outcome::Found)
 }
 
-impl Class<'_, '_, '_> {
+impl Class<'_, '_> {
     pub(super) fn optimizer_offloads(&self) -> impl Iterator<Item = bool> {
         let allowed = self.holds.problem.options.optimizer_offload;
         [false, true].into_iter().filter(move |&offload| !offload || allowed)
@@ -89,11 +80,11 @@ impl Class<'_, '_, '_> {
 }
 
 /// One class under one setting of the optimizer's place.
-pub(super) struct Solver<'s, 'c, 't, 'a> {
-    pub class: &'s Class<'c, 't, 'a>,
+pub(super) struct Solver<'s, 'c, 'a> {
+    pub class: &'s Class<'c, 'a>,
     pub shape: Shape,
     optimizer_offload: bool,
-    limit: Time,
+    pub limit: Time,
     sends: Sends,
     crossing: Vec<(Time, Time)>,
     /// Layers of one chunk row: what the stages share.
@@ -102,15 +93,17 @@ pub(super) struct Solver<'s, 'c, 't, 'a> {
     pub choices: Vec<Vec<Choice>>,
     /// Most layers of a chunk that each stage can hold under each choice.
     pub caps: Vec<Vec<u32>>,
-    /// Most layers of a chunk that each stage passes within the limit, memory apart.
-    time_caps: Vec<u32>,
+    /// What each stage takes at least.
+    pub paces: Vec<Pace>,
     memo: Vec<Vec<Option<Option<Work>>>>,
+    /// Layers of a chunk, one more than each stage holds at most.
+    widths: Vec<usize>,
     /// Whether a stage that does not fit has no work.
     memory: bool,
 }
 
-impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
-    pub fn new(class: &'s Class<'c, 't, 'a>, optimizer_offload: bool, limit: Time) -> Self {
+impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
+    pub fn new(class: &'s Class<'c, 'a>, optimizer_offload: bool, limit: Time) -> Self {
         let (problem, d) = (class.holds.problem, &class.holds.degrees);
         let shape = Shape {
             schedule: d.schedule,
@@ -129,8 +122,9 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
             layers,
             choices: Vec::new(),
             caps: Vec::new(),
-            time_caps: vec![class.holds.all(); class.kinds.len()],
+            paces: Vec::new(),
             memo: Vec::new(),
+            widths: Vec::new(),
             memory: true,
         }
     }
@@ -285,7 +279,7 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
             let limit = best.as_ref().map_or(self.limit, |(_, t)| self.limit.min(*t));
             if tail.end <= limit {
                 let plan = self.plan(&vec![(per_stage, choice); self.class.kinds.len()]);
-                let time = Step::new(self.class.holds.tables, &plan).time;
+                let time = Step::new(&self.class.holds.tables, &plan).time;
                 counters.estimates += 1;
                 if time <= self.limit && best.as_ref().is_none_or(|(_, t)| time < *t) {
                     best = Some((plan, time));
@@ -318,47 +312,67 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
         plan
     }
 
-    /// Whether whole layers without recompute could meet the limit if memory were no matter.
-    fn fast_enough(&mut self) -> bool {
-        let pp = self.class.kinds.len();
-        if self.limit == Time::MAX {
-            return true;
-        }
-        let mut caps: Vec<u32> = Vec::with_capacity(pp);
+    /// What every stage takes at least.
+    fn pace_stages(&mut self) {
+        let kinds = self.class.kinds;
+        let pp = kinds.len();
+        let mut paces: Vec<Pace> = Vec::with_capacity(pp);
         for i in 0..pp {
             // Stages between two of their own kind are alike but for memory.
-            let alike = i >= 2
-                && i + 2 < pp
-                && self.class.kinds[i - 2..=i + 1].iter().all(|&k| k == self.class.kinds[i]);
-            caps.push(if alike { caps[i - 1] } else { self.time_cap(i) });
+            let alike = i >= 2 && i + 2 < pp && kinds[i - 2..=i + 1].iter().all(|&k| k == kinds[i]);
+            paces.push(if alike { paces[i - 1] } else { self.pace(i) });
         }
-        let enough = caps.iter().all(|&c| c > 0) && caps.iter().sum::<u32>() >= self.layers;
-        self.time_caps = caps;
-        enough
+        self.paces = paces;
     }
 
-    /// Most layers that stage `i` passes within the limit without recompute.
-    fn time_cap(&self, i: usize) -> u32 {
-        let choice = Choice { recompute: Recompute::None, offload: 0 };
+    fn pace(&self, i: usize) -> Pace {
         let table = self.class.holds.lightest(self.class.kinds[i]);
-        largest(self.class.holds.all(), |layers| {
-            self.within(&self.work_at(table, &self.place(i, 0, layers, choice)).0)
-        })
+        let work = |layers| self.work_at(table, &self.place(i, 0, layers, NONE)).0;
+        let one = work(1);
+        let two = if self.layers > 1 { work(2) } else { one };
+        let busy = |w: &Work| w.forward + w.backward;
+        let down_and_up = |w: &Work| w.first_forward + w.first_backward;
+        let Shape { schedule, pp, micro_batches: m, .. } = self.shape;
+        let (forward, backward) = (two.forward - one.forward, two.backward - one.backward);
+        // The terms of `Tail` that pass through the stages behind.
+        let rounds = match schedule {
+            Schedule::OneFOneB => backward * (m - 1) + forward * (m - pp.min(m)),
+            Schedule::GPipe => (forward + backward) * (m - 1),
+            Schedule::Interleaved | Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => Time::ZERO,
+        };
+        Pace {
+            busy: Slope::through(busy(&one), busy(&two)),
+            down_and_up: Slope::through(down_and_up(&one), down_and_up(&two)),
+            rounds,
+            again: table.again().map(|time| time * self.shape.vpp),
+        }
     }
 
-    /// Whether a stage's passes alone meet the limit; its tail may shrink as layers are added that hide it.
-    fn within(&self, w: &Work) -> bool {
-        (w.forward + w.backward) * self.shape.micro_batches <= self.limit
+    /// Most layers of a chunk that stage `i` passes within the limit, memory apart.
+    fn time_cap(&self, i: usize, recompute: Recompute) -> u32 {
+        let room = match self.limit {
+            Time::MAX => Time::MAX,
+            Time(limit) => Time(limit / self.shape.micro_batches),
+        };
+        self.paces[i].most(room, recompute, self.class.holds.all())
     }
 
     /// Splits of any shape.
     fn uneven(&mut self, counters: &mut Counters) -> Outcome {
-        if !self.fast_enough() || !self.fast_enough_together(counters) {
+        if !self.fast_enough() {
             return Outcome::Cut(Cut::Bound);
         }
-        let Some(labels) = self.prepare_choices().then(|| self.labels(counters)) else {
+        if !self.prepare_choices() {
             return Outcome::Cut(if self.holds_the_model() { Cut::Bound } else { Cut::Memory });
-        };
+        }
+        if !self.fast_enough_together(counters) {
+            let stopped = self.class.watch.stopped();
+            return Outcome::Cut(if stopped { Cut::Unreached } else { Cut::Bound });
+        }
+        let labels = self.labels(counters);
+        if self.class.watch.stopped() {
+            return Outcome::Cut(Cut::Unreached);
+        }
         let roots = &labels[0][0];
         let Some(root) = (0..roots.len()).min_by_key(|&n| (roots[n].tail.end, n)) else {
             let any = self.limit == Time::MAX;
@@ -374,48 +388,51 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
             at = label.next;
         }
         let plan = self.plan(&stages);
-        let time = Step::new(self.class.holds.tables, &plan).time;
+        let time = Step::new(&self.class.holds.tables, &plan).time;
         counters.estimates += 1;
         Outcome::Found(Found { plan, time, bound })
     }
 
+    /// Whether whole layers without recompute could meet the limit if memory were no matter.
+    fn fast_enough(&mut self) -> bool {
+        self.pace_stages();
+        let caps = (0..self.paces.len()).map(|i| self.time_cap(i, Recompute::None));
+        let (mut least, mut sum) = (u32::MAX, 0);
+        for cap in caps {
+            least = least.min(cap);
+            sum += cap;
+        }
+        let whole = *before(&self.paces).last().expect("there is a stage");
+        let turned = whole.through(self.layers) + whole.rounds(self.layers);
+        least > 0 && sum >= self.layers && turned <= self.limit
+    }
+
     /// Whether some split without recompute meets the limit if memory were no matter: the programme with one choice, which
-    /// cuts most classes at a small part of the cost of all.
+    /// cuts most classes at a small part of the cost of several.
     fn fast_enough_together(&mut self, counters: &mut Counters) -> bool {
-        if self.limit == Time::MAX {
+        if self.limit == Time::MAX || self.choices.iter().all(|choices| choices.len() == 1) {
             return true;
         }
-        let none = Choice { recompute: Recompute::None, offload: 0 };
-        self.choices = vec![vec![none]; self.class.kinds.len()];
-        self.caps = self.time_caps.iter().map(|&cap| vec![cap]).collect();
-        self.memo = vec![Vec::new(); self.class.kinds.len()];
+        let pp = self.class.kinds.len();
+        let caps = (0..pp).map(|i| vec![self.time_cap(i, Recompute::None)]).collect();
+        let kept = (
+            std::mem::replace(&mut self.choices, vec![vec![NONE]; pp]),
+            std::mem::replace(&mut self.caps, caps),
+        );
+        self.forget();
         self.memory = false;
         let labels = self.labels(counters);
         self.memory = true;
+        (self.choices, self.caps) = kept;
+        self.forget();
         !labels[0][0].is_empty()
     }
 
-    /// Labels by stage and by the layers before it, for `choices` and `caps`.
-    pub fn labels(&mut self, counters: &mut Counters) -> Labels {
-        let pp = self.class.kinds.len();
-        counters.bounds += 1;
-        let most: Vec<u32> =
-            self.caps.iter().map(|caps| caps.iter().copied().max().unwrap_or(0)).collect();
-        let mut labels: Labels = vec![Vec::new(); pp];
-        let mut behind = 0u32;
-        for i in (0..pp).rev() {
-            behind += most[i];
-            let ahead: u32 = most[..i].iter().sum();
-            let after = (pp - 1 - i) as u32;
-            let lowest = (i as u32).max(self.layers.saturating_sub(behind));
-            let highest = (self.layers - after - 1).min(ahead);
-            let mut row = vec![Vec::new(); self.layers as usize + 1];
-            for first in lowest..=highest {
-                row[first as usize] = self.labels_at(i, first, labels.get(i + 1));
-            }
-            labels[i] = row;
-        }
-        labels
+    /// Drops what is remembered of stages under other choices.
+    fn forget(&mut self) {
+        self.memo = vec![Vec::new(); self.class.kinds.len()];
+        let most = |caps: &Vec<u32>| caps.iter().copied().max().unwrap_or(0);
+        self.widths = self.caps.iter().map(|caps| most(caps) as usize + 1).collect();
     }
 
     /// Whether the stages hold the model under some choice, time apart.
@@ -441,51 +458,88 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
 
     /// Fills `choices` and `caps`; false when the stages cannot hold the model within the limit.
     ///
-    /// A choice is left out when another that is never slower holds as much on every stage.
+    /// A choice is left out when the stages under it hold too little, or another that is never slower holds as much on every
+    /// stage.
     pub fn prepare_choices(&mut self) -> bool {
-        let holds = self.class.holds;
-        let pp = self.class.kinds.len();
+        if self.paces.is_empty() {
+            self.pace_stages();
+        }
+        let kinds = self.class.kinds;
+        let pp = kinds.len();
         self.choices = vec![Vec::new(); pp];
+        let mut caps: Vec<u32> = (0..pp).map(|i| self.time_cap(i, Recompute::None)).collect();
         self.caps = vec![Vec::new(); pp];
         let mut start = 0;
         while start < pp {
-            let kind = self.class.kinds[start];
-            let end = (start..pp).find(|&i| self.class.kinds[i] != kind).unwrap_or(pp);
-            let deepest = self.time_caps[start..end].iter().copied().max().unwrap_or(0);
-            let mut kept: Vec<(usize, Vec<u32>)> = Vec::new();
-            for (n, choice) in holds.choices.iter().enumerate() {
-                if choice.depth() > deepest {
-                    continue;
-                }
-                let caps: Vec<u32> =
-                    (start..end).map(|i| self.most(i, n).min(self.time_caps[i])).collect();
-                let covers = |&(other, _): &(usize, Vec<u32>)| {
-                    holds.choices[other].leads(choice)
-                        && (start..end).all(|i| {
-                            holds.sure(kind, i, other, self.optimizer_offload) >= caps[i - start]
-                        })
-                };
-                if caps.iter().all(|&c| c == 0) || kept.iter().any(covers) {
-                    continue;
-                }
-                kept.push((n, caps));
-            }
+            let end = (start..pp).find(|&i| kinds[i] != kinds[start]).unwrap_or(pp);
+            let elsewhere = caps[..start].iter().chain(&caps[end..]).sum();
+            let kept = self.choices_of(start, end, elsewhere);
             for i in start..end {
-                self.choices[i] = kept.iter().map(|&(n, _)| holds.choices[n]).collect();
+                self.choices[i] = kept.iter().map(|&(n, _)| self.class.holds.choices[n]).collect();
                 self.caps[i] = kept.iter().map(|(_, caps)| caps[i - start]).collect();
+                caps[i] = self.caps[i].iter().copied().max().unwrap_or(0);
             }
             start = end;
         }
-        self.memo = vec![Vec::new(); pp];
-        let caps: Vec<u32> =
-            self.caps.iter().map(|caps| caps.iter().copied().max().unwrap_or(0)).collect();
+        self.forget();
         caps.iter().all(|&c| c > 0) && caps.iter().sum::<u32>() >= self.layers
+    }
+
+    /// Choices of the stages `start..end` of one kind that may be best, with the layers that each of them holds, when the
+    /// other stages hold at most `elsewhere`.
+    fn choices_of(&self, start: usize, end: usize, elsewhere: u32) -> Vec<(usize, Vec<u32>)> {
+        let holds = self.class.holds;
+        let kind = self.class.kinds[start];
+        let uniform = holds.tables.kind(kind).uniform();
+        let enough = |caps: &[u32]| {
+            caps.iter().all(|&c| c > 0) && caps.iter().sum::<u32>() + elsewhere >= self.layers
+        };
+        let deepest = (start..end).map(|i| self.time_cap(i, Recompute::None)).max().unwrap_or(0);
+        let mut kept: Vec<(usize, Vec<u32>)> = Vec::new();
+        let mut too_slow = None;
+        for (n, choice) in holds.choices.iter().enumerate() {
+            let family = std::mem::discriminant(&choice.recompute);
+            if choice.depth() > deepest || too_slow == Some(family) {
+                continue;
+            }
+            let mut caps: Vec<u32> =
+                (start..end).map(|i| self.time_cap(i, choice.recompute)).collect();
+            if !enough(&caps) {
+                // What follows in its family is no faster.
+                too_slow = Some(family);
+                continue;
+            }
+            if caps.iter().all(|&cap| choice.depth() > cap) {
+                // The same as to name all layers that it leaves time for.
+                continue;
+            }
+            for (i, cap) in (start..end).zip(&mut caps) {
+                let place = self.place(i, 0, *cap, *choice);
+                if !holds.lightest(kind).fits(&place) {
+                    *cap = self.most(i, n).min(*cap);
+                }
+            }
+            let covers = |(other, held): &(usize, Vec<u32>)| {
+                let holds_as_much = |(i, &cap): (usize, &u32)| {
+                    if uniform {
+                        held[i] >= cap
+                    } else {
+                        holds.sure(kind, start + i, *other, self.optimizer_offload) >= cap
+                    }
+                };
+                holds.choices[*other].leads(choice) && caps.iter().enumerate().all(holds_as_much)
+            };
+            if enough(&caps) && !kept.iter().any(covers) {
+                kept.push((n, caps));
+            }
+        }
+        kept
     }
 
     /// The work of stage `i`, remembered for all places from which the same layers follow.
     pub fn work(&mut self, i: usize, first: u32, layers: u32, choice: usize) -> Option<Work> {
         let place = self.place(i, first, layers, self.choices[i][choice]);
-        let width = self.layers as usize + 1;
+        let width = self.widths[i];
         if self.memo[i].is_empty() {
             let starts = self.class.holds.starts.iter().max().map_or(1, |&n| n + 1);
             self.memo[i] = vec![None; starts * width * self.choices[i].len()];
@@ -499,54 +553,5 @@ impl<'s, 'c, 't, 'a> Solver<'s, 'c, 't, 'a> {
         let work = (fits || !self.memory).then_some(work);
         self.memo[i][slot] = Some(work);
         work
-    }
-
-    /// Labels of the stages from `i` on when `first` layers lie before them.
-    fn labels_at(&mut self, i: usize, first: u32, next: Option<&Vec<Vec<Label>>>) -> Vec<Label> {
-        let left = self.layers - first;
-        let mut labels: Vec<Label> = Vec::new();
-        let same_kind =
-            i + 1 < self.class.kinds.len() && self.class.kinds[i + 1] == self.class.kinds[i];
-        for choice in 0..self.choices[i].len() {
-            let cap = self.caps[i][choice].min(left);
-            let range = if next.is_none() { left..=cap } else { 1..=cap };
-            for layers in range {
-                let nothing = [Label { tail: Tail::default(), layers: 0, choice, next: 0 }];
-                let after: &[Label] = match next {
-                    None => &nothing,
-                    Some(rows) => match rows.get((first + layers) as usize) {
-                        Some(row) if !row.is_empty() => row,
-                        _ => continue,
-                    },
-                };
-                let Some(work) = self.work(i, first, layers, choice) else { continue };
-                for (n, label) in after.iter().enumerate() {
-                    if same_kind && !self.alike((label.layers, label.choice), (layers, choice)) {
-                        continue;
-                    }
-                    let tail = label.tail.after(self.shape, i as u64, &work);
-                    if tail.end > self.limit {
-                        continue;
-                    }
-                    let new = Label { tail, layers, choice, next: n };
-                    // Only the first stage of a kind may forget its choice.
-                    let previous_same = i > 0 && self.class.kinds[i - 1] == self.class.kinds[i];
-                    let rival = |l: &Label| {
-                        !previous_same || self.alike((l.layers, l.choice), (layers, choice))
-                    };
-                    if labels.iter().any(|l| rival(l) && l.tail.dominates(&tail)) {
-                        continue;
-                    }
-                    labels.retain(|l| !(rival(l) && tail.dominates(&l.tail)));
-                    labels.push(new);
-                }
-            }
-        }
-        labels
-    }
-
-    /// Whether two stages of one kind may stand side by side, by their layers and choice.
-    pub fn alike(&self, a: (u32, usize), b: (u32, usize)) -> bool {
-        a.1 == b.1 && (a.0 == b.0 || self.class.holds.problem.options.uneven_layers)
     }
 }

@@ -11,6 +11,8 @@ pub struct Watch {
     deadline: Option<Instant>,
     done: AtomicU64,
     all: AtomicU64,
+    looks: AtomicU64,
+    last_look: u64,
 }
 
 impl Watch {
@@ -22,7 +24,19 @@ impl Watch {
             deadline: time_limit.and_then(|limit| Instant::now().checked_add(limit)),
             done: AtomicU64::new(0),
             all: AtomicU64::new(0),
+            looks: AtomicU64::new(0),
+            last_look: u64::MAX,
         }
+    }
+
+    /// A watch that asks the search to stop at its `n`-th look, from 1 on.
+    pub fn stopping_at(n: u64) -> Watch {
+        Watch { last_look: n, ..Watch::new(None) }
+    }
+
+    /// How often the search has looked whether it must stop.
+    pub fn looks(&self) -> u64 {
+        self.looks.load(Ordering::Relaxed)
     }
 
     /// Asks the search to return what it has.
@@ -35,8 +49,11 @@ impl Watch {
         (self.done.load(Ordering::Relaxed), self.all.load(Ordering::Relaxed))
     }
 
-    /// Whether the search must return, asked before every class.
+    /// Whether the search must return, asked before every class and on every stage of a long solution.
     pub fn stopped(&self) -> bool {
+        if self.looks.fetch_add(1, Ordering::Relaxed) + 1 >= self.last_look {
+            self.stop();
+        }
         if self.interrupted() || self.timed_out() {
             return true;
         }

@@ -1,0 +1,190 @@
+//! The parts of the space that are still to be opened, in the order of their bounds, and what was found so far.
+
+use super::best::{Best, Candidate};
+use super::entries::{Entries, Entry};
+use super::report::{Counters, Cut};
+use super::space::Composition;
+use crate::plan::Plan;
+use crate::spec::problem::Schedule;
+use crate::units::Time;
+use rayon::prelude::*;
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// What the enumeration found.
+pub struct Found {
+    /// Best plans.
+    pub best: Best,
+    /// What happened to every class.
+    pub counters: Counters,
+    /// Bound of the first entry that was not reached, if the search was stopped.
+    pub open: Option<Time>,
+}
+
+/// A part of the space with a lower bound for all that is in it.
+pub struct Node {
+    pub bound: Time,
+    /// Order of its making, so that equal bounds are taken in turn.
+    pub serial: u64,
+    pub entry: usize,
+    /// Classes in it; none where its class is already counted as estimated.
+    pub classes: u64,
+    pub part: Part,
+}
+
+/// What a node stands for.
+pub enum Part {
+    /// All classes of an entry, bounded without a look at memory.
+    Entry,
+    /// The same, bounded with it.
+    Weighed,
+    /// All compositions under a sharding and a schedule.
+    Schedule((u8, u64), (Schedule, u64)),
+    /// One class.
+    Class((u8, u64), (Schedule, u64), Composition),
+    /// A class with a plan that may not be its optimum, and its time.
+    Open(Box<Plan>, Time),
+}
+
+impl PartialEq for Node {
+    fn eq(&self, other: &Node) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Node {}
+
+impl PartialOrd for Node {
+    fn partial_cmp(&self, other: &Node) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Node {
+    /// The smallest bound is the greatest node: a heap gives it first.
+    fn cmp(&self, other: &Node) -> Ordering {
+        (other.bound, other.serial).cmp(&(self.bound, self.serial))
+    }
+}
+
+/// What became of a node.
+#[derive(Default)]
+pub struct Opened {
+    /// Its parts.
+    pub parts: Vec<(Time, u64, Part)>,
+    /// The time of some plan of its class.
+    pub guess: Option<Time>,
+    /// A plan of its class.
+    pub found: Option<Candidate>,
+    /// A better plan of an open class, with the one that it replaces.
+    pub better: Option<(Plan, Candidate)>,
+    pub counters: Counters,
+}
+
+/// Parts of the space in the order of their bounds, and what was found in those that were opened.
+pub struct Walk {
+    pub best: Best,
+    pub counters: Counters,
+    pub heap: BinaryHeap<Node>,
+    /// Classes wait until all have been guessed at; those whose guesses are among the best are solved at once.
+    pub waiting: Vec<Node>,
+    pub serial: u64,
+    pub done: u64,
+    /// The least bound of what the watch left.
+    pub open: Option<Time>,
+}
+
+impl Walk {
+    pub fn new(entries: &Entries, best: Best, counters: Counters) -> Walk {
+        let node = |(n, e): (usize, &Entry)| Node {
+            bound: e.bound,
+            serial: n as u64,
+            entry: n,
+            classes: e.classes,
+            part: Part::Entry,
+        };
+        let heap: BinaryHeap<Node> = entries.list.iter().enumerate().map(node).collect();
+        let serial = heap.len() as u64;
+        Walk { best, counters, heap, waiting: Vec::new(), serial, done: 0, open: None }
+    }
+
+    /// Whether a part may hold a plan that enters the list.
+    pub fn goes_on(&self) -> bool {
+        self.heap.peek().is_some_and(|node| node.bound <= self.best.limit())
+    }
+
+    /// Takes the next nodes that may hold a plan which enters the list, at most `most`.
+    pub fn block(&mut self, most: usize) -> Vec<Node> {
+        let limit = self.best.limit();
+        let mut block = Vec::with_capacity(most);
+        while block.len() < most && self.heap.peek().is_some_and(|node| node.bound <= limit) {
+            block.extend(self.heap.pop());
+        }
+        block
+    }
+
+    /// Notes what became of a node; returns its parts.
+    pub fn take(&mut self, node: &Node, opened: Opened) -> Vec<Node> {
+        self.done += 1;
+        self.counters.merge(&opened.counters);
+        opened.guess.into_iter().for_each(|time| self.best.guess(time));
+        opened.found.into_iter().for_each(|c| self.best.offer(c));
+        opened.better.into_iter().for_each(|(old, c)| self.best.replace(&old, c));
+        if opened.counters.cut.contains_key(&Cut::Unreached) {
+            self.open = Some(self.open.map_or(node.bound, |o| o.min(node.bound)));
+        }
+        let mut parts = Vec::with_capacity(opened.parts.len());
+        for (bound, classes, part) in opened.parts {
+            // A part is bounded by what it is a part of.
+            let bound = bound.max(node.bound);
+            parts.push(Node { bound, serial: self.serial, entry: node.entry, classes, part });
+            self.serial += 1;
+        }
+        parts
+    }
+
+    /// Solves the classes whose guesses are among the best, and lets the others wait.
+    pub fn solve_promising(
+        &mut self,
+        guessed: Vec<(Node, Option<Time>)>,
+        open: impl Fn(&Node, Time) -> Opened + Sync,
+    ) {
+        let limit = self.best.limit();
+        let mut promising = Vec::new();
+        for (node, guess) in guessed {
+            match guess.filter(|&time| time <= limit) {
+                Some(time) => promising.push((node, time)),
+                None => self.waiting.push(node),
+            }
+        }
+        // A class's own guess bounds its optimum.
+        let results: Vec<Opened> =
+            promising.par_iter().map(|(node, guess)| open(node, limit.min(*guess))).collect();
+        for ((node, guess), opened) in promising.into_iter().zip(results) {
+            if let Some((time, _)) = opened.found {
+                self.best.better(guess, time);
+            }
+            let parts = self.take(&node, opened);
+            self.waiting.extend(parts);
+        }
+    }
+
+    /// Counts what was not opened.
+    pub fn finish(mut self) -> Found {
+        self.heap.extend(self.waiting);
+        let limit = self.best.limit();
+        let left = self.heap.peek().map(|node| node.bound).filter(|&bound| bound <= limit);
+        for node in self.heap {
+            // What the watch left is not proved to be slower.
+            let reason = if node.bound <= limit { Cut::Unreached } else { Cut::Bound };
+            self.counters.cut(reason, node.classes);
+        }
+        let complete = left.is_none() && self.open.is_none();
+        if !complete && !self.counters.cut.contains_key(&Cut::Unreached) {
+            // Only classes with a plan are left; whether it is their best is not proved.
+            self.counters.cut.insert(Cut::Unreached, 0);
+        }
+        let open = left.into_iter().chain(self.open).min();
+        Found { best: self.best, counters: self.counters, open }
+    }
+}
