@@ -1,7 +1,7 @@
 """The flags that several commands share: each with its name, its text and its parser."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -64,6 +64,13 @@ def words(*allowed: str) -> Callable[[str], tuple[str, ...]]:
     return parse
 
 
+def _added(command: F, options: Sequence[Callable[[F], F]]) -> F:
+    """Adds options to a command, whose help lists them in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def problem(command: F) -> F:
     """Adds the flags that describe what is trained, on what."""
     return _problem(command, required=True)
@@ -75,7 +82,8 @@ def optional_problem(command: F) -> F:
 
 
 def _problem(command: F, *, required: bool) -> F:
-    for option in reversed(
+    return _added(
+        command,
         (
             click.option(
                 "--model",
@@ -107,10 +115,8 @@ def _problem(command: F, *, required: bool) -> F:
                 show_default=True,
                 help="Share of memory that stays free.",
             ),
-        )
-    ):
-        command = option(command)
-    return command
+        ),
+    )
 
 
 def aims(command: F) -> F:
@@ -135,9 +141,7 @@ def aims(command: F) -> F:
             help="List the device counts that no other beats in both time and money.",
         ),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _added(command, options)
 
 
 def limits(command: F) -> F:
@@ -189,9 +193,7 @@ def limits(command: F) -> F:
         click.option(f"--{name}/--no-{name}", default=None, help=text)
         for name, text in switches.items()
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _added(command, options)
 
 
 def plan(command: F) -> F:
@@ -231,9 +233,7 @@ def plan(command: F) -> F:
             help="A setting for each kind of chip: none, selective, block/N or uniform/N.",
         ),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _added(command, options)
 
 
 def mesh(text: str) -> tuple[int, ...]:
@@ -251,7 +251,8 @@ def mesh(text: str) -> tuple[int, ...]:
 
 def graph(command: F) -> F:
     """Adds the flags that say in what sizes a model or file becomes a graph."""
-    for option in reversed(
+    return _added(
+        command,
         (
             click.option("--batch", type=int, default=8, show_default=True, help="Sequences."),
             click.option("--sequence-length", type=int, help="Tokens; the model's longest."),
@@ -264,16 +265,15 @@ def graph(command: F) -> F:
                 metavar="NAME:N,N;...",
                 help="Shapes of a file's inputs, as ids:8,512;mask:8,1,512,512.",
             ),
-        )
-    ):
-        command = option(command)
-    return command
+        ),
+    )
 
 
 def servers(command: F) -> F:
     """Adds the flags of workers and servers; most are fields of `ServersOptions`."""
     default = ServersOptions()
-    for option in reversed(
+    command = _added(
+        command,
         (
             click.option("--chip", required=True, help="Chip: a name or a path to a TOML file."),
             click.option("--workers", type=int, required=True, help="Workers, one a device."),
@@ -326,9 +326,8 @@ def servers(command: F) -> F:
                 show_default=True,
                 help="What one process reads of a checkpoint.",
             ),
-        )
-    ):
-        command = option(command)
+        ),
+    )
     return graph(command)
 
 
@@ -346,7 +345,8 @@ def sharding(command: F) -> F:
     """Adds the flags that say how a graph is cut; most are fields of `ShardingOptions`."""
     default = ShardingOptions()
     command = graph(command)
-    for option in reversed(
+    return _added(
+        command,
         (
             click.option("--chip", required=True, help="Chip: a name or a path to a TOML file."),
             click.option("--devices", type=int, required=True, help="Devices to cut over."),
@@ -440,10 +440,8 @@ def sharding(command: F) -> F:
                 default=default.all_to_all,
                 help="Reshards may use all-to-all.",
             ),
-        )
-    ):
-        command = option(command)
-    return command
+        ),
+    )
 
 
 def shapes(text: str) -> dict[str, tuple[int, ...]]:
@@ -458,7 +456,8 @@ def shapes(text: str) -> dict[str, tuple[int, ...]]:
 
 def atc(command: F) -> F:
     """Adds the flags of Huawei's ATC, under its names."""
-    for option in reversed(
+    return _added(
+        command,
         (
             click.option("--model", required=True, metavar="PATH", help="Graph to partition."),
             click.option(
@@ -500,10 +499,8 @@ def atc(command: F) -> F:
                 show_default=True,
                 help="Log level.",
             ),
-        )
-    ):
-        command = option(command)
-    return command
+        ),
+    )
 
 
 def output(command: F) -> F:
