@@ -130,15 +130,16 @@ pub fn items(
         (held.expert_parameters, held.whole_parameters.1, shard.expert_replica_group()),
     ] {
         let left = left.min(count);
+        let ranks = group_size(shard, replicas);
         let share = |from: u8| {
             if shard.zero >= from {
-                (count - left).div_ceil(group_size(shard, replicas)) + left
+                (count - left).div_ceil(ranks) + left
             } else {
                 count
             }
         };
         // Gathered once a step, they lie beside the shards that they come from and are reduced to.
-        let whole = if shard.zero == 3 && !each { count - left } else { 0 };
+        let whole = if shard.zero == 3 && !each && ranks > 1 { count - left } else { 0 };
         parameters += (share(3) + whole) * bytes.parameter;
         gradients += (if each { share(2) } else { count }) * bytes.gradient;
         gradients += if whole > 0 { share(3) * bytes.gradient } else { 0 };
