@@ -567,7 +567,7 @@ def test_kubernetes_needs_an_image() -> None:
         ("mindspore", ("mixtral-8x7b", *ASCEND[1:]), {"ep": 8}, "expert parallel, whose"),
         ("mindspore", ("opt-13b", *ASCEND[1:]), {"tp": 2}, "an embedding that is the head's too"),
         ("mindspore", ASCEND, {"tp": 2, "cp": 2}, "context beside tensor parallel"),
-        ("mindspore", ("mixtral-8x7b", *ASCEND[1:]), {"tp": 2}, "has a mixture of experts, which"),
+        ("mindspore", ("mixtral-8x7b", *ASCEND[1:]), {"tp": 2}, "cuts of experts"),
         ("accelerate", LLAMA, {"tp": 2, "zero": 3}, "sequence parallel with FSDP"),
         ("accelerate", LLAMA, {"pp": 2, "vpp": 2}, "2 chunks a stage"),
         ("accelerate", LLAMA, {"pp": 4, "layers": [9, 7, 8, 8]}, "uneven layers but in the last"),

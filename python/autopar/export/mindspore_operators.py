@@ -42,6 +42,9 @@ def unsaid(job: Job) -> list[str]:
         (devices.bit_count() > 1, f"operators cut over {devices} devices, no power of two"),
         (model.kv_heads % plan.tp != 0, f"tp {plan.tp} over {model.kv_heads} key heads"),
         (vocabulary % plan.tp != 0, f"tp {plan.tp} over {vocabulary} rows of the embedding"),
+        (model.moe is not None, "cuts of experts"),
+        (model.mla is not None, "cuts of latent attention"),
+        (model.window is not None, "cuts of layers that differ by their windows"),
         (model.tied_embeddings, "cuts of an embedding that is the head's too"),
         (
             plan.cp > 1 and problem.framework.context_exchange != "gather",
