@@ -257,6 +257,14 @@ def test_too_few_chips_is_an_answer_with_nothing_on_standard_output(command: Com
     assert "the limits give 128 devices, not the 256 asked for" in run.err
 
 
+def test_a_batch_that_apss_would_refuse_is_not_proposed(command: Command) -> None:
+    # 8,000 devices leave a factor of 25 to the replicas: 1,025 is the nearest of its multiples, and
+    # 12,800 the nearest that is one of 512 too.
+    run = command("apss", "--num-gpus", "8000", "--gpu-infos", "h800")
+    assert (run.code, run.out) == (1, "")
+    assert "possible with 8,192 devices or a global batch of 12,800\n" in run.err
+
+
 def test_too_little_memory_is_an_answer_that_names_the_nearest_miss(command: Command) -> None:
     run = command("apss", "--model-name", "llama-1800b", "--num-gpus", "8")
     assert (run.code, run.out) == (1, "")
@@ -274,6 +282,15 @@ def test_only_analytic_mode_writes_traces(command: Command, tmp_path: Path, mode
     assert files == (
         ["cache/strategy-1.json", "cache/strategy-2.json"] if mode == "analytic" else []
     )
+
+
+def test_traces_that_cannot_be_written_leave_no_strategy_half_told(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("a file")
+    run = command("apss", "--model-name", "llama2-7b", "--num-gpus", "8", "--mode", "analytic")
+    assert (run.code, run.out) == (2, "")
+    assert run.err.endswith("error: cache: cannot be written: file exists. Check the folder.\n")
 
 
 def test_a_trace_has_a_process_for_each_stage_whose_threads_do_not_overlap(

@@ -28,10 +28,12 @@ RUST_ORDER = """
     search::guess search::descent search::best search::entries search::walk search::enumerate
     search::sizes
     search::nearest search
-    graph::loops graph::form graph::ir graph::problem graph::layout graph::strategy graph::reshard
-    graph::price graph::cost graph::answer graph::eliminate graph::front graph::dp graph::ilp
-    graph::recursive graph::propagate graph::servers
-    graph::transformer graph
+    graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
+    graph::strategy graph::reshard
+    graph::price graph::cost graph::overlap graph::fusion graph::communications graph::answer
+    graph::eliminate graph::front graph::dp graph::ilp
+    graph::recursive graph::propagate graph::double_recursive graph::servers
+    graph::transformer graph::transformer::attention graph::transformer::mlp graph
     calibrate::figure calibrate::point calibrate::least calibrate
     bulk wire lib
 """.split()

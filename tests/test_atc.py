@@ -174,7 +174,7 @@ def test_a_soc_version_is_a_chip_of_the_catalog(ask: Ask, name: str, chip: str) 
 
 def test_names_that_stand_for_something_else_are_told(ask: Ask) -> None:
     assert ask().notes[0] == "Ascend910B3 is ascend_910b"
-    assert ask().notes[1].startswith("model_weight_prefetch: every gather")
+    assert len(ask().notes) == 1
     notes = ask(soc_version="Ascend910A").notes
     assert notes[0] == "./numa_config_2p.json has Ascend910B3; --soc_version is used"
 
@@ -497,7 +497,7 @@ def test_a_graph_that_does_not_fit_writes_nothing(command: Command, files_of_atc
 
 def test_files_are_written_all_or_none(tmp_path: Path) -> None:
     first, second = tmp_path / "a.json", tmp_path / "none" / "b.json"
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(SpecError, match="no such file"):
         write_all({first: b"1", second: b"2"})
     assert list(tmp_path.iterdir()) == []
     first.write_bytes(b"old")

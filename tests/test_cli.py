@@ -120,7 +120,8 @@ def test_a_batch_that_nothing_divides_names_the_nearest_that_does(command: Comma
         "--cp", "1", "--global-batch-size", "1024", "--sequence-length", "4096",
     )  # fmt: skip
     assert run.code == 1
-    assert "no degrees suit 8,000 devices and a global batch of 1,024" in run.err
+    what = "no degrees suit 8,000 devices and a global batch of 1,024"
+    assert run.err == f"error: {what}; possible with 1,024 devices or a global batch of 8,000\n"
 
 
 def test_an_estimate_lists_time_and_memory_item_by_item(command: Command) -> None:

@@ -55,9 +55,13 @@ ACTING: list[tuple[dict[str, Any], set[str]]] = [
     ({"gradient_fp32_sync": False}, {"framework"}),
     ({"pipeline_stages": 4}, {"options"}),
     ({"dataset_strategy": ((4, 2), (4, 1))}, {"options"}),
-    ({"enable_parallel_optimizer": True}, {"options"}),
+    ({"enable_parallel_optimizer": True}, {"options", "framework"}),
     ({"force_fp32_communication": True}, {"framework"}),
-    ({"optimizer_weight_shard_size": 4, "enable_parallel_optimizer": True}, {"options"}),
+    # Sharded, parameters of up to 64 KB stay whole.
+    (
+        {"optimizer_weight_shard_size": 4, "enable_parallel_optimizer": True},
+        {"options", "framework"},
+    ),
     (
         {
             "parallel_optimizer_config": {"optimizer_level": "level2"},
@@ -104,6 +108,18 @@ def test_a_key_that_acts_changes_these_parts_of_the_problem(
     usual, asked = question().problem, question(**keys).problem
     names = ("model", "cluster", "workload", "framework", "options")
     assert {name for name in names if getattr(usual, name) != getattr(asked, name)} == parts
+
+
+@pytest.mark.parametrize(("kilobytes", "limit"), [(None, 65536), (0, 0), (16, 16384)])
+def test_a_threshold_in_kilobytes_leaves_small_parameters_whole(
+    kilobytes: int | None, limit: int
+) -> None:
+    config = {} if kilobytes is None else {"parallel_optimizer_threshold": kilobytes}
+    asked = question(enable_parallel_optimizer=True, parallel_optimizer_config=config)
+    key = "parallel_optimizer_config.parallel_optimizer_threshold"
+    [effect] = [each for each in asked.effects if each.key == key]
+    assert effect.changes == {"framework.whole_below_bytes": limit}
+    assert asked.problem.framework.whole_below_bytes == limit
 
 
 @pytest.mark.parametrize("keys", IDLE)

@@ -317,7 +317,7 @@ def test_the_command_takes_a_graph_document_and_gives_a_sharding(
     ("arguments", "code", "error"),
     [
         (["llama2-7b", "--memory-gib", "0.001"], 1, "no strategies fit in memory: the least is"),
-        (["mixtral-8x7b"], 2, '"mixtral-8x7b" has a mixture of experts'),
+        (["gpt-oss-120b"], 2, '"gpt-oss-120b" has attention sinks'),
         (["llama2-7b", "--mesh", "2x3"], 2, "must be one to three sizes whose product is 4"),
         (["llama2-7b", "--mesh", "two"], 2, "is no mesh as 8 or 4x16"),
         (["llama2-7b", "--layers", "33"], 2, "must be at most the model's 32, found 33"),

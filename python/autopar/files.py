@@ -74,6 +74,23 @@ def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_BYTES) -> by
     return data
 
 
+def make_folder(path: Path) -> None:
+    """Makes a folder where there is none.
+
+    Raises:
+        SpecError: It cannot be made.
+    """
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> SpecError:
+    reason = (error.strerror or str(error)).lower()
+    return SpecError(printable(path), f"cannot be written: {reason}", "Check the folder.")
+
+
 def write_all(contents: Mapping[Path, bytes]) -> None:
     """Writes files, each whole or not at all: under names of their own first, then renamed.
 
@@ -89,9 +106,7 @@ def write_all(contents: Mapping[Path, bytes]) -> None:
         for path, draft in drafts.items():
             draft.replace(path)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        what = f"cannot be written: {reason}"
-        raise SpecError(printable(path), what, "Check the folder.") from None
+        raise _unwritable(path, error) from None
     finally:
         for draft in drafts.values():
             with suppress(OSError):

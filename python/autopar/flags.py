@@ -1,7 +1,7 @@
 """The flags that several commands share: each with its name, its text and its parser."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -13,7 +13,7 @@ from autopar.frontends.atc import LOGS
 from autopar.frontends.draft import input_shapes
 from autopar.placement import ServersOptions
 from autopar.report import Recompute
-from autopar.sharding import Method, Others, ShardingOptions
+from autopar.sharding import CostModel, Method, Others, ShardingOptions
 from autopar.spec import Attention, Granularity, Options, Precision, Schedule
 
 # Known here so that the help of a command needs no exporter.
@@ -64,6 +64,13 @@ def words(*allowed: str) -> Callable[[str], tuple[str, ...]]:
     return parse
 
 
+def _added(command: F, options: Sequence[Callable[[F], F]]) -> F:
+    """Adds options to a command, whose help lists them in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def problem(command: F) -> F:
     """Adds the flags that describe what is trained, on what."""
     return _problem(command, required=True)
@@ -75,7 +82,8 @@ def optional_problem(command: F) -> F:
 
 
 def _problem(command: F, *, required: bool) -> F:
-    for option in reversed(
+    return _added(
+        command,
         (
             click.option(
                 "--model",
@@ -107,10 +115,8 @@ def _problem(command: F, *, required: bool) -> F:
                 show_default=True,
                 help="Share of memory that stays free.",
             ),
-        )
-    ):
-        command = option(command)
-    return command
+        ),
+    )
 
 
 def aims(command: F) -> F:
@@ -135,9 +141,7 @@ def aims(command: F) -> F:
             help="List the device counts that no other beats in both time and money.",
         ),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _added(command, options)
 
 
 def limits(command: F) -> F:
@@ -189,9 +193,7 @@ def limits(command: F) -> F:
         click.option(f"--{name}/--no-{name}", default=None, help=text)
         for name, text in switches.items()
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _added(command, options)
 
 
 def plan(command: F) -> F:
@@ -231,9 +233,7 @@ def plan(command: F) -> F:
             help="A setting for each kind of chip: none, selective, block/N or uniform/N.",
         ),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _added(command, options)
 
 
 def mesh(text: str) -> tuple[int, ...]:
@@ -251,7 +251,8 @@ def mesh(text: str) -> tuple[int, ...]:
 
 def graph(command: F) -> F:
     """Adds the flags that say in what sizes a model or file becomes a graph."""
-    for option in reversed(
+    return _added(
+        command,
         (
             click.option("--batch", type=int, default=8, show_default=True, help="Sequences."),
             click.option("--sequence-length", type=int, help="Tokens; the model's longest."),
@@ -264,16 +265,15 @@ def graph(command: F) -> F:
                 metavar="NAME:N,N;...",
                 help="Shapes of a file's inputs, as ids:8,512;mask:8,1,512,512.",
             ),
-        )
-    ):
-        command = option(command)
-    return command
+        ),
+    )
 
 
 def servers(command: F) -> F:
     """Adds the flags of workers and servers; most are fields of `ServersOptions`."""
     default = ServersOptions()
-    for option in reversed(
+    command = _added(
+        command,
         (
             click.option("--chip", required=True, help="Chip: a name or a path to a TOML file."),
             click.option("--workers", type=int, required=True, help="Workers, one a device."),
@@ -326,9 +326,8 @@ def servers(command: F) -> F:
                 show_default=True,
                 help="What one process reads of a checkpoint.",
             ),
-        )
-    ):
-        command = option(command)
+        ),
+    )
     return graph(command)
 
 
@@ -346,7 +345,8 @@ def sharding(command: F) -> F:
     """Adds the flags that say how a graph is cut; most are fields of `ShardingOptions`."""
     default = ShardingOptions()
     command = graph(command)
-    for option in reversed(
+    return _added(
+        command,
         (
             click.option("--chip", required=True, help="Chip: a name or a path to a TOML file."),
             click.option("--devices", type=int, required=True, help="Devices to cut over."),
@@ -357,6 +357,13 @@ def sharding(command: F) -> F:
                 default=default.method,
                 show_default=True,
                 help="ilp is integer programming, dp dynamic programming.",
+            ),
+            click.option(
+                "--cost-model",
+                type=click.Choice(get_args(CostModel)),
+                default=default.cost_model,
+                show_default=True,
+                help="mindspore: the relative costs of its recursive search, with recursive.",
             ),
             click.option("--inference", is_flag=True, help="Forward only, without the loss."),
             click.option(
@@ -397,6 +404,31 @@ def sharding(command: F) -> F:
             ),
             click.option("--zero", type=int, default=0, show_default=True, help="ZeRO stage."),
             click.option("--memory-gib", type=float, help="Memory of a device; the chip's."),
+            click.option(
+                "--dataset",
+                type=shapes,
+                metavar="NAME:N,N;...",
+                help="How inputs are cut, as x:8,1,1,1; by default as their readers want them.",
+            ),
+            click.option(
+                "--choose-recompute",
+                is_flag=True,
+                help="Choose with its cuts whether an operator runs again before its gradient.",
+            ),
+            click.option(
+                "--prefetch-mb", type=int, help="Buffer for weights gathered ahead; 0 is no limit."
+            ),
+            click.option(
+                "--reuse-limit",
+                type=int,
+                help="Identical communication operators that may share subgraphs; -1 is no limit.",
+            ),
+            click.option(
+                "--fusion",
+                metavar="auto|best|MB",
+                help="Exchange gradients in buckets behind the backward pass: of 64 MB, of the "
+                "best size, or of a given one.",
+            ),
             click.option("--use-all-devices", is_flag=True, help="No operator is repeated."),
             click.option(
                 "--refine/--no-refine",
@@ -408,10 +440,8 @@ def sharding(command: F) -> F:
                 default=default.all_to_all,
                 help="Reshards may use all-to-all.",
             ),
-        )
-    ):
-        command = option(command)
-    return command
+        ),
+    )
 
 
 def shapes(text: str) -> dict[str, tuple[int, ...]]:
@@ -426,7 +456,8 @@ def shapes(text: str) -> dict[str, tuple[int, ...]]:
 
 def atc(command: F) -> F:
     """Adds the flags of Huawei's ATC, under its names."""
-    for option in reversed(
+    return _added(
+        command,
         (
             click.option("--model", required=True, metavar="PATH", help="Graph to partition."),
             click.option(
@@ -468,10 +499,8 @@ def atc(command: F) -> F:
                 show_default=True,
                 help="Log level.",
             ),
-        )
-    ):
-        command = option(command)
-    return command
+        ),
+    )
 
 
 def output(command: F) -> F:

@@ -168,10 +168,26 @@ class Attention:
     Attributes:
         kind: Tag of this form.
         causal: A query sees only the keys up to its own place.
+        window: Places that a query sees; all unless given.
     """
 
     kind: Literal["attention"] = "attention"
     causal: bool = False
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Rows moved to other places within each entry of the leading axis, as further inputs say.
+
+    Tokens `[b, s, h]` go to the experts `[b, e, c, h]` that they chose, and back; rows may be
+    copied or left out.
+
+    Attributes:
+        kind: Tag of this form.
+    """
+
+    kind: Literal["route"] = "route"
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +346,7 @@ Form: TypeAlias = (
     | CrossEntropy
     | OneHot
     | TopK
+    | Route
     | Opaque
 )
 

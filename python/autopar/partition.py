@@ -1,5 +1,6 @@
 """Graph partitioning as ATC is asked for it: a question in its form, the answer, and its files."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from autopar.frontends import graphdef, onnx
 from autopar.frontends.atc import Question
 from autopar.frontends.draft import Shape
 from autopar.sharding import Sharding, ShardingProblem
+
+MB = 10**6
 
 
 def solve(
@@ -38,8 +41,27 @@ def solve(
     ]
     fitting = [answer for answer in found if answer.fits]
     if fitting:
-        return min(fitting, key=lambda answer: answer.cost.total_ps), reading.notes
-    return min(found, key=lambda answer: answer.cost.memory_bytes), reading.notes
+        best = min(fitting, key=lambda answer: answer.cost.total_ps)
+    else:
+        best = min(found, key=lambda answer: answer.cost.memory_bytes)
+    return best, (*reading.notes, *([chosen(best)] if asked.option.auto else []))
+
+
+def chosen(found: Sharding) -> str:
+    """Returns what automatic mode chose, under the names of the options that would set it.
+
+    The size is the number of parts that any parameter is cut into by the operators.
+    """
+    weights = {t.name for t in found.problem.graph.tensors if t.role == "parameter"}
+    axes = {axis for t in found.tensors if t.name in weights for dim in t.axes for axis in dim}
+    size = math.prod(found.mesh[axis] for axis in axes)
+    zero = found.problem.options.zero
+    flags = ("optimizer_state_sharding", "gradient_sharding", "model_weight_sharding")
+    values = [f"{flag} {str(zero >= stage).lower()}" for stage, flag in enumerate(flags, 1)]
+    if zero >= 3 and found.overlap is not None:
+        buffer = math.ceil(found.overlap.buffer_bytes / MB)
+        values.append(f"model_weight_prefetch true, model_weight_prefetch_buffer_size {buffer}")
+    return f"chosen: tensor_parallel_size {size}, {', '.join(values)}"
 
 
 def results(asked: Question, found: Sharding) -> dict[Path, bytes]:

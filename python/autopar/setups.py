@@ -32,6 +32,7 @@ from autopar.spec import (
 
 VOCAB = 50257  # of GPT-2, for rows that give none
 LARGEST_MICRO_BATCH = 64
+DRIVER_ERROR = 0.05  # stated for the memory that the driver shows or the allocator reserves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +340,8 @@ def _plan(
 
     What neither the row nor the framework's habit says is the fastest that fits among what people
     write: powers of two, whole chunks. Recompute is what they turn to where nothing fits without
-    it: a larger micro-batch is not bought with it. Where nothing fits, it is what lacks least.
+    it, by more than the estimate of memory errs: a larger micro-batch is not bought with it. Where
+    nothing fits, it is what lacks least.
     """
     layers = _layers(run, problem.model.layers, degrees["pp"], assumed)
     chips = _stage_chips(problem.cluster, degrees["pp"])
@@ -379,7 +381,7 @@ def _plan(
         [plan] = plans(*pairs[0])
     else:
         plan = planner.fastest(problem, (islice(plans(*pair), 1) for pair in pairs))
-        if not _is_stated(habit) and planner.estimate(problem, plan).violations:
+        if not _is_stated(habit) and _lacks(problem, plan) > DRIVER_ERROR:
             plan = planner.fastest(problem, (plans(*pair) for pair in pairs))
     recompute = plan.stages[0].recompute
     found = {
@@ -389,6 +391,12 @@ def _plan(
         and "/".join(str(part) for part in (recompute.granularity, recompute.layers) if part),
     }
     return plan, tuple(f"{name}={value}" for name, value in found.items() if value)
+
+
+def _lacks(problem: Problem, plan: Plan) -> float:
+    """Returns the largest share by which a stage needs more memory than its device has."""
+    stages = planner.estimate(problem, plan).stages
+    return max(stage.allocated_bytes / stage.capacity_bytes - 1 for stage in stages)
 
 
 def _stage_chips(cluster: Cluster, pp: int) -> list[int]:

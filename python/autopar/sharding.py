@@ -18,8 +18,10 @@ from autopar.graph import Graph
 from autopar.spec import Cluster
 
 Method: TypeAlias = Literal["ilp", "dp", "recursive", "propagate"]
+CostModel: TypeAlias = Literal["estimate", "mindspore"]
 Others: TypeAlias = Literal["search", "data_parallel"]
 Summands: TypeAlias = Literal["none", "all_reduce", "reduce_scatter"]
+GroupingMode: TypeAlias = Literal["auto", "size", "index", "best"]
 Collective: TypeAlias = Literal["reduce_scatter", "all_reduce", "slice", "all_to_all", "all_gather"]
 Cuts: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -33,11 +35,28 @@ class FixedStrategy:
         inputs: Cuts of each dimension of each input; an empty list for a scalar.
         outputs: Cuts of each dimension of each output, where the operator leaves a choice: a
             product whose inner axis is cut may add its summands up in parts.
+        recompute: Whether it is recomputed in the backward pass; null leaves that to the options.
+        rows: Rows of each part of an embedding's table, where they are unlike (`manual_split`).
     """
 
     operator: str
     inputs: Cuts
     outputs: Cuts | None = None
+    recompute: bool | None = None
+    rows: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedInput:
+    """How a tensor of the dataset is cut, along any of its dimensions: batch, height, width.
+
+    Attributes:
+        tensor: The tensor.
+        cuts: Cuts of each dimension.
+    """
+
+    tensor: str
+    cuts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +73,59 @@ class Strategies:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """How exchanges of one kind are grouped.
+
+    Attributes:
+        mode: By 64 MB, a size, places of parameters, or the size that exposes least of the powers
+            of two from 1 MB to 1024 MB.
+        mb: Megabytes (10^6 bytes) that close a group, with `size`.
+        places: Places of parameters, in the order of the graph, at which a group begins, ascending,
+            with `index`.
+    """
+
+    mode: GroupingMode = "auto"
+    mb: int | None = None
+    places: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fusion:
+    """How exchanges are grouped, by kind, as MindSpore's `comm_fusion`.
+
+    Attributes:
+        all_reduce: Gradients that every device gets.
+        all_gather: Parameters that were updated in parts (ZeRO 1 and 2).
+        reduce_scatter: Gradients of which each device gets a part (ZeRO).
+    """
+
+    all_reduce: Grouping = Grouping()
+    all_gather: Grouping = Grouping()
+    reduce_scatter: Grouping = Grouping()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingOptions:
     """What may be chosen, and by which method.
 
     Attributes:
         method: Integer programming, dynamic programming, halving the devices again and again, or
             propagation from the operators that are set.
+        cost_model: What the method compares: seconds, or, with `recursive`, the relative costs of
+            MindSpore's search of that name. The answer is priced in seconds either way.
         mesh: Sizes of the mesh's one to three axes, outermost first; empty for one axis.
         strategies: Strategies that the user has set.
         others: What happens to operators without one: searched, or cut along the leading axis.
+        dataset: How tensors of the dataset are cut; those that are not named lie as their readers
+            want them.
+        prefetch_mb: Buffer for weights that are gathered ahead of their use, in MB (10^6 bytes), 0
+            for no limit; null gathers none ahead. It acts where parameters are divided (`zero` 3).
+        reuse_limit: Identical communication operators that may be replaced by calls of a shared
+            subgraph: at most so many, 0 for no limit; null replaces none.
+        fusion: How gradients are grouped to be exchanged behind the backward pass; null charges
+            each exchange in full.
+        recompute: Whether an operator is recomputed in the backward pass is chosen with its
+            strategy; otherwise only those are that the user has set.
         use_all_devices: Only strategies that give each device work of its own.
         refine: An axis of the mesh may be divided among several axes of an operator; otherwise each
             is taken whole or not at all.
@@ -75,9 +138,15 @@ class ShardingOptions:
     """
 
     method: Method = "ilp"
+    cost_model: CostModel = "estimate"
     mesh: tuple[int, ...] = ()
     strategies: tuple[FixedStrategy, ...] = ()
     others: Others = "search"
+    dataset: tuple[FixedInput, ...] = ()
+    prefetch_mb: int | None = None
+    reuse_limit: int | None = None
+    fusion: Fusion | None = None
+    recompute: bool = False
     use_all_devices: bool = False
     refine: bool = True
     all_to_all: bool = True
@@ -133,19 +202,24 @@ class ShardedOperator:
         inputs: Cuts of each dimension of each input.
         outputs: Cuts of each dimension of each output, after its summands are added.
         summands: What is done with the summands that a cut inner axis leaves.
+        recompute: Its outputs are computed again in the backward pass.
         compute_ps: Computation, forward and backward.
         communication_ps: Communication inside the operator, forward and backward.
+        recompute_ps: Its forward pass once more, with its communication, if it is recomputed.
         gradient_ps: Communication of its parameters and their gradients.
         optimizer_ps: Optimizer step of its parameters.
-        memory_bytes: Memory of its parameters, gradients, optimizer state and kept activations.
+        memory_bytes: Memory of its parameters, gradients, optimizer state and of what is kept of
+            its outputs.
     """
 
     name: str
     inputs: Cuts
     outputs: Cuts
     summands: Summands
+    recompute: bool
     compute_ps: int
     communication_ps: int
+    recompute_ps: int
     gradient_ps: int
     optimizer_ps: int
     memory_bytes: int
@@ -158,10 +232,12 @@ class ShardedTensor:
     Attributes:
         name: The tensor.
         axes: The prime axes of the mesh that cut each dimension, outermost first.
+        rows: Elements of each part of the first dimension, where they are unlike.
     """
 
     name: str
     axes: Cuts
+    rows: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +270,8 @@ class Reshard:
         writer: The operator that writes it; null for an input, parameter or constant.
         reader: The operator that reads it.
         forward: What is done forward.
-        backward: What is done with its gradient.
+        backward: What is done backward: the tensor fetched again where the reader's gradient needs
+            it, then its gradient.
         time_ps: Time of both.
     """
 
@@ -207,6 +284,61 @@ class Reshard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Communications:
+    """Communication operators on one device in a step.
+
+    Attributes:
+        operators: All of them.
+        replaced: Those that became calls of a subgraph.
+        subgraphs: The subgraphs.
+        compiled: What is left to compile: those that stayed, and the subgraphs.
+    """
+
+    operators: int
+    replaced: int
+    subgraphs: int
+    compiled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedExchange:
+    """Parameters whose exchanges are one.
+
+    Attributes:
+        operation: What is done.
+        axes: The prime axes of the mesh over which it is done.
+        tensors: The parameters.
+        bytes: Bytes of one device's result (gather) or operand (all others).
+        time_ps: Its time.
+    """
+
+    operation: Collective
+    axes: tuple[int, ...]
+    tensors: tuple[str, ...]
+    bytes: int
+    time_ps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """What runs beside computation.
+
+    Attributes:
+        buckets: Groups of exchanges, in the order in which they run.
+        bucket_mb: Megabytes that close a group of gradients; null where none has a size.
+        gradients_exposed_ps: Exchange of gradients that goes on after the backward pass.
+        gathers_exposed_ps: Gathers of parameters that operators wait for.
+        buffer_bytes: The most that is gathered ahead at a time.
+    """
+
+    buckets: tuple[SharedExchange, ...]
+    bucket_mb: int | None
+    gradients_exposed_ps: int
+    gathers_exposed_ps: int
+    buffer_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingCost:
     """What a plan costs on one device; the parts add up to the total.
 
@@ -214,9 +346,12 @@ class ShardingCost:
         total_ps: Time of one step.
         compute_ps: Computation.
         communication_ps: Communication inside operators.
+        recompute_ps: Forward passes once more of the operators that are recomputed.
         reshard_ps: Reshards between operators.
         gradient_ps: Communication of parameters and their gradients.
         optimizer_ps: Optimizer step.
+        hidden_ps: What of the communication of parameters and gradients runs beside computation or
+            is saved by grouping; the total is less by it.
         memory_bytes: Memory.
         limit_bytes: Memory that it may use.
     """
@@ -224,9 +359,11 @@ class ShardingCost:
     total_ps: int
     compute_ps: int
     communication_ps: int
+    recompute_ps: int
     reshard_ps: int
     gradient_ps: int
     optimizer_ps: int
+    hidden_ps: int
     memory_bytes: int
     limit_bytes: int
 
@@ -244,6 +381,9 @@ class Sharding:
         operators: One entry an operator, in the order of the graph.
         tensors: One entry a parameter, input or constant, in the order of the graph.
         reshards: The tensors that change their layout between two operators.
+        communications: Communication operators on one device, before and after identical ones
+            share a subgraph.
+        overlap: What runs beside computation; null if nothing was asked to.
         cost: The whole.
         strategies: Strategies considered, all operators together.
         notes: Limits, replacements and assumptions that bear on the result.
@@ -257,15 +397,24 @@ class Sharding:
     operators: tuple[ShardedOperator, ...]
     tensors: tuple[ShardedTensor, ...]
     reshards: tuple[Reshard, ...]
+    communications: Communications
+    overlap: Overlap | None
     cost: ShardingCost
     strategies: int
     notes: tuple[str, ...]
 
     def chosen(self) -> Strategies:
         """Returns the strategies alone, in the form in which they can be set."""
+        rows = {each.operator: each.rows for each in self.problem.options.strategies}
         return Strategies(
             strategies=tuple(
-                FixedStrategy(operator=each.name, inputs=each.inputs, outputs=each.outputs)
+                FixedStrategy(
+                    operator=each.name,
+                    inputs=each.inputs,
+                    outputs=each.outputs,
+                    recompute=each.recompute,
+                    rows=rows.get(each.name),
+                )
                 for each in self.operators
             )
         )

@@ -512,8 +512,6 @@ class Held:
         gathered_unit: What ZeRO stage 3 gathers at once: a `layer`, or each `matrix` by itself.
         gathered_ends: Embedding and head are gathered once for all passes of a micro-batch, and
             their gradients reduced after the last.
-        packed_projections: Queries, keys and values come out of one product, so that rotated copies
-            of two of them lie beside all three.
         gathered_inputs: The input of a column-parallel product is kept as it was gathered over the
             tensor-parallel group, not as this rank's share of it.
         fp32_residual: The residual stream is in 32 bits, whatever the products are computed in.
@@ -530,7 +528,6 @@ class Held:
     live_parameters: int = 0
     gathered_unit: GatheredUnit = "layer"
     gathered_ends: bool = False
-    packed_projections: bool = True
     gathered_inputs: bool = False
     fp32_residual: bool = False
     fp8_input_bytes: int = 1
@@ -649,6 +646,8 @@ class Options:
         optimizer_offload: Optimizer state may live in host memory.
         uneven_layers: Stages of one kind of chip may hold different numbers of layers.
         expert_tensor_parallel: Experts are cut over the tensor-parallel group, not whole.
+        batch_multiple: What a global batch must be a multiple of that is proposed where no degrees
+            suit the one asked for.
     """
 
     top: int = 5
@@ -670,6 +669,7 @@ class Options:
     optimizer_offload: bool = True
     uneven_layers: bool = True
     expert_tensor_parallel: bool = False
+    batch_multiple: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

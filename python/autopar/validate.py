@@ -10,7 +10,7 @@ from autopar import planner
 from autopar.errors import SpecError, shown
 from autopar.report import Estimate
 from autopar.runs import BadRow, Run
-from autopar.setups import Setup, setup
+from autopar.setups import DRIVER_ERROR, Setup, setup
 from autopar.shelf import Shelf
 
 By = Literal["source", "chip", "model"]
@@ -18,7 +18,6 @@ GIB = 2**30
 UNITS = {"gib": GIB, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 SMALLEST_SERIES = 5
 ALLOCATED_ERROR = 0.03  # stated for what the allocator hands out
-DRIVER_ERROR = 0.05  # stated for what the driver shows or the allocator reserves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,6 +134,33 @@ def join(path: str, key: str) -> str:
     return f"{path}.{key}"
 
 
+def given(table: Any, key: str, path: str) -> Any:
+    """Returns the value of a key that a table of another tool's document must have.
+
+    Raises:
+        SpecError: There is no table, or not the key.
+    """
+    if not isinstance(table, dict):
+        what = f"must be a table, found {shown(table)}"
+        raise SpecError(path.rstrip(": "), what, "Give keys and values.")
+    if key not in table:
+        raise SpecError(join(path, key), "missing key", "Add it.")
+    return table[key]
+
+
+def whole(table: Any, key: str, path: str, least: int = 0) -> int:
+    """Returns the whole number of 32 bits, from `least` on, of a key that a table must have.
+
+    Raises:
+        SpecError: There is no such number.
+    """
+    value = given(table, key, path)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+        what = f"must be a whole number from {least}, found {shown(value)}"
+        raise SpecError(join(path, key), what)
+    return value
+
+
 def _read_type(kind: Any, value: object, path: str) -> Any:
     """Returns `value` as the annotated type `kind`."""
     if kind is bool:

@@ -38,7 +38,7 @@ def folder(written: "Sequence[File]", path: Path | None, force: bool) -> None:
         return
     for file in written:
         flags.check_output(path / file.name, force)
-    path.mkdir(exist_ok=True)
+    files.make_folder(path)
     files.write_all({path / file.name: file.text.encode() for file in written})
 
 

@@ -260,14 +260,14 @@ def _write_traces(report: Report, folder: Path) -> None:
     from autopar.render.trace import chrome_trace
 
     groups = report.problem.cluster.groups
-    traces = []
-    for ranked in report.ranked:
+    traces = {}
+    for rank, ranked in enumerate(report.ranked, 1):
         stages = [groups[stage.chip].chip.name for stage in ranked.plan.stages]
         timeline = planner.timeline(report.problem, ranked.plan)
-        traces.append(chrome_trace(timeline, report.problem, stages))
-    folder.mkdir(exist_ok=True)
-    for rank, trace in enumerate(traces, 1):
-        (folder / f"strategy-{rank}.json").write_text(trace, encoding="utf-8")
+        trace = chrome_trace(timeline, report.problem, stages)
+        traces[folder / f"strategy-{rank}.json"] = trace.encode()
+    files.make_folder(folder)
+    files.write_all(traces)
 
 
 def _spelled_plan(problem: Problem, spelled: dict[str, Any]) -> Plan:

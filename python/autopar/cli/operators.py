@@ -8,8 +8,9 @@ import click
 
 from autopar import catalog, files, flags, planner, wire, writing
 from autopar.cli.ends import DONE, NO_PLAN, fail, print_notes
-from autopar.errors import SpecError
+from autopar.errors import SpecError, shown
 from autopar.graph import Graph, recomputed
+from autopar.sharding import FixedInput, Fusion, Grouping
 
 if TYPE_CHECKING:
     from autopar.compat.functional import Function
@@ -187,5 +188,30 @@ def _sharding_options(graph: Graph, asked: dict[str, Any]) -> Any:
     name = asked.pop("strategies")
     fixed = graph_file.read_strategies(name, graph) if name is not None else ()
     others = asked.pop("others").replace("-", "_")
+    cuts = asked.pop("dataset") or {}
+    dataset = tuple(FixedInput(tensor=tensor, cuts=each) for tensor, each in cuts.items())
+    fusion = _fusion(asked.pop("fusion"))
+    asked["recompute"] = asked.pop("choose_recompute")
+    # MindSpore's MS_COMM_COMPILER_OPT writes no limit as -1.
+    asked["reuse_limit"] = 0 if asked["reuse_limit"] == -1 else asked["reuse_limit"]
     given = {key: value for key, value in asked.items() if value is not None}
-    return given | {"strategies": fixed, "others": others}
+    return given | {
+        "strategies": fixed,
+        "others": others,
+        "dataset": dataset,
+        "fusion": fusion,
+    }
+
+
+def _fusion(text: str | None) -> Fusion | None:
+    """Returns the grouping that `--fusion` names: the same for every kind of exchange."""
+    if text is None:
+        return None
+    if text in ("auto", "best"):
+        grouping = Grouping(mode="auto" if text == "auto" else "best")
+    elif text.isdecimal() and int(text) > 0:
+        grouping = Grouping(mode="size", mb=int(text))
+    else:
+        what = f"must be auto, best or megabytes, found {shown(text)}"
+        raise SpecError("--fusion", what, "Write --fusion best.")
+    return Fusion(all_reduce=grouping, all_gather=grouping, reduce_scatter=grouping)

@@ -19,7 +19,7 @@ from autopar.frontends.mindspore_strategy import (
     StrategyFile,
     operator_names,
 )
-from autopar.sharding import Cuts, ShardedOperator, Sharding
+from autopar.sharding import Cuts, ShardedOperator, ShardedTensor, Sharding
 
 
 def strategy_file(found: Sharding) -> StrategyFile:
@@ -34,7 +34,7 @@ def strategy_file(found: Sharding) -> StrategyFile:
     """
     net = found.problem.graph
     tensors = {tensor.name: tensor for tensor in net.tensors}
-    axes = {tensor.name: tensor.axes for tensor in found.tensors}
+    held = {tensor.name: tensor for tensor in found.tensors}
     names = operator_names(net)
     strategies: dict[str, OperatorStrategy] = {}
     layouts: dict[str, ParameterLayout] = {}
@@ -45,18 +45,19 @@ def strategy_file(found: Sharding) -> StrategyFile:
         if strategies.setdefault(name, strategy) != strategy:
             what = f"two operators {name} are cut differently, the second is {operator.name}"
             raise SpecError("--output", what, "MindSpore names operators by type and parameter.")
-        sizes = _arrangement(operator, cut, math.prod(found.mesh))
-        for parameter in operator.inputs:
-            if tensors[parameter].role != "parameter":
-                continue
+        read = [name for name in operator.inputs if tensors[name].role == "parameter"]
+        uneven = any(held[parameter].rows for parameter in read)
+        sizes = _arrangement(operator, cut, math.prod(found.mesh), uneven)
+        for parameter in read:
             layouts.setdefault(
-                parameter,
-                _layout(parameter, tensors[parameter].shape, axes[parameter], found.mesh, sizes),
+                parameter, _layout(held[parameter], tensors[parameter].shape, found.mesh, sizes)
             )
     return StrategyFile(operators=tuple(strategies.values()), layouts=tuple(layouts.values()))
 
 
-def _arrangement(operator: graph.Operator, cut: ShardedOperator, devices: int) -> list[int]:
+def _arrangement(
+    operator: graph.Operator, cut: ShardedOperator, devices: int, uneven: bool
+) -> list[int]:
     """Returns the arrangement of devices of an operator: its cuts, and last those that repeat."""
     match operator.form:
         case graph.MatMul(transpose_a=transposed, transpose_b=turned):
@@ -64,6 +65,9 @@ def _arrangement(operator: graph.Operator, cut: ShardedOperator, devices: int) -
             m, k = left[-2:][::-1] if transposed else left[-2:]
             n = right[-2] if turned else right[-1]
             loops = [*cut.outputs[0][:-2], m, k, n]
+        case graph.Gather() if uneven:
+            # The parts of the table lie along the features.
+            loops = list(cut.outputs[0])
         case graph.Gather(axis=axis):
             # Scattered sums cut an output once more over the axes of the rows.
             loops = [*cut.inputs[1], cut.inputs[0][axis]]
@@ -77,14 +81,20 @@ def _arrangement(operator: graph.Operator, cut: ShardedOperator, devices: int) -
 
 
 def _layout(
-    name: str, shape: tuple[int, ...], axes: Cuts, mesh: Sequence[int], sizes: Sequence[int]
+    held: ShardedTensor, shape: tuple[int, ...], mesh: Sequence[int], sizes: Sequence[int]
 ) -> ParameterLayout:
-    spans = _spans(name, tuple(cut for cut in axes if cut), mesh, sizes)
+    spans = _spans(held.name, tuple(cut for cut in held.axes if cut), mesh, sizes)
+    rows = held.rows or ()
+    if rows:
+        # MindSpore gives every part the room of the largest.
+        shape = (max(rows) * len(rows), *shape[1:])
     return ParameterLayout(
-        name=name,
+        name=held.name,
         dev_matrix=tuple(math.prod(mesh[axis] for axis in span) for span in spans),
-        tensor_map=tuple(len(spans) - 1 - spans.index(cut) if cut else -1 for cut in axes),
+        tensor_map=tuple(len(spans) - 1 - spans.index(cut) if cut else -1 for cut in held.axes),
         tensor_shape=shape,
+        split_shape=rows,
+        indices_offset=tuple(accumulate(rows[:-1], initial=0)) if rows else (),
     )
 
 

@@ -134,6 +134,7 @@ def options(*, top: int, several: bool) -> Options:
         optimizer_offload=False,
         # Only the form for several kinds lists the layers of each stage.
         uneven_layers=several,
+        batch_multiple=STEP,
     )
 
 

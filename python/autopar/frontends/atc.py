@@ -145,7 +145,10 @@ class Question:
     def options(self) -> tuple[ShardingOptions, ...]:
         """What the solver may choose; in automatic mode several, of which the best is taken."""
         if self.option.auto:
-            return tuple(ShardingOptions(zero=stage) for stage in range(4))
+            ahead = {3: 0}
+            return tuple(
+                ShardingOptions(zero=stage, prefetch_mb=ahead.get(stage)) for stage in range(4)
+            )
         sharding = self.option.tensor_sharding or TensorSharding()
         stages = (
             sharding.optimizer_state_sharding,
@@ -153,10 +156,12 @@ class Question:
             sharding.model_weight_sharding,
         )
         tensor_parallel = self.option.tensor_parallel_option is not None
+        buffer = sharding.model_weight_prefetch_buffer_size
         return (
             ShardingOptions(
                 method=self.option.method,
                 zero=max((stage for stage, on in enumerate(stages, 1) if on), default=0),
+                prefetch_mb=buffer if sharding.model_weight_prefetch else None,
                 others="search" if tensor_parallel else "data_parallel",
             ),
         )
@@ -245,10 +250,6 @@ def question(
         notes.append(f"{soc_version} is {chip.chip.name}")
     if _plain(topology.item_type) != _plain(soc_version):
         notes.append(f"{cluster_config} has {topology.item_type}; --soc_version is used")
-    if option.tensor_sharding and option.tensor_sharding.model_weight_sharding:
-        notes.append(
-            "model_weight_prefetch: every gather of weights is charged in full, ahead or not"
-        )
     return Question(
         model=model,
         framework=FRAMEWORKS[framework],
@@ -310,23 +311,25 @@ def read_topology(text: str | bytes, path: str = "") -> Topology:
     kind, where = kinds[0]
     if "device_list" in kind:
         listed = _tables(kind, "device_list", where)
-        parts = [_whole(device, "device_id", place) for device, place in listed]
+        parts = [wire.whole(device, "device_id", place) for device, place in listed]
         _check_distinct(parts, join(where, "device_list"), "device_id")
     cards: dict[int, list[int]] = {}
     for cluster, where in _tables(table, "cluster", path):
         for node, place in _tables(cluster, "cluster_nodes", where):
-            node_id = _whole(node, "node_id", place)
+            node_id = wire.whole(node, "node_id", place)
             if node_id in cards:
                 raise SpecError(
                     f"{place}.node_id", f"{node_id} is given twice", "Number the nodes."
                 )
             if _text(node, "node_type", place).upper().startswith(("ATLAS800", "ATLAS900")):
                 _text(node, "ipaddr", place)
-                _whole(node, "port", place)
+                wire.whole(node, "port", place)
             if not isinstance(node.get("is_local", True), bool):
                 what = f"must be true or false, found {shown(node['is_local'])}"
                 raise SpecError(f"{place}.is_local", what)
-            items = [_whole(item, "item_id", at) for item, at in _tables(node, "item_list", place)]
+            items = [
+                wire.whole(item, "item_id", at) for item, at in _tables(node, "item_list", place)
+            ]
             _check_distinct(items, f"{place}.item_list", "item_id")
             if cards and len(items) != len(next(iter(cards.values()))):
                 first = next(iter(cards))
@@ -365,7 +368,7 @@ def _check_distinct(values: list[Any], path: str, key: str) -> None:
 
 def _tables(value: Any, key: str, path: str) -> list[tuple[dict[str, Any], str]]:
     """Returns the tables of a list that must have one, each with its path."""
-    listed = _given(value, key, path)
+    listed = wire.given(value, key, path)
     if not isinstance(listed, list) or not listed:
         what = f"must be a list of tables, found {shown(listed)}"
         raise SpecError(join(path, key), what, "Give one at least.")
@@ -377,26 +380,9 @@ def _tables(value: Any, key: str, path: str) -> list[tuple[dict[str, Any], str]]
 
 
 def _text(table: dict[str, Any], key: str, path: str) -> str:
-    value = _given(table, key, path)
+    value = wire.given(table, key, path)
     if not isinstance(value, str) or not value:
         raise SpecError(
             join(path, key), f"must be a text, found {shown(value)}", "Write it in quotes."
         )
     return value
-
-
-def _whole(table: dict[str, Any], key: str, path: str) -> int:
-    value = _given(table, key, path)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
-        what = f"must be a whole number from 0, found {shown(value)}"
-        raise SpecError(join(path, key), what)
-    return value
-
-
-def _given(table: Any, key: str, path: str) -> Any:
-    if not isinstance(table, dict):
-        what = f"must be a table, found {shown(table)}"
-        raise SpecError(path.rstrip(": "), what, "Give keys and values.")
-    if key not in table:
-        raise SpecError(join(path, key), "missing key", "Add it.")
-    return table[key]

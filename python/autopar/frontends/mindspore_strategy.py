@@ -146,6 +146,7 @@ def fixed_strategies(file: StrategyFile, graph: Graph, path: str) -> tuple[Fixed
     named: dict[str, list[Operator]] = {}
     for own, name in operator_names(graph).items():
         named.setdefault(name, []).append(operators[own])
+    split = {layout.name: layout.split_shape for layout in file.layouts if layout.split_shape}
     fixed = []
     for strategy in file.operators:
         if strategy.name not in named:
@@ -157,8 +158,11 @@ def fixed_strategies(file: StrategyFile, graph: Graph, path: str) -> tuple[Fixed
             if len(inputs) > len(operator.inputs):
                 # A number beside the tensors is no input of a graph's operator.
                 inputs = tuple(cuts for cuts in inputs if cuts)
+            rows = split.get(operator.inputs[0]) if isinstance(operator.form, Gather) else None
             fixed.append(
-                FixedStrategy(operator=operator.name, inputs=inputs, outputs=strategy.outputs)
+                FixedStrategy(
+                    operator=operator.name, inputs=inputs, outputs=strategy.outputs, rows=rows
+                )
             )
     return tuple(fixed)
 
@@ -217,7 +221,7 @@ def read_json(text: str | bytes, path: str = "") -> StrategyFile:
         ).items()
     ]
     return StrategyFile(
-        current_stage=_whole(table, "current_stage", path),
+        current_stage=wire.whole(table, "current_stage", path, -(2**31)),
         operators=tuple(operators),
         layouts=tuple(layouts),
     )
@@ -289,7 +293,7 @@ def _cuts(value: Any, path: str) -> tuple[Cuts, int]:
         if not isinstance(row, list):
             where = f"{path}.parallel_strategy[{index}]"
             raise SpecError(where, f"must be a list, found {shown(row)}", "Give a count an axis.")
-    return _checked_cuts(rows, path), _whole(table, "stage", path)
+    return _checked_cuts(rows, path), wire.whole(table, "stage", path, -(2**31))
 
 
 def _checked_cuts(rows: list[Any], path: str) -> Cuts:
@@ -311,9 +315,9 @@ def _layout_of_table(name: str, value: Any, path: str) -> ParameterLayout:
             dev_matrix=_wholes(table, "dev_matrix", path),
             tensor_map=_wholes(table, "tensor_map", path),
             tensor_shape=_wholes(table, "tensor_shape", path),
-            field=_whole(table, "field", path),
-            opt_weight_shard_step=_whole(table, "opt_weight_shard_step", path),
-            opt_weight_shard_size=_whole(table, "opt_weight_shard_size", path),
+            field=wire.whole(table, "field", path, -(2**31)),
+            opt_weight_shard_step=wire.whole(table, "opt_weight_shard_step", path, -(2**31)),
+            opt_weight_shard_size=wire.whole(table, "opt_weight_shard_size", path, -(2**31)),
             split_shape=_wholes({"param_split_shape": []} | table, "param_split_shape", path),
             indices_offset=_wholes({"indices_offset": []} | table, "indices_offset", path),
         ),
@@ -372,18 +376,10 @@ def _table(value: Any, path: str) -> dict[str, Any]:
 
 
 def _list(table: dict[str, Any], key: str, path: str) -> list[Any]:
-    value = _given(table, key, path)
+    value = wire.given(table, key, path)
     if not isinstance(value, list):
         what = f"must be a list, found {shown(value)}"
         raise SpecError(join(path, key), what, "Write it in brackets.")
-    return value
-
-
-def _whole(table: dict[str, Any], key: str, path: str) -> int:
-    value = _given(table, key, path)
-    if not isinstance(value, int) or isinstance(value, bool) or not -(2**31) <= value < 2**31:
-        what = f"must be a whole number of 32 bits, found {shown(value)}"
-        raise SpecError(join(path, key), what)
     return value
 
 
@@ -394,9 +390,3 @@ def _wholes(table: dict[str, Any], key: str, path: str) -> tuple[int, ...]:
             what = f"must be a whole number, found {shown(value)}"
             raise SpecError(f"{path}.{key}[{index}]", what)
     return tuple(values)
-
-
-def _given(table: dict[str, Any], key: str, path: str) -> Any:
-    if key not in table:
-        raise SpecError(join(path, key), "missing key", "Add it.")
-    return table[key]

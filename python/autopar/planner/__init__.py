@@ -33,6 +33,7 @@ from autopar.planner.operators import (
     read_graph,
     servers,
     shard,
+    slices,
     solve_sharding,
 )
 from autopar.planner.plans import (
@@ -79,6 +80,7 @@ __all__ = [
     "servers",
     "shard",
     "sizes",
+    "slices",
     "solve",
     "solve_json",
     "solve_sharding",

@@ -11,7 +11,10 @@ from autopar.graph import Graph
 from autopar.placement import Servers, ServersOptions, ServersProblem
 from autopar.planner.question import Name, __version__, cluster_of
 from autopar.sharding import (
+    CostModel,
+    FixedInput,
     FixedStrategy,
+    Fusion,
     Method,
     Others,
     Sharding,
@@ -34,7 +37,7 @@ def model_graph(
     training: bool = True,
     framework: Name | Framework = "megatron-core",
 ) -> Graph:
-    """Returns the operators of a dense model.
+    """Returns the operators of a model.
 
     Args:
         model: Name or alias in the catalog, path to a TOML file, or a `Model`.
@@ -46,7 +49,7 @@ def model_graph(
         framework: To whose multiple the vocabulary is padded.
 
     Raises:
-        SpecError: There is no such model, or it has no graph (mixture of experts, for one).
+        SpecError: There is no such model, or it has no graph (attention sinks, for one).
 
     Example:
         >>> graph = model_graph("llama2-7b", batch=1, sequence_length=4096, layers=1)
@@ -72,9 +75,15 @@ class Sharded(TypedDict, total=False):
     """What `shard` may choose, as keywords; `ShardingOptions` explains them."""
 
     method: Method
+    cost_model: CostModel
     mesh: Sequence[int]
     strategies: Sequence[FixedStrategy]
     others: Others
+    dataset: Sequence[FixedInput]
+    prefetch_mb: int | None
+    fusion: Fusion | None
+    reuse_limit: int | None
+    recompute: bool
     use_all_devices: bool
     refine: bool
     all_to_all: bool
@@ -215,6 +224,18 @@ def solve_sharding(problem: ShardingProblem, *, time_limit_s: float | None = Non
         again = ilp.solve(program, time_limit_s=time_limit_s, tighten=10 * ilp.FEASIBILITY)
         found = wire.loads(Sharding, _core.sharding_chosen(text, again.columns, choice.bound))
     return found
+
+
+def slices(found: Sharding) -> list[dict[str, list[list[int]]]]:
+    """Returns the part of each parameter, input and constant that each device holds.
+
+    Returns:
+        For each rank the tensors by name: for each dimension the first element and the one after
+        the last.
+    """
+    names = [tensor.name for tensor in found.tensors]
+    ranks = json.loads(_core.sharding_slices(wire.dumps(found)))
+    return [dict(zip(names, tensors, strict=True)) for tensors in ranks]
 
 
 def _frozen(value: Any) -> Any:

@@ -4,17 +4,35 @@ import re
 from typing import TYPE_CHECKING
 
 from autopar.render.text import GIB, PS_PER_S, Table, plain
-from autopar.sharding import Cuts, ShardedOperator, Sharding
+from autopar.sharding import Cuts, Overlap, ShardedOperator, Sharding
 
 if TYPE_CHECKING:
     from autopar.compat.functional import Function
 
-ITEMS = ("compute", "communication", "reshard", "gradient", "optimizer", "total")
+ITEMS = (
+    "compute",
+    "communication",
+    "recompute",
+    "reshard",
+    "gradient",
+    "optimizer",
+    "hidden",
+    "total",
+)
 
 
 def text(found: Sharding) -> str:
     """Returns the strategies, the cost by item, and what is proved."""
     tables = [plain(_operators(found)), plain(_cost(found)), _verdict(found)]
+    if found.overlap is not None:
+        tables.insert(2, _overlap(found.overlap))
+    if found.problem.options.reuse_limit is not None:
+        count = found.communications
+        tables.insert(
+            2,
+            f"Communication operators: {count.operators:,}, of which {count.replaced:,} are calls "
+            f"of {count.subgraphs:,} subgraphs; {count.compiled:,} to compile.",
+        )
     notes = "\n".join(f"Note: {note}" for note in found.notes)
     return "\n\n".join([*tables, notes] if notes else tables)
 
@@ -44,14 +62,17 @@ def shortage(found: Sharding) -> str:
 
 def _operators(found: Sharding) -> Table:
     """Returns a row for each group of operators whose names differ in numbers alone, cut alike."""
-    alike: dict[tuple[str, Cuts, Cuts, str], list[ShardedOperator]] = {}
+    alike: dict[tuple[str, Cuts, Cuts, str, bool], list[ShardedOperator]] = {}
     for operator in found.operators:
         name = re.sub(r"\d+", "*", operator.name)
-        key = (name, operator.inputs, operator.outputs, operator.summands)
+        key = (name, operator.inputs, operator.outputs, operator.summands, operator.recompute)
         alike.setdefault(key, []).append(operator)
     rows = []
-    for (name, inputs, outputs, summands), group in alike.items():
-        times = sum(each.compute_ps + each.communication_ps + each.gradient_ps for each in group)
+    for (name, inputs, outputs, summands, recompute), group in alike.items():
+        times = sum(
+            each.compute_ps + each.communication_ps + each.recompute_ps + each.gradient_ps
+            for each in group
+        )
         rows.append(
             (
                 group[0].name if len(group) == 1 else name,
@@ -59,12 +80,22 @@ def _operators(found: Sharding) -> Table:
                 " ".join(map(_cuts, inputs)),
                 " ".join(map(_cuts, outputs)),
                 "" if summands == "none" else summands.replace("_", "-"),
+                "again" if recompute else "",
                 f"{times / PS_PER_S * 1e3:.3f}",
                 f"{sum(each.memory_bytes for each in group) / GIB:.2f}",
             )
         )
-    headers = ("operator", "times", "inputs cut", "outputs cut", "summands", "ms", "GiB")
-    return Table(headers, tuple(rows), frozenset({0, 2, 3, 4}))
+    headers = (
+        "operator",
+        "times",
+        "inputs cut",
+        "outputs cut",
+        "summands",
+        "backward",
+        "ms",
+        "GiB",
+    )
+    return Table(headers, tuple(rows), frozenset({0, 2, 3, 4, 5}))
 
 
 def _cuts(cuts: tuple[int, ...]) -> str:
@@ -75,9 +106,28 @@ def _cost(found: Sharding) -> Table:
     rows = []
     for item in ITEMS:
         time = getattr(found.cost, f"{item}_ps")
+        time = -time if item == "hidden" else time
+        if item in ("recompute", "hidden") and not time:
+            continue
         share = 100 * time / found.cost.total_ps if found.cost.total_ps else 0.0
         rows.append((item, f"{time / PS_PER_S * 1e3:.3f}", f"{share:.1f}"))
     return Table(("time", "ms", "%"), tuple(rows), frozenset({0}))
+
+
+def _overlap(overlap: Overlap) -> str:
+    """Returns what runs beside computation."""
+    gradients, gathers = overlap.gradients_exposed_ps, overlap.gathers_exposed_ps
+    size = f" of {overlap.bucket_mb} MB" if overlap.bucket_mb is not None else ""
+    lines = []
+    if overlap.buckets:
+        lines.append(f"{len(overlap.buckets)} exchanges, in buckets{size}.")
+    lines.append(
+        f"Exposed: {gradients / PS_PER_S * 1e3:.3f} ms of gradients, "
+        f"{gathers / PS_PER_S * 1e3:.3f} ms of gathers of weights."
+    )
+    if overlap.buffer_bytes:
+        lines.append(f"Gathered ahead: at most {overlap.buffer_bytes / 1e6:.1f} MB.")
+    return "\n".join(lines)
 
 
 def _verdict(found: Sharding) -> str:

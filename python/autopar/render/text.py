@@ -298,10 +298,11 @@ def _reason(problem: Problem, infeasible: Infeasible) -> str:
                 cures.append(f"{devices:,} devices")
             if batch is not None:
                 cures.append(f"a global batch of {batch:,}")
-            cure = f"; possible with {' or '.join(cures)}" if cures else ""
+            possible = f"possible with {' or '.join(cures)}"
+            cure = possible if cures else "the limits on degrees leave none"
             return (
                 f"no degrees suit {problem.cluster.devices:,} devices and a global batch of"
-                f" {workload.global_batch_size:,}{cure}"
+                f" {workload.global_batch_size:,}; {cure}"
             )
 
 

@@ -159,7 +159,6 @@ pub fn held() -> Held {
         live_parameters: 0,
         gathered_unit: GatheredUnit::Layer,
         gathered_ends: false,
-        packed_projections: true,
         gathered_inputs: false,
         fp32_residual: false,
         fp8_input_bytes: 1,
@@ -224,6 +223,7 @@ pub fn options() -> Options {
         optimizer_offload: true,
         uneven_layers: true,
         expert_tensor_parallel: false,
+        batch_multiple: 1,
     }
 }
 

@@ -231,6 +231,15 @@ pub fn sharding_chosen(
     write(&crate::graph::chosen(read("sharding-problem", problem)?, columns, bound)?)
 }
 
+/// The part of each tensor that each device holds, as JSON: ranks, tensors, dimensions, first element and the one after the
+/// last.
+///
+/// # Errors
+/// A document that is not a sharding.
+pub fn sharding_slices(sharding: &str) -> Result<String, Error> {
+    write(&crate::graph::slices::slices(&read::<Sharding>("sharding", sharding)?))
+}
+
 /// Prices the placements of a graph's parameters on workers and servers, as JSON.
 ///
 /// # Errors

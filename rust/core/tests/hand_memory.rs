@@ -5,7 +5,9 @@ use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::{self, Holdings};
 use autopar_core::estimate::shard::{LayerCost, Shard};
 use autopar_core::estimate::MemoryItems;
-use autopar_core::spec::framework::{Communicators, Framework, GatheredUnit, Gathers, Selective};
+use autopar_core::spec::framework::{
+    Communicators, Framework, GatheredUnit, Gathers, Projections, Selective,
+};
 use autopar_core::spec::model::{Activation, LayerKind, Norm, Position};
 use autopar_core::spec::problem::Problem;
 use autopar_core::spec::workload::Precision;
@@ -184,7 +186,7 @@ fn separate_operators_keep_the_norm_s_32_bit_input_its_normalised_copy_and_the_a
     // the rotated copies: 2.5 less. 33.5 + 8 + 6 - 2.5 = 45.
     let mut problem = llama();
     let f = &mut problem.framework;
-    (f.fused.norm, f.fused.activation, f.held.packed_projections) = (false, false, false);
+    (f.fused.norm, f.fused.activation, f.projections) = (false, false, Projections::Apart);
     assert_eq!(layer(&problem, whole()).kept, Bytes(SH * 45 + SUMS));
     // A stream in 32 bits is its own copy: the norm keeps it (4), its normalised copy in 32 bits (4) and the 16-bit input
     // of the product (2).

@@ -10,7 +10,7 @@ use autopar_core::graph::ilp::Program;
 use autopar_core::graph::ir::{Dtype, Gradients, Graph, Operator, Role, Tensor, GRAPH_SCHEMA};
 use autopar_core::graph::layout::Mesh;
 use autopar_core::graph::price::Pricer;
-use autopar_core::graph::problem::{Method, Others, ShardingOptions};
+use autopar_core::graph::problem::{CostModel, Method, Others, ShardingOptions};
 use autopar_core::graph::strategy::Choices;
 use autopar_core::graph::{propagate, recursive};
 use autopar_core::testing::{a100, cluster};
@@ -155,9 +155,15 @@ fn dynamic_programming_finds_what_brute_force_finds() {
             let cluster = cluster(a100(), sketch.devices);
             let options = ShardingOptions {
                 method: Method::Dp,
+                cost_model: CostModel::Estimate,
                 mesh: vec![],
                 strategies: vec![],
                 others: Others::Search,
+                dataset: vec![],
+                prefetch_mb: None,
+                fusion: None,
+                reuse_limit: None,
+                recompute: sketch.zero == 3,
                 use_all_devices: false,
                 refine: true,
                 all_to_all: true,

@@ -31,8 +31,8 @@ mod _core {
     #[pymodule_export]
     use super::{
         calibrate, canonical, check_graph, estimate, estimate_many, measured_seconds, model_facts,
-        model_graph, operators, search, servers, shard, sharding_chosen, sharding_program, sizes,
-        timeline,
+        model_graph, operators, search, servers, shard, sharding_chosen, sharding_program,
+        sharding_slices, sizes, timeline,
     };
 
     #[pymodule_export]
@@ -190,6 +190,12 @@ fn sharding_chosen(
     bound: Option<f64>,
 ) -> PyResult<String> {
     brief(py, || wire::sharding_chosen(problem, &columns, bound))
+}
+
+/// Part of each tensor that each device holds: ranks, tensors, dimensions, first element and the one after the last.
+#[pyfunction]
+fn sharding_slices(py: Python<'_>, sharding: &str) -> PyResult<String> {
+    brief(py, || wire::sharding_slices(sharding))
 }
 
 /// Costs of the placements of a graph's parameters on workers and servers.

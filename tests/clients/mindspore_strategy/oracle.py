@@ -63,6 +63,49 @@ class TwoMatmuls(nn.Cell):
         return self.mul(self.add(x, self.b), 2.0)
 
 
+class Mlp(nn.Cell):
+    """The second half of a transformer layer, on rows of tokens."""
+
+    def __init__(self, hidden: int = 256, **_: Any) -> None:
+        super().__init__()
+        self.w1, self.w2 = weight("w1", hidden, 4 * hidden), weight("w2", 4 * hidden, hidden)
+        self.bias = weight("bias", 4 * hidden)
+        self.up, self.down, self.gelu = ops.MatMul(), ops.MatMul(), ops.GeLU()
+        self.add2, self.add3 = ops.Add(), ops.Add()
+
+    def construct(self, x: Any) -> Any:
+        f = self.gelu(self.add2(self.up(x, self.w1), self.bias))
+        return self.add3(x, self.down(f, self.w2))
+
+
+class Attention(nn.Cell):
+    """The first half of a transformer layer, on rows of tokens."""
+
+    def __init__(self, batch: int = 16, tokens: int = 128, hidden: int = 256, heads: int = 8,
+                 **_: Any) -> None:  # fmt: skip
+        super().__init__()
+        self.split, self.joined = (batch, tokens, heads, hidden // heads), (batch * tokens, hidden)
+        self.gain, self.shift = weight("gain", hidden), weight("shift", hidden)
+        self.wq, self.wk = weight("wq", hidden, hidden), weight("wk", hidden, hidden)
+        self.wv, self.wo = weight("wv", hidden, hidden), weight("wo", hidden, hidden)
+        self.norm = ops.LayerNorm(begin_norm_axis=-1, begin_params_axis=-1)
+        self.query, self.key, self.value, self.out = (ops.MatMul() for _ in range(4))
+        self.scores, self.mixed = ops.BatchMatMul(transpose_b=True), ops.BatchMatMul()
+        self.scale, self.softmax, self.add1 = ops.Mul(), ops.Softmax(-1), ops.Add()
+        self.reshape1, self.reshape2 = ops.Reshape(), ops.Reshape()
+        self.reshape3, self.reshape4 = ops.Reshape(), ops.Reshape()
+        self.turn1, self.turn2, self.turn3, self.turn4 = (ops.Transpose() for _ in range(4))
+
+    def construct(self, x: Any) -> Any:
+        h, _, _ = self.norm(x, self.gain, self.shift)
+        q = self.turn1(self.reshape1(self.query(h, self.wq), self.split), (0, 2, 1, 3))
+        k = self.turn2(self.reshape2(self.key(h, self.wk), self.split), (0, 2, 1, 3))
+        v = self.turn3(self.reshape3(self.value(h, self.wv), self.split), (0, 2, 1, 3))
+        a = self.mixed(self.softmax(self.scale(self.scores(q, k), 0.125)), v)
+        a = self.reshape4(self.turn4(a, (0, 2, 1, 3)), self.joined)
+        return self.add1(x, self.out(a, self.wo))
+
+
 class Block(nn.Cell):
     """A transformer block between an embedding and a loss."""
 
@@ -133,6 +176,10 @@ class TwoStages(nn.Cell):
         return self.loss(self.stage1(self.stage0(x)), y)
 
 
+NETWORKS = {"two_matmuls": TwoMatmuls, "mlp": Mlp, "attention": Attention, "block": Block,
+            "two_stages": TwoStages}  # fmt: skip
+
+
 def inputs(case: dict[str, Any]) -> list[Tensor]:
     match case["network"]:
         case "block":
@@ -140,6 +187,9 @@ def inputs(case: dict[str, Any]) -> list[Tensor]:
             return [Tensor(np.zeros(shape), dtypes.int32)] * 2
         case "two_stages":
             return [Tensor(np.ones([64, 64]), dtypes.float32)] * 2
+        case "mlp" | "attention":
+            rows = case.get("batch", 16) * case.get("tokens", 128)
+            return [Tensor(np.ones([rows, case.get("hidden", 256)]), dtypes.float32)]
         case _:
             shape = [case.get("rows", 128), case.get("hidden", 64)]
             return [Tensor(np.ones(shape), dtypes.float32)]
@@ -164,8 +214,7 @@ def strategies(case: dict[str, Any]) -> dict[str, list[list[int]]]:
         group_ckpt_save_file=case.get("groups", ""),
     )
     AutoParallelContext.get_instance().set_hccl_test_avaible(True)
-    kinds = {"two_matmuls": TwoMatmuls, "block": Block, "two_stages": TwoStages}
-    network = kinds[case["network"]](**case)
+    network = NETWORKS[case["network"]](**case)
     for name, cuts in case.get("cuts", {}).items():
         getattr(network, name).shard(tuple(tuple(row) for row in cuts))
     if case.get("stages", 1) > 1:

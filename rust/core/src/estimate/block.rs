@@ -310,7 +310,8 @@ impl<'p, 'a> Block<'p, 'a> {
                 // For queries and keys: cosine product (2), negate and join halves (4), sine product (2), sum (3).
                 self.stream(rotated, 11.0, 11.0, (10, 10));
             }
-            if p.framework.held.packed_projections && !p.framework.repeats_key_heads {
+            let packed = p.framework.projections != Projections::Apart;
+            if packed && !p.framework.repeats_key_heads {
                 // The rotated copies live beside the packed projection, whose values are still in use.
                 self.kept += rotated * self.p.width;
             }

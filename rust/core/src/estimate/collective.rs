@@ -5,7 +5,7 @@
 //! there, all levels at once as pipelined rings and trees do, so the slowest level decides.
 //!
 //! Before the last byte arrives a message must pass every step of its algorithm, however small its pieces are. A ring of n
-//! takes n - 1 steps to gather or to scatter and twice as many to sum; a sum over many nodes takes a tree instead, a
+//! takes n - 1 steps to gather or to scatter and twice as many to sum; a small sum over many nodes takes a tree instead, a
 //! chain inside each node and one step for each doubling of the nodes. This is NCCL's own model of itself
 //! (src/graph/tuning.cc, protocol Simple), which is why sharding over a thousand ranks costs milliseconds a gather.
 //!
@@ -56,8 +56,10 @@ impl<'a> Fabric<'a> {
         if group.size <= 1 || bytes <= 0.0 {
             return 0.0;
         }
-        // Both halves move the same volume.
-        2.0 * self.transfer(bytes, group, Operation::AllReduce) + self.sum_steps(group)
+        // Both halves move the same volume. A tree takes fewer steps with less bandwidth: the faster, as NCCL chooses.
+        let wires = 2.0 * self.transfer(bytes, group, Operation::AllReduce);
+        let ring = wires + self.ring_sum_steps(group);
+        ring.min(wires / tree_share(bytes) + self.tree_steps(group))
     }
 
     /// Seconds until every member has exchanged `bytes` (all that one member holds) with all others.
@@ -244,13 +246,17 @@ impl<'a> Fabric<'a> {
         self.steps(domains * self.local_steps(inside), between)
     }
 
-    /// Twice round the ring, or up and down a tree over the domains with a chain inside each: the faster, as NCCL chooses.
-    fn sum_steps(&self, group: Group) -> f64 {
+    /// Twice round all members: what a sum by a ring passes.
+    fn ring_sum_steps(&self, group: Group) -> f64 {
         let (inside, domains) = self.spread(group);
         let between = if domains > 1 { domains } else { 0 };
-        let ring = self.steps(2 * domains * self.local_steps(inside), 2 * between);
-        let tree = self.steps(2 * self.local_steps(inside), 2 * doublings(domains));
-        ring.min(tree)
+        self.steps(2 * domains * self.local_steps(inside), 2 * between)
+    }
+
+    /// Up and down a tree over the domains with a chain inside each.
+    fn tree_steps(&self, group: Group) -> f64 {
+        let (inside, domains) = self.spread(group);
+        self.steps(2 * self.local_steps(inside), 2 * doublings(domains))
     }
 
     /// To every peer in the domain in turn; peers beyond it are served together.
@@ -278,9 +284,10 @@ fn cube_mesh_wires(members: u64, stride: u64) -> f64 {
 /// Devices with which the rates of a domain were measured, where it has as many: those of one baseboard.
 const MEASURED: u64 = 8;
 
-/// Network steps that an all-to-all takes beyond its bytes, however many nodes it spans: the 16 MB and the largest messages in
-/// aliyun/SimAI (inputs/ratio/ata_ratio.csv) lie 220 us apart on two nodes and 170 us on eight, with cards of 48.5 GB/s.
-const EXCHANGE_STEPS: u64 = 12;
+/// Network steps that an all-to-all takes beyond its bytes, however many nodes it spans: in aliyun/SimAI
+/// (inputs/ratio/ata_ratio.csv) 16 MB reach 0.65 and 0.68 of the rate of the largest messages on two and eight nodes, which
+/// is 112 and 170 us more than the 208 and 364 us in which half and 7/8 of them cross at 38.5 GB/s.
+const EXCHANGE_STEPS: u64 = 8;
 
 /// Time to start a collective or a send, in microseconds: NCCL's base latency of a ring (src/graph/tuning.cc).
 const START_US: f64 = 8.4;
@@ -289,6 +296,20 @@ const START_US: f64 = 8.4;
 fn start(hops_us: f64) -> f64 {
     (START_US + hops_us) * 1e-6
 }
+
+/// Share of a ring's bandwidth that a tree reaches with a tensor of `bytes`: 0.92, and less for middle sizes, as NCCL corrects
+/// its model by what it measured (src/graph/tuning.cc, protocol Simple). Sizes between those of its table are joined.
+fn tree_share(bytes: f64) -> f64 {
+    let place = (bytes / MIB).log2().clamp(0.0, (TREE_CORRECTION.len() - 1) as f64);
+    let (i, part) = (place as usize, place.fract());
+    let next = TREE_CORRECTION[(i + 1).min(TREE_CORRECTION.len() - 1)];
+    0.92 * (TREE_CORRECTION[i] + part * (next - TREE_CORRECTION[i]))
+}
+
+const MIB: f64 = 1_048_576.0;
+
+/// The correction at 1, 2, 4 MiB and so on; below, where steps take the time, that of 1 MiB, and above that of 128 MiB.
+const TREE_CORRECTION: [f64; 8] = [0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9];
 
 /// How often two must be doubled to reach `n`.
 fn doublings(n: u64) -> u64 {
@@ -347,7 +368,7 @@ mod tests {
         let f = Fabric::new(&cluster, &cluster.groups[0].chip);
         let wire = |size: u64| {
             let group = Group { size, stride: 1 };
-            f.all_reduce(1e9, group) - f.sum_steps(group)
+            f.all_reduce(1e9, group) - f.ring_sum_steps(group)
         };
         close(wire(8), 1.75 / 480.0);
         close(wire(4), 1.5 / (480.0 * 0.6 / (7.0 / 9.0)));
@@ -392,6 +413,27 @@ mod tests {
     }
 
     #[test]
+    fn a_tree_has_less_bandwidth_than_a_ring_and_fewer_steps() {
+        // 32 ranks, 8 a node: 3/4 of the tensor crosses twice over 8 cards of 25 GB/s x efficiency. 16 MiB take the tree with
+        // 0.92 x 0.7 of that and 2 (7 x 3.4 + 2 x 14) us of steps; 16 GiB the ring with 2 (28 x 3.4 + 4 x 14) us.
+        let cluster = cluster(a100(), 32);
+        let chip = &cluster.groups[0].chip;
+        let f = Fabric::new(&cluster, chip);
+        let whole = Group { size: 32, stride: 1 };
+        let wires = |bytes: f64| 2.0 * 0.75 * bytes / (8.0 * 25e9 * chip.network.efficiency);
+        close(
+            f.all_reduce(16.0 * MIB, whole),
+            wires(16.0 * MIB) / (0.92 * 0.7) + 8.4e-6 + 103.6e-6,
+        );
+        let large = 16384.0 * MIB;
+        close(f.all_reduce(large, whole), wires(large) + 8.4e-6 + 302.4e-6);
+        // Half way between 1 and 2 MiB as doublings go.
+        close(tree_share(MIB * 2f64.sqrt()), 0.92 * 0.55);
+        close(tree_share(1.0), 0.92 * 0.5);
+        close(tree_share(1e12), 0.92 * 0.9);
+    }
+
+    #[test]
     fn one_copy_a_node_crosses_the_network_as_often_as_nodes_are_touched() {
         // 32 ranks on 4 nodes, 8 experts a token: 4 (1 - (3/4)^8) = 3.5995 nodes, of which 3 in 4 are others:
         // 2.6997 copies of 1/8 GB cross at 25 GB/s x efficiency; with a limit of two nodes 2 (1 - (1/2)^8) 3/4 = 1.4941.
@@ -399,7 +441,7 @@ mod tests {
         let chip = &cluster.groups[0].chip;
         let f = Fabric::new(&cluster, chip);
         let group = Group { size: 32, stride: 1 };
-        let steps = 8.4e-6 + 7.0 * 3.4e-6 + 12.0 * 14e-6;
+        let steps = 8.4e-6 + 7.0 * 3.4e-6 + 8.0 * 14e-6;
         let wire = |copies: f64| copies / 8.0 / (25.0 * chip.network.efficiency) + steps;
         let touched = 4.0 * (1.0 - 0.75f64.powi(8)) * 0.75;
         close(f.once_a_node(1e9, 8, 0, group), wire(touched));

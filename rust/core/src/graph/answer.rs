@@ -1,6 +1,8 @@
 //! From a choice to the answer: every price and reshard once more, item by item.
 
+use super::communications::communications;
 use super::cost::{CostGraph, Subject};
+use super::fusion;
 use super::ir::Role;
 use super::layout::Layout;
 use super::price::{steps_time, summands, Pricer};
@@ -35,9 +37,11 @@ pub fn answer(
         total_ps: Time::ZERO,
         compute_ps: Time::ZERO,
         communication_ps: Time::ZERO,
+        recompute_ps: Time::ZERO,
         reshard_ps: Time::ZERO,
         gradient_ps: Time::ZERO,
         optimizer_ps: Time::ZERO,
+        hidden_ps: Time::ZERO,
         memory_bytes: Bytes::ZERO,
         limit_bytes: limit,
     };
@@ -52,6 +56,7 @@ pub fn answer(
         };
         cost.compute_ps += price.compute;
         cost.communication_ps += price.communication;
+        cost.recompute_ps += price.recompute;
         cost.gradient_ps += price.gradient;
         cost.optimizer_ps += price.optimizer;
         cost.memory_bytes += price.memory;
@@ -71,8 +76,10 @@ pub fn answer(
                     inputs: (0..inputs.len()).map(read).collect(),
                     outputs: (0..outputs.len()).map(written).collect(),
                     summands: summands(strategy, &kind.loops),
+                    recompute: strategy.recompute,
                     compute_ps: price.compute,
                     communication_ps: price.communication,
+                    recompute_ps: price.recompute,
                     gradient_ps: price.gradient,
                     optimizer_ps: price.optimizer,
                     memory_bytes: price.memory,
@@ -87,13 +94,9 @@ pub fn answer(
         let strategy = &reader.strategies[found.choice[edge.to]];
         for &(tensor, output, input) in &edge.tensors {
             let written = graph.written(edge.from, found.choice[edge.from], output);
-            let read = strategy.input(&reader.loops, input);
-            let forward = pricer.reshard(tensor, &written, &read);
-            let backward = if pricer.gradients[tensor] {
-                pricer.reshard(tensor, &strategy.input_gradient(&reader.loops, input), &written)
-            } else {
-                vec![]
-            };
+            let Subject::Operator(operator) = graph.nodes[edge.to].subject else { continue };
+            let (forward, backward) =
+                pricer.transfer(tensor, &written, (operator, strategy), input);
             let time_ps = steps_time(&forward) + steps_time(&backward);
             cost.reshard_ps += time_ps;
             if forward.is_empty() && backward.is_empty() {
@@ -115,30 +118,46 @@ pub fn answer(
     }
     cost.total_ps = cost.compute_ps
         + cost.communication_ps
+        + cost.recompute_ps
         + cost.reshard_ps
         + cost.gradient_ps
         + cost.optimizer_ps;
+    let overlap = fusion::overlap(pricer, graph, &found.choice);
+    if let Some(overlap) = &overlap {
+        let exposed = overlap.gradients_exposed_ps + overlap.gathers_exposed_ps;
+        // Rounding a picosecond up each time may leave more than their sum.
+        cost.hidden_ps = cost.gradient_ps - exposed.min(cost.gradient_ps);
+        cost.total_ps = cost.total_ps - cost.hidden_ps;
+        cost.memory_bytes += overlap.buffer_bytes;
+    }
+    let communications = communications(pricer, graph, &found.choice, &reshards, overlap.as_ref());
     operators.sort_by_key(|(o, _)| *o);
     let tensors = document
         .tensors
         .iter()
         .zip(layouts)
-        .filter(|(tensor, _)| tensor.role != Role::Activation)
-        .map(|(tensor, layout)| {
+        .enumerate()
+        .filter(|(_, (tensor, _))| tensor.role != Role::Activation)
+        .map(|(t, (tensor, layout))| {
             let layout = layout.unwrap_or_else(|| Layout::replicated(tensor.shape.len()));
             let axes = layout.dims.iter().map(|axes| axes.iter().map(|&i| i.into()).collect());
-            ShardedTensor { name: tensor.name.clone(), axes: axes.collect() }
+            let axes: Vec<Vec<usize>> = axes.collect();
+            let uneven = network.uneven.iter().find(|(table, _)| *table == t);
+            let rows = uneven.map(|(_, rows)| rows.clone());
+            ShardedTensor { name: tensor.name.clone(), axes, rows }
         })
         .collect();
     Sharding {
         schema: SHARDING_SCHEMA.to_owned(),
         problem: problem.clone(),
         proof: proof(found, cost.total_ps),
-        fits: found.fits,
+        fits: found.fits && cost.memory_bytes <= limit,
         mesh: mesh.axes.iter().map(|axis| axis.size).collect(),
         operators: operators.into_iter().map(|(_, operator)| operator).collect(),
         tensors,
         reshards,
+        communications,
+        overlap,
         cost,
         strategies: (0..graph.nodes.len()).map(|n| graph.count(n) as u64).sum(),
         notes,

@@ -1,18 +1,19 @@
 //! The cost graph: for each node its strategies with their prices, for each edge the price of every pair of them.
 //!
 //! A node is an operator, or a tensor from outside that several operators read. An edge is the tensors between two
-//! nodes, with the reshards forward and, where gradients are computed, backward. The cost of a plan is the sum over
+//! nodes, with the reshards forward and, in training, backward. The cost of a plan is the sum over
 //! nodes and edges; its memory is the sum over nodes. Each reader pays for its own reshard of a tensor.
 //!
 //! Nodes and edges that are alike share one table, so the layers of a deep network cost as much to price as one.
 
+use super::ir::Role;
 use super::layout::{Layout, Mesh};
 use super::loops::{Axis, Cut, Loops};
 use super::price::{steps_time, Price, Pricer};
 use super::problem::{FixedStrategy, Others};
 use super::strategy::{strategies, Choices, Strategy};
 use crate::error::{require, Error};
-use crate::units::Bytes;
+use crate::units::{Bytes, Time};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -95,6 +96,7 @@ impl CostGraph {
     pub fn new(pricer: &Pricer<'_>, choices: Choices) -> Result<CostGraph, Error> {
         let network = pricer.network;
         let fixed = fixed_strategies(pricer)?;
+        check_dataset(pricer)?;
         let mut build = Build {
             pricer,
             choices,
@@ -135,6 +137,16 @@ impl CostGraph {
             }
         }
         Ok(build.graph)
+    }
+
+    /// The same choices with the communication of parameters and gradients at no cost: below what any of them costs,
+    /// however much of that runs beside computation.
+    pub fn without_exchanges(&self) -> CostGraph {
+        let mut free = self.clone();
+        for price in free.kinds.iter_mut().flat_map(|kind| &mut kind.prices) {
+            price.gradient = Time::ZERO;
+        }
+        free
     }
 
     /// Strategies of a node.
@@ -188,16 +200,28 @@ impl Build<'_, '_> {
     fn tensor(&mut self, t: usize) -> usize {
         let pricer = self.pricer;
         let spec = &pricer.network.graph.tensors[t];
+        let fixed = pricer.fixed_input(t);
         let signature = (
-            format!("{:?} {:?} {:?} {:?}", spec.shape, spec.dtype, spec.role, pricer.gradients[t]),
+            format!(
+                "{:?} {:?} {:?} {:?} {:?}",
+                spec.shape,
+                spec.dtype,
+                spec.role,
+                pricer.gradients[t],
+                fixed.map(|input| &input.cuts)
+            ),
             vec![],
         );
-        let choices = Choices { use_all_devices: false, ..self.choices };
+        let refine = self.choices.refine || fixed.is_some();
+        let choices = Choices { use_all_devices: false, refine };
         let kind = *self.kinds.entry(signature).or_insert_with(|| {
             let axes = spec.shape.iter().map(|&size| Axis { size, cut: Cut::Free }).collect();
             let dims = (0..spec.shape.len()).map(Some).collect();
             let loops = Loops { axes, inputs: vec![], outputs: vec![dims] };
-            let strategies = strategies(&loops, None, pricer.mesh, choices);
+            let mut strategies = strategies(&loops, None, pricer.mesh, choices);
+            if let Some(fixed) = fixed {
+                strategies.retain(|s| s.output(&loops, 0).cuts(pricer.mesh) == fixed.cuts);
+            }
             let price = |s: &Strategy| pricer.source(t, &s.output(&loops, 0));
             let prices = strategies.iter().map(price).collect();
             self.graph.kinds.push(Kind { loops, strategies, prices });
@@ -226,18 +250,26 @@ impl Build<'_, '_> {
                 .collect::<Vec<_>>()
         };
         let text = format!(
-            "{:?} {} {} {} {:?} {:?} {:?} {:?}",
+            "{:?} {} {} {} {:?} {:?} {:?}",
             spec.form,
             spec.source,
             spec.host,
             spec.recompute,
-            network.kept_places(o),
             tensors(&network.inputs[o]),
             tensors(&network.outputs[o]),
-            fixed.map(|f| (&f.inputs, &f.outputs)),
+            fixed.map(|f| (&f.inputs, &f.outputs, f.recompute, &f.rows)),
         );
-        // How many operators keep an input changes its share of the memory.
-        let signature = (text, network.inputs[o].iter().map(|&t| self.pricer.keepers(t)).collect());
+        // How many operators keep an input of the dataset changes its share of the memory, and what is kept of the
+        // others says what a recomputed operator must keep besides.
+        let operators = &network.graph.operators;
+        let again =
+            |t: usize| network.producer[t].is_some_and(|writer| operators[writer].recompute);
+        let held = |&t: &usize| {
+            let flags = usize::from(self.pricer.is_kept(t)) << 1 | usize::from(again(t));
+            self.pricer.keepers(t) << 2 | flags
+        };
+        let tensors = network.inputs[o].iter().chain(&network.outputs[o]);
+        let signature = (text, tensors.map(held).collect());
         let kind = match self.kinds.get(&signature) {
             Some(&kind) => kind,
             None => {
@@ -253,6 +285,7 @@ impl Build<'_, '_> {
 
     fn kind(&self, o: usize, fixed: Option<&FixedStrategy>) -> Result<Kind, Error> {
         let (network, mesh) = (self.pricer.network, self.pricer.mesh);
+        let spec = &network.graph.operators[o];
         let loops = network.loops[o].clone();
         let shape = network.graph.tensors[network.outputs[o][0]].shape.as_slice();
         let choices = match fixed {
@@ -288,7 +321,26 @@ impl Build<'_, '_> {
             found.retain(|s| parts(s) == most);
             found.truncate(1);
         }
-        let prices = found.iter().map(|s| self.pricer.operator(o, s)).collect();
+        let mut prices: Vec<Price> = found.iter().map(|s| self.pricer.operator(o, s)).collect();
+        let always = spec.recompute.then_some(true);
+        match fixed.and_then(|fixed| fixed.recompute).or(always) {
+            Some(true) => {
+                found.iter_mut().for_each(|s| s.recompute = true);
+                prices = found.iter().map(|s| self.pricer.operator(o, s)).collect();
+            }
+            None if self.pricer.options.recompute => {
+                for plain in 0..found.len() {
+                    let again = Strategy { recompute: true, ..found[plain].clone() };
+                    let price = self.pricer.operator(o, &again);
+                    // Otherwise it is slower and saves nothing.
+                    if price.memory < prices[plain].memory {
+                        found.push(again);
+                        prices.push(price);
+                    }
+                }
+            }
+            Some(false) | None => {}
+        }
         Ok(Kind { loops, strategies: found, prices })
     }
 
@@ -312,22 +364,28 @@ impl Build<'_, '_> {
     fn matrix(&self, edge: &Edge, from: usize, to: usize) -> Matrix {
         let (writer, reader) = (&self.graph.kinds[from], &self.graph.kinds[to]);
         let columns = reader.strategies.len();
+        let Subject::Operator(operator) = self.graph.nodes[edge.to].subject else {
+            return Matrix { columns, cells: vec![0; writer.strategies.len() * columns].into() };
+        };
         let mut cells = vec![0u64; writer.strategies.len() * columns];
         for &(tensor, output, input) in &edge.tensors {
             let (rows, row_of) =
                 distinct(writer.strategies.iter().map(|s| s.output(&writer.loops, output)));
-            let (heads, column_of) =
-                distinct(reader.strategies.iter().map(|s| {
-                    (s.input(&reader.loops, input), s.input_gradient(&reader.loops, input))
-                }));
+            let (heads, column_of) = distinct(reader.strategies.iter().map(|s| {
+                let read = s.input(&reader.loops, input);
+                (read, s.input_gradient(&reader.loops, input), s.recompute)
+            }));
+            // A strategy for each of the unlike columns.
+            let mut examples = vec![0; heads.len()];
+            for (s, &c) in column_of.iter().enumerate().rev() {
+                examples[c] = s;
+            }
             let mut times = Vec::with_capacity(rows.len() * heads.len());
             for written in &rows {
-                for (read, gradient) in &heads {
-                    let mut time = steps_time(&self.pricer.reshard(tensor, written, read));
-                    if self.pricer.gradients[tensor] {
-                        time += steps_time(&self.pricer.reshard(tensor, gradient, written));
-                    }
-                    times.push(time.0);
+                for &example in &examples {
+                    let reader = (operator, &reader.strategies[example]);
+                    let (forward, backward) = self.pricer.transfer(tensor, written, reader, input);
+                    times.push((steps_time(&forward) + steps_time(&backward)).0);
                 }
             }
             for (row, &r) in row_of.iter().enumerate() {
@@ -386,6 +444,44 @@ fn fixed_strategies<'a>(pricer: &Pricer<'a>) -> Result<Vec<Option<&'a FixedStrat
         )?;
     }
     Ok(fixed)
+}
+
+/// Refuses cuts of the dataset that it cannot have.
+fn check_dataset(pricer: &Pricer<'_>) -> Result<(), Error> {
+    let graph = &pricer.network.graph;
+    for (i, input) in pricer.options.dataset.iter().enumerate() {
+        let path = format!("options.dataset[{i}]");
+        let found = graph.tensors.iter().find(|t| t.name == input.tensor && t.role == Role::Input);
+        let Some(tensor) = found else {
+            return Err(Error::new(
+                format!("{path}.tensor"),
+                format!("there is no input \"{}\"", input.tensor),
+                "Name an input of the graph.",
+            ));
+        };
+        require(
+            !pricer.options.dataset[..i].iter().any(|other| other.tensor == input.tensor),
+            &path,
+            || format!("input \"{}\" is cut already", input.tensor),
+            "Cut each input once.",
+        )?;
+        let axes = tensor.shape.iter().map(|&size| Axis { size, cut: Cut::Free }).collect();
+        let dims = (0..tensor.shape.len()).map(Some).collect();
+        let loops = Loops { axes, inputs: vec![], outputs: vec![dims] };
+        let free = Choices { use_all_devices: false, refine: true };
+        let all = strategies(&loops, None, pricer.mesh, free);
+        require(
+            all.iter().any(|s| s.output(&loops, 0).cuts(pricer.mesh) == input.cuts),
+            &format!("{path}.cuts"),
+            || {
+                let devices = pricer.mesh.devices();
+                let shape = &tensor.shape;
+                format!("must divide {shape:?} and its product {devices}, found {:?}", input.cuts)
+            },
+            "Give a number a dimension.",
+        )?;
+    }
+    Ok(())
 }
 
 /// The strategies that cut as the user wants; a mesh of several axes may leave more than one.

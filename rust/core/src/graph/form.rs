@@ -60,7 +60,12 @@ pub enum Form {
     Attention {
         /// A query sees only the keys up to its own place.
         causal: bool,
+        /// Places that a query sees; `null` for all.
+        window: Option<u64>,
     },
+    /// Rows moved to other places within each entry of the leading axis, as further inputs say: tokens `[b, s, h]` to the
+    /// experts `[b, e, c, h]` that they chose, and back. Rows may be copied or left out.
+    Route {},
     /// Any function of equal places, inputs broadcast to the output: arithmetic, activations, casts, dropout, expansion.
     Elementwise {},
     /// A sum, mean, maximum or minimum over axes.
@@ -125,7 +130,8 @@ impl Form {
             Form::Norm { axes } => sides.along_first(axes, "axes"),
             Form::BatchNorm { axis } => sides.batch_norm(*axis),
             Form::Softmax { axes } => sides.along_first(axes, "axes"),
-            Form::Attention { causal: _ } => sides.attention(),
+            Form::Attention { causal: _, window: _ } => sides.attention(),
+            Form::Route {} => sides.route(),
             Form::Elementwise {} => sides.elementwise(),
             Form::Reduce { axes, places } => sides.reduce(axes, *places),
             Form::Reshape {} => sides.reshape(),

@@ -157,6 +157,20 @@ pub struct Network {
     pub producer: Vec<Option<usize>>,
     /// The operators that read each tensor, with the input's place.
     pub readers: Vec<Vec<(usize, usize)>>,
+    /// Tables that are cut into parts of unlike numbers of rows, with the rows of each part.
+    pub uneven: Vec<(usize, Vec<u64>)>,
+}
+
+impl Network {
+    /// The shape that a device must have room for, times the parts of each dimension: that of the tensor, or of as many
+    /// parts as large as the largest.
+    pub fn roomy(&self, tensor: usize) -> Vec<u64> {
+        let mut shape = self.graph.tensors[tensor].shape.clone();
+        if let Some((_, rows)) = self.uneven.iter().find(|(table, _)| *table == tensor) {
+            shape[0] = rows.len() as u64 * rows.iter().copied().max().unwrap_or(0);
+        }
+        shape
+    }
 }
 
 impl Graph {
@@ -199,7 +213,8 @@ impl Graph {
             let found = operator.form.loops(&shapes(&inputs[i]), &shapes(&outputs[i]));
             loops.push(found.map_err(|e| e.under(&self.operator_path(i)))?);
         }
-        Ok(Network { graph: self, order, loops, inputs, outputs, producer, readers })
+        let uneven = Vec::new();
+        Ok(Network { graph: self, order, loops, inputs, outputs, producer, readers, uneven })
     }
 
     fn operator_path(&self, i: usize) -> String {

@@ -530,6 +530,30 @@ impl Sides<'_> {
         Ok(loops)
     }
 
+    /// Rows moved within each entry of the leading axis.
+    pub fn route(&self) -> Result<Loops, Error> {
+        self.counts(1, usize::MAX, 1)?;
+        let (rows, out) = (self.inputs[0], self.outputs[0]);
+        let ends = |shape: &[u64]| Some((*shape.first()?, *shape.last()?));
+        if rows.len() < 3 || out.len() < 3 || ends(rows) != ends(out) {
+            return Err(self.mismatch("rows must keep their leading axis and their width"));
+        }
+        if self.inputs.iter().any(|shape| shape.first() != rows.first()) {
+            return Err(self.mismatch("every input must have the leading axis of the rows"));
+        }
+        let axis = |size: u64| Axis { size, cut: Cut::Free };
+        let axes = vec![axis(rows[0]), axis(rows[rows.len() - 1])];
+        let along = |shape: &[u64], last: Option<usize>| {
+            let mut dims = vec![None; shape.len()];
+            dims[shape.len() - 1] = last;
+            dims[0] = Some(0);
+            dims
+        };
+        let mut inputs = vec![along(rows, Some(1))];
+        inputs.extend(self.inputs[1..].iter().map(|shape| along(shape, None)));
+        Ok(Loops { axes, inputs, outputs: vec![along(out, Some(1))] })
+    }
+
     /// What is known of any operator.
     pub fn opaque(&self) -> Result<Loops, Error> {
         let mut all = self.inputs.iter().chain(self.outputs);

@@ -2,37 +2,44 @@
 //!
 //! A [`ir::Graph`] is checked once. [`strategy`] lists the ways to run each operator on the mesh, [`price`] and [`reshard`] say what
 //! they cost, [`cost`] keeps that in tables, and the methods choose: [`dp`], a solver of integer programs for [`ilp`],
-//! [`recursive`] and [`propagate`].
+//! [`recursive`], [`double_recursive`] and [`propagate`].
 //! Whatever is chosen is priced again for the [`answer`].
 
 pub mod answer;
+pub mod communications;
 pub mod cost;
+pub mod double_recursive;
 pub mod dp;
 pub mod eliminate;
 pub mod form;
 pub mod front;
+pub mod fusion;
 pub mod ilp;
 pub mod ir;
 pub mod layout;
 pub mod loops;
+pub mod overlap;
 pub mod price;
 pub mod problem;
 pub mod propagate;
 pub mod recursive;
 pub mod reshard;
 pub mod servers;
+pub mod slices;
 pub mod strategy;
 pub mod transformer;
+pub mod uneven;
 
 use crate::error::Error;
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
+use answer::Found;
 use cost::{CostGraph, Subject};
 use ilp::Program;
 use ir::{Dtype, Gradients, Network};
 use layout::Mesh;
 use price::{single_precision, Pricer};
-use problem::{Method, Sharding, ShardingProblem};
+use problem::{CostModel, Method, Sharding, ShardingProblem};
 use std::collections::HashSet;
 use strategy::Choices;
 
@@ -47,7 +54,8 @@ struct Asked {
 impl Asked {
     fn new(problem: ShardingProblem) -> Result<Asked, Error> {
         problem.check()?;
-        let network = problem.graph.clone().validate().map_err(|e| e.under("graph"))?;
+        let mut network = problem.graph.clone().validate().map_err(|e| e.under("graph"))?;
+        uneven::apply(&mut network, &problem.options.strategies)?;
         let sizes = match problem.options.mesh.as_slice() {
             [] => vec![problem.cluster.devices],
             sizes => sizes.to_vec(),
@@ -82,6 +90,29 @@ impl Asked {
             Subject::Tensor(_) => false,
         };
         graph.nodes.iter().map(is_set).collect()
+    }
+
+    /// The answer for what the method has found. Methods that search for the fastest plan weigh exchanges in full; if some
+    /// of that runs beside computation, the plan that is fastest without them is tried too, and its time is the bound.
+    fn answer(&self, pricer: &Pricer<'_>, graph: &CostGraph, found: Found) -> Sharding {
+        let answer = |found: &Found| {
+            answer::answer(&self.problem, pricer, graph, found, self.limit, self.notes())
+        };
+        let first = answer(&found);
+        let searched = matches!(self.problem.options.method, Method::Dp | Method::Ilp);
+        if first.overlap.is_none() || !searched {
+            return first;
+        }
+        let free = dp::solve(&graph.without_exchanges(), self.limit);
+        let bound = free.bound.filter(|_| free.fits);
+        let one = answer(&Found { bound, ..found });
+        let other = answer(&Found { bound, ..free });
+        let rank = |sharding: &Sharding| (!sharding.fits, sharding.cost.total_ps);
+        if rank(&other) < rank(&one) {
+            other
+        } else {
+            one
+        }
     }
 
     fn notes(&self) -> Vec<String> {
@@ -141,10 +172,16 @@ pub fn shard(problem: ShardingProblem) -> Result<Sharding, Error> {
                 "Use autopar.shard, which has a solver, or dp.",
             ));
         }
-        Method::Recursive => recursive::solve(&graph, &asked.mesh, asked.limit),
+        Method::Recursive => match asked.problem.options.cost_model {
+            CostModel::Estimate => recursive::solve(&graph, &asked.mesh, asked.limit),
+            CostModel::Mindspore => {
+                let set = asked.set(&graph);
+                double_recursive::solve(&graph, &asked.network, &asked.mesh, &set, asked.limit)
+            }
+        },
         Method::Propagate => propagate::solve(&graph, &asked.set(&graph), asked.limit),
     };
-    Ok(answer::answer(&asked.problem, &pricer, &graph, &found, asked.limit, asked.notes()))
+    Ok(asked.answer(&pricer, &graph, found))
 }
 
 /// The problem as an integer program; nothing if no plan fits in memory.
@@ -173,5 +210,5 @@ pub fn chosen(
     let pricer = asked.pricer();
     let graph = CostGraph::new(&pricer, asked.choices())?;
     let found = ilp::found(&graph, columns, bound, asked.limit)?;
-    Ok(answer::answer(&asked.problem, &pricer, &graph, &found, asked.limit, asked.notes()))
+    Ok(asked.answer(&pricer, &graph, found))
 }

@@ -7,7 +7,7 @@ use super::form::Form;
 use super::ir::{Dtype, Gradients, Network, Operator, Role};
 use super::layout::{AxisIndex, Layout, Mesh};
 use super::loops::{Cut, Loops};
-use super::problem::{ReshardStep, ShardingOptions, Summands};
+use super::problem::{Collective, FixedInput, ReshardStep, ShardingOptions, Summands};
 use super::reshard::Carrier;
 use super::strategy::Strategy;
 use crate::estimate::collective::Fabric;
@@ -23,6 +23,8 @@ pub struct Price {
     pub compute: Time,
     /// Communication inside the operator.
     pub communication: Time,
+    /// Its forward pass once more, with its communication, if it is recomputed.
+    pub recompute: Time,
     /// Communication of its parameters and their gradients.
     pub gradient: Time,
     /// Optimizer step of its parameters.
@@ -31,10 +33,23 @@ pub struct Price {
     pub memory: Bytes,
 }
 
+/// What the copies of a parameter exchange in a step, on one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exchange {
+    /// Bytes of the part that operators read.
+    pub bytes: f64,
+    /// Bytes of its gradient.
+    pub gradient: f64,
+    /// Axes of the mesh along which devices hold summands of the gradient.
+    pub summed: Vec<AxisIndex>,
+    /// Axes along which devices hold equal parts.
+    pub copies: Vec<AxisIndex>,
+}
+
 impl Price {
     /// All of its time.
     pub fn time(&self) -> Time {
-        self.compute + self.communication + self.gradient + self.optimizer
+        self.compute + self.communication + self.recompute + self.gradient + self.optimizer
     }
 }
 
@@ -48,6 +63,8 @@ pub struct Pricer<'a> {
     pub options: &'a ShardingOptions,
     /// Tensors whose gradients are computed beside the forward operators.
     pub gradients: Vec<bool>,
+    /// Activations that a gradient needs.
+    kept: Vec<bool>,
     chip: &'a Chip,
     fabric: Fabric<'a>,
     half: Device<'a>,
@@ -90,11 +107,13 @@ impl<'a> Pricer<'a> {
         let chip = &cluster.groups[0].chip;
         let kernels = kernels(chip);
         let device = |precision| Device::new(chip, precision, &kernels, cluster.devices);
+        let gradients = gradients(network);
         Pricer {
             network,
             mesh,
             options,
-            gradients: gradients(network),
+            kept: kept(network, &gradients),
+            gradients,
             chip,
             fabric: Fabric::new(cluster, chip),
             half: device(half_precision(chip)),
@@ -108,29 +127,75 @@ impl<'a> Pricer<'a> {
         self.carrier().steps(from, to, &tensor.shape, tensor.dtype.bytes())
     }
 
+    /// The steps that bring a tensor from its writer's layout to a reader, forward and backward.
+    ///
+    /// An activation is kept as it was written. A gradient that needs it, and an operator that is recomputed, fetch it again.
+    pub fn transfer(
+        &self,
+        tensor: usize,
+        written: &Layout,
+        reader: (usize, &Strategy),
+        input: usize,
+    ) -> (Vec<ReshardStep>, Vec<ReshardStep>) {
+        let (operator, strategy) = reader;
+        let loops = &self.network.loops[operator];
+        let forward = self.reshard(tensor, written, &strategy.input(loops, input));
+        let mut backward = Vec::new();
+        let from_dataset = self.network.graph.tensors[tensor].role == Role::Input;
+        let needed = strategy.recompute || self.needs(operator, input);
+        if needed && !from_dataset {
+            backward.extend(forward.iter().cloned());
+        }
+        if self.gradients[tensor] {
+            let gradient = strategy.input_gradient(loops, input);
+            backward.extend(self.reshard(tensor, &gradient, written));
+        }
+        (forward, backward)
+    }
+
+    /// How the user cuts a tensor of the dataset, if so.
+    pub fn fixed_input(&self, tensor: usize) -> Option<&'a FixedInput> {
+        let name = &self.network.graph.tensors[tensor].name;
+        self.options.dataset.iter().find(|input| &input.tensor == name)
+    }
+
     /// Whether a tensor is read where it lies, at no cost: a fixed or given one with a single reader.
     pub fn is_own(&self, tensor: usize) -> bool {
         let network = self.network;
         network.producer[tensor].is_none()
+            && self.fixed_input(tensor).is_none()
             && (network.readers[tensor].len() <= 1
                 || network.graph.tensors[tensor].shape.iter().all(|&size| size == 1))
     }
 
-    /// How many operators keep a tensor for their gradient.
+    /// How many operators need a tensor for their gradient.
     pub fn keepers(&self, tensor: usize) -> usize {
-        let keeps =
-            |&&(reader, place): &&(usize, usize)| self.network.kept_places(reader).contains(&place);
+        let keeps = |&&(reader, place): &&(usize, usize)| self.needs(reader, place);
         self.network.readers[tensor].iter().filter(keeps).count()
+    }
+
+    /// Whether a gradient needs an activation.
+    pub fn is_kept(&self, tensor: usize) -> bool {
+        self.kept[tensor]
+    }
+
+    /// Whether the gradient of an operator needs one of its inputs.
+    fn needs(&self, operator: usize, input: usize) -> bool {
+        needs(self.network, &self.gradients, operator, input)
     }
 
     /// The price of an operator with a strategy.
     pub fn operator(&self, operator: usize, strategy: &Strategy) -> Price {
         let view = View::new(self, operator, strategy);
         let (forward, backward) = view.computation();
-        let again = if view.is_repeated() { (forward, view.sums()) } else { (0.0, 0.0) };
         let mut price = Price {
-            compute: Time::from_seconds(forward + again.0) + Time::from_seconds(backward),
-            communication: Time::from_seconds(view.communication() + again.1),
+            compute: Time::from_seconds(forward) + Time::from_seconds(backward),
+            communication: Time::from_seconds(view.communication()),
+            recompute: Time::from_seconds(if strategy.recompute && view.any_gradient() {
+                forward + view.forward_communication()
+            } else {
+                0.0
+            }),
             memory: view.kept(),
             ..Price::default()
         };
@@ -166,7 +231,7 @@ impl<'a> Pricer<'a> {
     /// instead, so one gather more (Rajbhandari et al. 2020, arXiv:1910.02054).
     fn weights(&self, tensor: usize, layout: &Layout, price: &mut Price) {
         let spec = &self.network.graph.tensors[tensor];
-        let elements = layout.elements(&spec.shape, self.mesh) as f64;
+        let elements = layout.elements(&self.network.roomy(tensor), self.mesh) as f64;
         let bytes = elements * spec.dtype.bytes() as f64;
         let whole = |bytes: f64| Bytes::from_f64(bytes.ceil());
         let trained = self.gradients[tensor];
@@ -182,24 +247,82 @@ impl<'a> Pricer<'a> {
             }
             Role::Parameter => {}
         }
+        let Some(exchange) = self.exchange(tensor, layout) else { return };
         let options = self.options;
-        let copies = self.mesh.others(|axis| layout.dims.iter().any(|d| d.contains(&axis)));
-        let share = if options.zero > 0 { self.mesh.parts(&copies) as f64 } else { 1.0 };
+        let share = if options.zero > 0 { self.mesh.parts(&exchange.copies) as f64 } else { 1.0 };
         let part = |from: u8| if options.zero >= from { share } else { 1.0 };
-        let gradients = elements * options.gradient_bytes as f64;
+        let gradients = exchange.gradient;
         let state = elements * options.optimizer_bytes as f64 / share;
         price.memory += whole(bytes / part(3)) + whole(gradients / part(2)) + whole(state);
-        let carrier = self.carrier();
-        price.gradient += Time::from_seconds(if options.zero == 0 {
-            carrier.all_reduce(&layout.summed, gradients)
-        } else {
-            let gathers = if options.zero >= 3 { 2.0 } else { 1.0 };
-            carrier.all_gather(&layout.summed, gradients)
-                + gathers * carrier.all_gather(&copies, bytes)
-        });
+        let gathers = match options.zero {
+            0 => 0.0,
+            1 | 2 => 1.0,
+            _ => 2.0,
+        };
+        let seconds = self.reduction(&exchange.summed, gradients)
+            + gathers * self.gathering(&exchange.copies, bytes);
+        price.gradient += Time::from_seconds(seconds);
         // State is read and written, the gradient read, the parameter written.
         let traffic = 2.0 * state + gradients / share + bytes / share;
         price.optimizer += Time::from_seconds(self.half.traffic(traffic));
+    }
+
+    /// What a trained parameter's copies exchange in a step; `layout` is that of its gradient.
+    pub fn exchange(&self, tensor: usize, layout: &Layout) -> Option<Exchange> {
+        let spec = &self.network.graph.tensors[tensor];
+        if spec.role != Role::Parameter || !self.gradients[tensor] {
+            return None;
+        }
+        let elements = layout.elements(&self.network.roomy(tensor), self.mesh) as f64;
+        let cut = |axis| layout.dims.iter().any(|dims| dims.contains(&axis));
+        Some(Exchange {
+            bytes: elements * spec.dtype.bytes() as f64,
+            gradient: elements * self.options.gradient_bytes as f64,
+            summed: layout.summed.clone(),
+            copies: self.mesh.others(cut),
+        })
+    }
+
+    /// Seconds to add gradients up: on every device, or with ZeRO each part on one of them.
+    pub fn reduction(&self, summed: &[AxisIndex], bytes: f64) -> f64 {
+        if self.options.zero == 0 {
+            self.carrier().all_reduce(summed, bytes)
+        } else {
+            self.carrier().all_gather(summed, bytes)
+        }
+    }
+
+    /// Seconds to put parameters together that lie divided among copies.
+    pub fn gathering(&self, copies: &[AxisIndex], bytes: f64) -> f64 {
+        self.carrier().all_gather(copies, bytes)
+    }
+
+    /// The collectives inside an operator, forward and backward: what is done, over which axes, with how many bytes.
+    pub fn collectives(
+        &self,
+        operator: usize,
+        strategy: &Strategy,
+    ) -> Vec<(Collective, Vec<AxisIndex>, Bytes)> {
+        let view = View::new(self, operator, strategy);
+        let mut all = view.forward_collectives();
+        if strategy.recompute && view.any_gradient() {
+            all.extend(view.forward_collectives());
+        }
+        let summed = strategy.raw_output(view.loops, 0).summed;
+        if strategy.scatter.is_some() && view.any_gradient() && !summed.is_empty() {
+            all.push((Collective::AllGather, summed, Bytes::from_f64(view.output_bytes(0))));
+        }
+        all
+    }
+
+    /// Time of an operator's forward and backward pass, communication inside it included.
+    pub fn passes(&self, operator: usize, strategy: &Strategy) -> (Time, Time) {
+        let view = View::new(self, operator, strategy);
+        let price = self.operator(operator, strategy);
+        let all = price.compute + price.communication + price.recompute;
+        let forward = view.computation().0 + view.forward_communication();
+        let forward = Time::from_seconds(forward).min(all);
+        (forward, all - forward)
     }
 
     fn carrier(&self) -> Carrier<'_> {
@@ -247,6 +370,27 @@ fn gradients(network: &Network) -> Vec<bool> {
     needed
 }
 
+/// Which activations a gradient needs: those that a reader's does, and the results of operators whose own does.
+fn kept(network: &Network, gradients: &[bool]) -> Vec<bool> {
+    let needed = |t: usize| {
+        let own = network.producer[t].is_some_and(|o| {
+            let form = &network.graph.operators[o].form;
+            gradients[t] && matches!(form, Form::Softmax { .. } | Form::Attention { .. })
+        });
+        own || network.readers[t].iter().any(|&(o, place)| needs(network, gradients, o, place))
+    };
+    (0..network.graph.tensors.len())
+        .map(|t| network.graph.tensors[t].role == Role::Activation && needed(t))
+        .collect()
+}
+
+/// Whether the gradient of an operator needs one of its inputs.
+fn needs(network: &Network, gradients: &[bool], operator: usize, input: usize) -> bool {
+    network.outputs[operator].iter().any(|&t| gradients[t])
+        && gradient_places(&network.graph.operators[operator], network.inputs[operator].len())
+            .contains(&input)
+}
+
 /// Time of all steps of a reshard.
 pub fn steps_time(steps: &[ReshardStep]) -> Time {
     steps.iter().map(|step| step.time_ps).sum()
@@ -284,7 +428,7 @@ impl<'a, 'b> View<'a, 'b> {
                 .iter()
                 .zip(dims)
                 .map(|(&t, dims)| {
-                    let shape = &network.graph.tensors[t].shape;
+                    let shape = network.roomy(t);
                     shape.iter().zip(dims).map(|(&size, &axis)| cut(size, axis)).collect()
                 })
                 .collect()
@@ -297,6 +441,10 @@ impl<'a, 'b> View<'a, 'b> {
             inputs: local(&network.inputs[operator], &loops.inputs),
             outputs: local(&network.outputs[operator], &loops.outputs),
         }
+    }
+
+    fn spec(&self) -> &'b Operator {
+        &self.pricer.network.graph.operators[self.operator]
     }
 
     fn form(&self) -> &'b Form {
@@ -349,7 +497,7 @@ impl<'a, 'b> View<'a, 'b> {
                 }
                 (device.plain(gemm), backward)
             }
-            Form::Attention { causal } => self.attention(device, *causal),
+            Form::Attention { causal, window } => self.attention(device, *causal, *window),
             Form::Reshape {} => (0.0, 0.0),
             Form::Gather { .. } => {
                 // Only the rows that are named move.
@@ -370,6 +518,7 @@ impl<'a, 'b> View<'a, 'b> {
             | Form::CrossEntropy {}
             | Form::OneHot { .. }
             | Form::TopK { .. }
+            | Form::Route {}
             | Form::Opaque {} => self.memory_bound(device),
         }
     }
@@ -435,12 +584,12 @@ impl<'a, 'b> View<'a, 'b> {
         }
     }
 
-    fn attention(&self, device: &Device<'_>, causal: bool) -> (f64, f64) {
+    fn attention(&self, device: &Device<'_>, causal: bool, window: Option<u64>) -> (f64, f64) {
         let (q, k, v) = (&self.inputs[0], &self.inputs[1], &self.inputs[2]);
         let all = (q[0] * q[1]) as f64 * q[2] as f64 * k[2] as f64;
         let gradient = self.any_gradient();
         if device.has_fused_attention() {
-            let pairs = if causal { all / 2.0 } else { all };
+            let pairs = all * seen_share(k[2] as f64, causal, window);
             let a = FusedAttention { pairs, qk_dim: q[3], v_dim: v[3], sequence: k[2] };
             let backward = if gradient { device.attention_backward(a) } else { 0.0 };
             return (device.attention_forward(a), backward);
@@ -453,50 +602,72 @@ impl<'a, 'b> View<'a, 'b> {
         (forward, if gradient { 2.0 * forward } else { 0.0 })
     }
 
-    /// Whether the forward pass runs once more.
-    fn is_repeated(&self) -> bool {
-        self.pricer.network.graph.operators[self.operator].recompute && self.any_gradient()
-    }
-
-    /// Seconds in which summands are added up in a forward pass.
-    fn sums(&self) -> f64 {
-        let carrier = self.pricer.carrier();
-        let sum = |place: usize| {
-            let summed = self.strategy.raw_output(self.loops, place).summed;
-            let bytes = self.output_bytes(place);
-            if self.strategy.scatter.is_some() && place == 0 {
-                carrier.all_gather(&summed, bytes)
-            } else {
-                carrier.all_reduce(&summed, bytes)
-            }
-        };
-        (0..self.outputs.len()).map(sum).sum()
-    }
-
-    /// Seconds of communication that the strategy itself entails.
+    /// Seconds of communication that the strategy itself entails, forward and backward.
     fn communication(&self) -> f64 {
-        let carrier = self.pricer.carrier();
-        let mut total = self.sums();
+        let mut total = self.forward_communication();
         if self.strategy.scatter.is_some() && self.any_gradient() {
             // The gradient arrives in the same parts and is gathered.
             let summed = self.strategy.raw_output(self.loops, 0).summed;
-            total += carrier.all_gather(&summed, self.output_bytes(0));
+            total += self.pricer.carrier().all_gather(&summed, self.output_bytes(0));
+        }
+        if self.has_gradient(0) {
+            total += self.halos();
+        }
+        total
+    }
+
+    /// Seconds of communication of the forward pass.
+    fn forward_communication(&self) -> f64 {
+        let carrier = self.pricer.carrier();
+        let seconds = |(operation, axes, bytes): &(Collective, Vec<AxisIndex>, Bytes)| {
+            if *operation == Collective::AllReduce {
+                carrier.all_reduce(axes, bytes.0 as f64)
+            } else {
+                carrier.all_gather(axes, bytes.0 as f64)
+            }
+        };
+        self.halos() + self.forward_collectives().iter().map(seconds).sum::<f64>()
+    }
+
+    /// All-reduces and reduce-scatters of the forward pass.
+    fn forward_collectives(&self) -> Vec<(Collective, Vec<AxisIndex>, Bytes)> {
+        let mut all = Vec::new();
+        for place in 0..self.outputs.len() {
+            let summed = self.strategy.raw_output(self.loops, place).summed;
+            let operation = if self.strategy.scatter.is_some() && place == 0 {
+                Collective::ReduceScatter
+            } else {
+                Collective::AllReduce
+            };
+            if !summed.is_empty() {
+                all.push((operation, summed, Bytes::from_f64(self.output_bytes(place))));
+            }
         }
         for (i, axis) in self.loops.axes.iter().enumerate() {
             let cut = &self.strategy.axes[i];
+            let Cut::Agreed(rounds) = axis.cut else { continue };
+            if cut.is_empty() {
+                continue;
+            }
+            let rows: u64 = self.inputs[0]
+                .iter()
+                .zip(&self.loops.inputs[0])
+                .filter(|(_, &along)| along != Some(i))
+                .map(|(&size, _)| size)
+                .product();
+            let bytes = Bytes(rows * Dtype::Float32.bytes());
+            all.extend((0..rounds).map(|_| (Collective::AllReduce, cut.clone(), bytes)));
+        }
+        all
+    }
+
+    /// Seconds to fetch all neighbours' places beyond the own part; their gradients go back likewise.
+    fn halos(&self) -> f64 {
+        let mut total = 0.0;
+        for (i, axis) in self.loops.axes.iter().enumerate() {
             match axis.cut {
-                Cut::Agreed(rounds) if !cut.is_empty() => {
-                    let rows: u64 = self.inputs[0]
-                        .iter()
-                        .zip(&self.loops.inputs[0])
-                        .filter(|(_, &along)| along != Some(i))
-                        .map(|(&size, _)| size)
-                        .product();
-                    let bytes = rows as f64 * Dtype::Float32.bytes() as f64;
-                    total += rounds as f64 * carrier.all_reduce(cut, bytes);
-                }
-                Cut::Window(places) if places > 0 && !cut.is_empty() => {
-                    total += self.halo(i, places, cut);
+                Cut::Window(places) if places > 0 && !self.strategy.axes[i].is_empty() => {
+                    total += self.halo(i, places, &self.strategy.axes[i]);
                 }
                 Cut::Agreed(_) | Cut::Window(_) | Cut::Free | Cut::Summed | Cut::Whole => {}
             }
@@ -504,15 +675,14 @@ impl<'a, 'b> View<'a, 'b> {
         total
     }
 
-    /// Seconds to fetch the neighbours' places beyond the own part, and to send their gradients back.
+    /// Seconds to fetch the neighbours' places along one axis.
     fn halo(&self, axis: usize, places: u64, cut: &[AxisIndex]) -> f64 {
         let Some(dim) = self.loops.inputs[0].iter().position(|&along| along == Some(axis)) else {
             return 0.0;
         };
         let bytes = self.input_bytes(0) * places as f64 / self.inputs[0][dim] as f64;
         let distance = self.pricer.mesh.group(&cut[cut.len() - 1..]).stride;
-        let both = if self.has_gradient(0) { 2.0 } else { 1.0 };
-        both * self.pricer.fabric.send(bytes, distance)
+        self.pricer.fabric.send(bytes, distance)
     }
 
     /// Inputs whose values the gradient needs.
@@ -520,44 +690,54 @@ impl<'a, 'b> View<'a, 'b> {
         if !self.any_gradient() {
             return vec![];
         }
-        self.pricer.network.kept_places(self.operator)
+        gradient_places(self.spec(), self.inputs.len())
     }
 
-    /// Bytes of activations kept for the backward pass. What several operators keep of one tensor is one copy.
+    /// Bytes kept for the backward pass: the outputs that a gradient needs, as they are written, each once whoever needs
+    /// it. A recomputed operator keeps none of them, but what it is computed from must be there (Chen et al. 2016,
+    /// arXiv:1604.06174): inputs that no gradient needs are kept for it. What operators keep of the dataset is one copy.
     fn kept(&self) -> Bytes {
-        let network = self.pricer.network;
+        let pricer = self.pricer;
         let mut total = 0;
         for place in self.kept_places() {
             let tensor = self.read(place);
-            let role = network.graph.tensors[tensor].role;
-            if role == Role::Activation || role == Role::Input {
-                let keepers = self.pricer.keepers(tensor).max(1) as u64;
+            if pricer.network.graph.tensors[tensor].role == Role::Input {
+                let keepers = pricer.keepers(tensor).max(1) as u64;
                 total += (self.input_bytes(place) as u64).div_ceil(keepers);
             }
         }
-        let result = matches!(self.form(), Form::Softmax { .. } | Form::Attention { .. });
-        if result && self.any_gradient() && !self.is_repeated() {
-            total += self.output_bytes(0) as u64;
+        if self.strategy.recompute {
+            for place in 0..self.inputs.len() {
+                let tensor = self.read(place);
+                let writer = pricer.network.producer[tensor];
+                // What an operator writes that itself always runs again is there anyway.
+                let stays = |writer: usize| !pricer.network.graph.operators[writer].recompute;
+                if writer.is_some_and(stays) && !pricer.is_kept(tensor) {
+                    total += self.input_bytes(place) as u64;
+                }
+            }
+            return Bytes(total);
+        }
+        for place in 0..self.outputs.len() {
+            let tensor = self.written(place);
+            if pricer.is_kept(tensor) {
+                let spec = &pricer.network.graph.tensors[tensor];
+                let layout = self.strategy.output(self.loops, place);
+                total += layout.elements(&spec.shape, pricer.mesh) * spec.dtype.bytes();
+            }
         }
         Bytes(total)
     }
 }
 
-impl Network {
-    /// Inputs that are kept for an operator's backward pass: those that its gradient needs, or all where it runs again; but not
-    /// what an operator writes that itself runs again.
-    pub fn kept_places(&self, operator: usize) -> Vec<usize> {
-        let inputs = self.inputs[operator].len();
-        let needed = if self.graph.operators[operator].recompute {
-            (0..inputs).collect()
-        } else {
-            gradient_places(&self.graph.operators[operator], inputs)
-        };
-        let stays = |&place: &usize| {
-            let writer = self.producer[self.inputs[operator][place]];
-            writer.is_none_or(|writer| !self.graph.operators[writer].recompute)
-        };
-        needed.into_iter().filter(stays).collect()
+/// Share of all pairs of queries and keys that are computed. Of a window of `w` of `n` places the first `w` queries see half of
+/// it on average if each sees only what is before it, and the others all of it.
+fn seen_share(places: f64, causal: bool, window: Option<u64>) -> f64 {
+    let seen = window.map_or(places, |window| places.min(window as f64)) / places;
+    if causal {
+        seen * seen / 2.0 + seen * (1.0 - seen)
+    } else {
+        seen
     }
 }
 
@@ -571,6 +751,7 @@ fn gradient_places(operator: &Operator, inputs: usize) -> Vec<usize> {
         | Form::BatchNorm { .. }
         | Form::CrossEntropy {} => vec![0],
         Form::Gather { .. } => vec![1],
+        Form::Route {} => (1..inputs).collect(),
         Form::Attention { .. } => vec![0, 1, 2],
         // A sum needs nothing, a product its factors, a function of one input that input.
         Form::Elementwise {} => match operator.source.as_str() {
@@ -592,4 +773,18 @@ fn gradient_places(operator: &Operator, inputs: usize) -> Vec<usize> {
 
 fn product(shape: &[u64]) -> u64 {
     shape.iter().product()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_leaves_a_share_of_the_pairs() {
+        assert_eq!(seen_share(8.0, false, None), 1.0);
+        assert_eq!(seen_share(8.0, true, None), 0.5);
+        // Four of eight places: 16 / 2 pairs of the first four queries and 4 x 4 of the others, of 64.
+        assert_eq!(seen_share(8.0, true, Some(4)), 24.0 / 64.0);
+        assert_eq!(seen_share(8.0, true, Some(100)), 0.5);
+    }
 }

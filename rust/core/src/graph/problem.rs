@@ -35,12 +35,27 @@ pub struct ShardingProblem {
 pub struct ShardingOptions {
     /// How the choice is made.
     pub method: Method,
+    /// By which costs; the answer is priced by the estimate either way.
+    pub cost_model: CostModel,
     /// Sizes of the mesh's one to three axes, outermost first; empty for one axis of all devices.
     pub mesh: Vec<u64>,
     /// Strategies that the user has set.
     pub strategies: Vec<FixedStrategy>,
     /// What happens to operators without one.
     pub others: Others,
+    /// How tensors of the dataset are cut; those that are not named lie as their readers want them.
+    pub dataset: Vec<FixedInput>,
+    /// Buffer for weights that are gathered ahead of their use, in MB (10^6 bytes), 0 for no limit; `null` to gather
+    /// none ahead. It acts where parameters are divided (ZeRO 3).
+    pub prefetch_mb: Option<u64>,
+    /// Identical communication operators that may be replaced by calls of a shared subgraph: at most so many, 0 for no
+    /// limit; `null` replaces none.
+    pub reuse_limit: Option<u64>,
+    /// How gradients are grouped to be exchanged behind the backward pass; `null` charges each exchange in full.
+    pub fusion: Option<Fusion>,
+    /// Whether an operator is recomputed in the backward pass is chosen with its strategy; otherwise only those are that
+    /// the user has set.
+    pub recompute: bool,
     /// Only strategies that give each device work of its own.
     pub use_all_devices: bool,
     /// An axis of the mesh may be divided among several axes of an operator; otherwise each is taken whole or not at all.
@@ -71,6 +86,16 @@ pub enum Method {
     Propagate,
 }
 
+/// Costs that a method compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CostModel {
+    /// Seconds.
+    Estimate,
+    /// The relative costs of MindSpore's recursive search.
+    Mindspore,
+}
+
 /// What happens to operators that the user has not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -79,6 +104,90 @@ pub enum Others {
     Search,
     /// They are cut along their leading axis as often as it divides.
     DataParallel,
+}
+
+/// How exchanges of one kind are grouped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grouping {
+    /// By what.
+    pub mode: GroupingMode,
+    /// Megabytes (10^6 bytes) that close a group, with `size`.
+    pub mb: Option<u64>,
+    /// Places of parameters, in the order of the graph, at which a new group begins, ascending, with `index`.
+    pub places: Vec<u64>,
+}
+
+/// By what exchanges are grouped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupingMode {
+    /// 64 MB.
+    Auto,
+    /// A size that is given.
+    Size,
+    /// Places that are given.
+    Index,
+    /// The power of two of megabytes that exposes least.
+    Best,
+}
+
+/// How exchanges are grouped, by kind: gradients without and with ZeRO, and parameters after their update.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fusion {
+    /// Gradients that every device gets.
+    pub all_reduce: Grouping,
+    /// Parameters that were updated in parts (ZeRO 1 and 2).
+    pub all_gather: Grouping,
+    /// Gradients of which each device gets a part.
+    pub reduce_scatter: Grouping,
+}
+
+/// What runs beside computation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Overlap {
+    /// Groups of exchanges, in the order in which they run.
+    pub buckets: Vec<SharedExchange>,
+    /// Megabytes that close a group of gradients, if groups have a size.
+    pub bucket_mb: Option<u64>,
+    /// Exchange of gradients that goes on after the backward pass.
+    pub gradients_exposed_ps: Time,
+    /// Gathers of parameters that operators wait for.
+    pub gathers_exposed_ps: Time,
+    /// The most that is gathered ahead at a time.
+    pub buffer_bytes: Bytes,
+}
+
+/// Communication operators on one device in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Communications {
+    /// All of them.
+    pub operators: u64,
+    /// Those that became calls of a subgraph.
+    pub replaced: u64,
+    /// The subgraphs.
+    pub subgraphs: u64,
+    /// What is left to compile: those that stayed, and the subgraphs.
+    pub compiled: u64,
+}
+
+/// Parameters whose exchanges are one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharedExchange {
+    /// What is done.
+    pub operation: Collective,
+    /// The prime axes of the mesh over which it is done.
+    pub axes: Vec<usize>,
+    /// The parameters.
+    pub tensors: Vec<String>,
+    /// Bytes of one device's result (gather) or operand (all others).
+    pub bytes: Bytes,
+    /// Its time.
+    pub time_ps: Time,
 }
 
 /// A strategy that the user has set.
@@ -91,6 +200,20 @@ pub struct FixedStrategy {
     pub inputs: Vec<Vec<u64>>,
     /// Cuts of each dimension of each output, where the operator leaves a choice.
     pub outputs: Option<Vec<Vec<u64>>>,
+    /// Whether it is recomputed in the backward pass; `null` leaves that to the options.
+    pub recompute: Option<bool>,
+    /// Rows of each part of an embedding's table, where they are unlike (`manual_split`).
+    pub rows: Option<Vec<u64>>,
+}
+
+/// How a tensor of the dataset is cut, along any of its dimensions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FixedInput {
+    /// The tensor.
+    pub tensor: String,
+    /// Cuts of each dimension.
+    pub cuts: Vec<u64>,
 }
 
 /// The strategies chosen, with what they cost.
@@ -113,6 +236,10 @@ pub struct Sharding {
     pub tensors: Vec<ShardedTensor>,
     /// The tensors that change their layout between two operators.
     pub reshards: Vec<Reshard>,
+    /// Communication operators on one device, before and after identical ones share a subgraph.
+    pub communications: Communications,
+    /// What runs beside computation; `null` if nothing was asked to.
+    pub overlap: Option<Overlap>,
     /// The whole.
     pub cost: ShardingCost,
     /// Strategies considered, all operators together.
@@ -145,15 +272,19 @@ pub struct ShardedOperator {
     pub outputs: Vec<Vec<u64>>,
     /// What is done with the summands that a cut inner axis leaves.
     pub summands: Summands,
+    /// Its outputs are computed again in the backward pass.
+    pub recompute: bool,
     /// Computation, forward and backward.
     pub compute_ps: Time,
     /// Communication inside the operator, forward and backward.
     pub communication_ps: Time,
+    /// Its forward pass once more, with its communication, if it is recomputed.
+    pub recompute_ps: Time,
     /// Communication of its parameters and their gradients.
     pub gradient_ps: Time,
     /// Optimizer step of its parameters.
     pub optimizer_ps: Time,
-    /// Memory of its parameters, gradients, optimizer state and kept activations.
+    /// Memory of its parameters, gradients, optimizer state and of what is kept of its outputs.
     pub memory_bytes: Bytes,
 }
 
@@ -177,6 +308,8 @@ pub struct ShardedTensor {
     pub name: String,
     /// The prime axes of the mesh that cut each dimension, outermost first.
     pub axes: Vec<Vec<usize>>,
+    /// Elements of each part of the first dimension, where they are unlike.
+    pub rows: Option<Vec<u64>>,
 }
 
 /// A tensor that changes its layout between two operators.
@@ -191,7 +324,7 @@ pub struct Reshard {
     pub reader: String,
     /// What is done forward.
     pub forward: Vec<ReshardStep>,
-    /// What is done with its gradient.
+    /// What is done backward: the tensor fetched again where the reader's gradient needs it, then its gradient.
     pub backward: Vec<ReshardStep>,
     /// Time of both.
     pub time_ps: Time,
@@ -241,12 +374,17 @@ pub struct ShardingCost {
     pub compute_ps: Time,
     /// Communication inside operators.
     pub communication_ps: Time,
+    /// Forward passes once more of the operators that are recomputed.
+    pub recompute_ps: Time,
     /// Reshards between operators.
     pub reshard_ps: Time,
     /// Communication of parameters and their gradients.
     pub gradient_ps: Time,
     /// Optimizer step.
     pub optimizer_ps: Time,
+    /// What of the communication of parameters and gradients runs beside computation or is saved by grouping: the total
+    /// is less by it.
+    pub hidden_ps: Time,
     /// Memory.
     pub memory_bytes: Bytes,
     /// Memory that it may use.
@@ -281,16 +419,56 @@ impl ShardingProblem {
             "Give sizes that multiply to the devices.",
         )?;
         require(
+            options.cost_model == CostModel::Estimate || options.method == Method::Recursive,
+            "options.cost_model",
+            || "mindspore ranks the cuts of recursive alone".to_owned(),
+            "Use the method recursive, or the cost model estimate.",
+        )?;
+        require(
             options.zero <= 3,
             "options.zero",
             || format!("must be from 0 to 3, found {}", options.zero),
             "0 divides nothing, 1 optimizer state, 2 gradients too, 3 parameters too.",
         )?;
+        if let Some(fusion) = &options.fusion {
+            for (grouping, path, indexed) in [
+                (&fusion.all_reduce, "options.fusion.all_reduce", true),
+                (&fusion.all_gather, "options.fusion.all_gather", false),
+                (&fusion.reduce_scatter, "options.fusion.reduce_scatter", false),
+            ] {
+                grouping.check(path, indexed)?;
+            }
+        }
         require(
             options.optimizer_bytes <= 64 && options.gradient_bytes <= 64,
             "options.optimizer_bytes",
             || "bytes a parameter must be at most 64".to_owned(),
             "Adam in mixed precision keeps 12.",
+        )
+    }
+}
+
+impl Grouping {
+    fn check(&self, path: &str, indexed: bool) -> Result<(), Error> {
+        let named = |key: &str| format!("{path}.{key}");
+        require(
+            (self.mode == GroupingMode::Size) == self.mb.is_some(),
+            &named("mb"),
+            || "must be given with the mode size, and with no other".to_owned(),
+            "Give megabytes, or another mode.",
+        )?;
+        require(
+            indexed || self.mode != GroupingMode::Index,
+            &named("mode"),
+            || "must be auto, size or best, found index".to_owned(),
+            "Places group the exchange of all_reduce alone.",
+        )?;
+        let ascending = self.places.windows(2).all(|pair| pair[0] < pair[1]);
+        require(
+            ascending && (self.mode == GroupingMode::Index) != self.places.is_empty(),
+            &named("places"),
+            || format!("must ascend, with the mode index alone, found {:?}", self.places),
+            "Give the places at which groups begin.",
         )
     }
 }

@@ -10,12 +10,22 @@ use std::collections::VecDeque;
 /// Strategies by propagation from the nodes `set`; if there are none, from the dearest node at its cheapest.
 pub fn solve(graph: &CostGraph, set: &[bool], limit: Bytes) -> Found {
     let nodes = graph.nodes.len();
+    complete(graph, vec![None; nodes], (0..nodes).filter(|&node| set[node]).collect(), limit)
+}
+
+/// Strategies for the nodes that have none in `choice`, those of `queue` first.
+pub fn complete(
+    graph: &CostGraph,
+    mut choice: Vec<Option<usize>>,
+    mut queue: VecDeque<usize>,
+    limit: Bytes,
+) -> Found {
+    let nodes = graph.nodes.len();
     let mut around: Vec<Vec<usize>> = vec![vec![]; nodes];
     for (e, edge) in graph.edges.iter().enumerate() {
         around[edge.from].push(e);
         around[edge.to].push(e);
     }
-    let mut choice: Vec<Option<usize>> = vec![None; nodes];
     let own = |node: usize, s: usize| graph.prices(node)[s].time().0;
     let cheapest =
         |node: usize| (0..graph.count(node)).min_by_key(|&s| (own(node, s), s)).unwrap_or_default();
@@ -23,7 +33,6 @@ pub fn solve(graph: &CostGraph, set: &[bool], limit: Bytes) -> Found {
         let open = (0..nodes).filter(|&node| choice[node].is_none());
         open.max_by_key(|&node| (own(node, cheapest(node)), nodes - node))
     };
-    let mut queue: VecDeque<usize> = (0..nodes).filter(|&node| set[node]).collect();
     if queue.is_empty() {
         queue.extend(dearest(&choice));
     }

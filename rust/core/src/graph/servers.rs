@@ -8,7 +8,7 @@ use super::ir::{Gradients, Graph, Network, Role};
 use super::layout::Mesh;
 use super::loops::Loops;
 use super::price::Pricer;
-use super::problem::{one_kind, Method, Others, ShardingOptions};
+use super::problem::{one_kind, CostModel, Method, Others, ShardingOptions};
 use super::strategy::Strategy;
 use crate::error::{require, Error};
 use crate::estimate::servers::{placements, Batch, Placement, Rows, ServersOptions, Weights};
@@ -114,6 +114,12 @@ fn passes(network: &Network, cluster: &Cluster) -> (Time, Bytes) {
         mesh: vec![],
         strategies: vec![],
         others: Others::Search,
+        cost_model: CostModel::Estimate,
+        dataset: vec![],
+        prefetch_mb: None,
+        reuse_limit: None,
+        fusion: None,
+        recompute: false,
         use_all_devices: false,
         refine: true,
         all_to_all: true,
@@ -125,16 +131,18 @@ fn passes(network: &Network, cluster: &Cluster) -> (Time, Bytes) {
     let pricer = Pricer::new(network, cluster, &options, &mesh);
     let (mut compute, mut activations) = (Time::ZERO, Bytes::ZERO);
     for operator in 0..network.graph.operators.len() {
-        let whole = whole(&network.loops[operator]);
-        compute += pricer.operator(operator, &whole).compute;
+        let recompute = network.graph.operators[operator].recompute;
+        let whole = whole(&network.loops[operator], recompute);
+        let price = pricer.operator(operator, &whole);
+        compute += price.compute + price.recompute;
         activations += pricer.activations(operator, &whole);
     }
     (compute, activations)
 }
 
 /// The strategy that cuts nothing.
-fn whole(loops: &Loops) -> Strategy {
-    Strategy { axes: vec![vec![]; loops.axes.len()], scatter: None }
+fn whole(loops: &Loops, recompute: bool) -> Strategy {
+    Strategy { axes: vec![vec![]; loops.axes.len()], scatter: None, recompute }
 }
 
 /// Parameters with a gradient.

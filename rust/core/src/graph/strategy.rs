@@ -10,6 +10,8 @@ pub struct Strategy {
     pub axes: Vec<Vec<AxisIndex>>,
     /// The dimension of the first output over which summands are scattered; otherwise every device gets their sum.
     pub scatter: Option<usize>,
+    /// Its outputs are not kept for the backward pass: they are computed again there.
+    pub recompute: bool,
 }
 
 /// Which strategies are listed.
@@ -108,7 +110,7 @@ pub fn strategies(
         for list in &mut axes {
             list.sort_unstable();
         }
-        let plain = Strategy { axes, scatter: None };
+        let plain = Strategy { axes, scatter: None, recompute: false };
         let dims = scatters(&plain, loops, shape, mesh);
         all.push(plain.clone());
         all.extend(dims.into_iter().map(|dim| Strategy { scatter: Some(dim), ..plain.clone() }));
@@ -230,7 +232,8 @@ mod tests {
     #[test]
     fn a_product_with_a_cut_inner_axis_leaves_summands() {
         let loops = product();
-        let s = Strategy { axes: vec![vec![0], vec![1], vec![]], scatter: Some(1) };
+        let axes = vec![vec![0], vec![1], vec![]];
+        let s = Strategy { axes, scatter: Some(1), recompute: false };
         assert_eq!(s.raw_output(&loops, 0).summed, [1]);
         assert_eq!(s.output(&loops, 0).dims, [vec![0], vec![1]]);
         // Rows are cut: the second factor's gradient is a sum over them.

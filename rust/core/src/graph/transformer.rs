@@ -4,10 +4,13 @@
 //! value) or by channel (gate and up), as Megatron-LM stores them, so that one cut of the columns gives each device whole
 //! heads and matching channels.
 
+mod attention;
+mod mlp;
+
 use super::form::Form;
 use super::ir::{Dtype, Gradients, Graph, Operator, Role, Tensor, GRAPH_SCHEMA};
 use crate::error::{require, Error};
-use crate::spec::model::{Activation, Model, Norm, Position, QkNorm};
+use crate::spec::model::{LayerKind, Model, Norm, Position};
 use crate::spec::workload::Precision;
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +63,7 @@ pub fn graph(asked: &ModelGraph) -> Result<Graph, Error> {
         x = build.norm("embedding.norm", &x, &[b, s, h]);
     }
     for layer in 0..asked.layers.unwrap_or(model.layers) {
-        x = build.layer(&format!("layers.{layer}"), &x);
+        x = build.layer(layer, &x);
     }
     x = build.norm("norm", &x, &[b, s, h]);
     let head = if model.tied_embeddings { table } else { build.weight("head", &[vocab, h]) };
@@ -105,12 +108,9 @@ fn check(asked: &ModelGraph) -> Result<(), Error> {
         || format!("must be at most the model's {}, found {layers}", model.layers),
         "Leave it out for all layers.",
     )?;
-    let windowed = model.window.is_some_and(|window| window.size < asked.sequence_length);
     let positions = model.position == Position::Learned && model.position_rows > 0;
     let lacks = [
-        (model.moe.is_some(), "a mixture of experts"),
-        (model.mla.is_some(), "latent attention"),
-        (windowed, "sliding windows"),
+        (model.mla.is_some() && model.qkv_bias, "latent attention with biases"),
         (model.attention_sinks, "attention sinks"),
         (model.position == Position::Relative, "relative positions"),
     ];
@@ -118,7 +118,7 @@ fn check(asked: &ModelGraph) -> Result<(), Error> {
         return Err(Error::new(
             "model",
             format!("\"{}\" has {what}, which the operator level does not build", model.name),
-            "Export the model as ONNX, or choose a dense model.",
+            "Export the model as ONNX, or choose another model.",
         ));
     }
     require(
@@ -230,15 +230,26 @@ impl Build<'_> {
         }
     }
 
+    /// What follows the attention: experts, or the dense MLP.
+    fn second_half(&mut self, kind: LayerKind, name: &str, x: &str) -> String {
+        let model = &self.asked.model;
+        match &model.moe {
+            Some(moe) if kind.moe => self.experts(name, x, moe),
+            _ => self.mlp(name, x, model.ffn_hidden, model.mlp_bias),
+        }
+    }
+
     fn reshape(&mut self, name: &str, x: &str, shape: &[u64]) -> String {
         self.add(name, "Reshape", Form::Reshape {}, &[x], shape)
     }
 
-    fn layer(&mut self, name: &str, x: &str) -> String {
-        let model = &self.asked.model;
+    fn layer(&mut self, index: u32, x: &str) -> String {
+        let (model, name) = (&self.asked.model, format!("layers.{index}"));
+        let kind = model.layer_kind(index);
+        let window = model.window.filter(|_| kind.windowed).map(|window| window.size);
         let shape = [self.asked.batch, self.asked.sequence_length, model.hidden];
         let before = self.norm(&format!("{name}.attention.norm"), x, &shape);
-        let attention = self.attention(&format!("{name}.attention"), &before);
+        let attention = self.attention(&format!("{name}.attention"), &before, window);
         let add = Form::Elementwise {};
         if model.parallel_block {
             let read = if model.norms_per_layer > 1 {
@@ -246,7 +257,7 @@ impl Build<'_> {
             } else {
                 before
             };
-            let mlp = self.mlp(&format!("{name}.mlp"), &read);
+            let mlp = self.second_half(kind, &format!("{name}.mlp"), &read);
             let both =
                 self.add(&format!("{name}.sum"), "Add", add.clone(), &[&attention, &mlp], &shape);
             return self.add(&format!("{name}.residual"), "Add", add, &[x, &both], &shape);
@@ -265,138 +276,18 @@ impl Build<'_> {
             &shape,
         );
         let before = self.norm(&format!("{name}.mlp.norm"), &x, &shape);
-        let mut mlp = self.mlp(&format!("{name}.mlp"), &before);
+        let mut mlp = self.second_half(kind, &format!("{name}.mlp"), &before);
         if sandwich {
             mlp = self.norm(&format!("{name}.mlp.after"), &mlp, &shape);
         }
         self.add(&format!("{name}.mlp.residual"), "Add", add, &[&x, &mlp], &shape)
-    }
-
-    fn attention(&mut self, name: &str, x: &str) -> String {
-        let model = &self.asked.model;
-        let (b, s, d) = (self.asked.batch, self.asked.sequence_length, model.head_dim);
-        let (heads, groups) = (u64::from(model.heads), u64::from(model.kv_heads));
-        let each = heads / groups;
-        let columns = groups * (each + 2) * d;
-        let fused = self.linear(&format!("{name}.qkv"), x, model.hidden, columns, model.qkv_bias);
-        let by_group =
-            self.reshape(&format!("{name}.by_group"), &fused, &[b, s, groups, (each + 2) * d]);
-        let parts = [("q", each * d), ("k", d), ("v", d)].map(|(part, width)| {
-            let shape = [b, s, groups, width];
-            self.tensor(&format!("{name}.{part}.part"), &shape, self.dtype, Role::Activation)
-        });
-        let split = Form::Split { axis: 3 };
-        self.operator(&format!("{name}.split"), "Split", split, &[&by_group], parts.to_vec());
-        let [q, k, v] = parts;
-        let mut q = self.reshape(&format!("{name}.q.heads"), &q, &[b, s, heads, d]);
-        let mut k = k;
-        match model.qk_norm {
-            QkNorm::None => {}
-            QkNorm::Head => {
-                q = self.norm_over_last(
-                    &format!("{name}.q.norm"),
-                    "RmsNorm",
-                    &q,
-                    &[b, s, heads, d],
-                    false,
-                );
-                k = self.norm_over_last(
-                    &format!("{name}.k.norm"),
-                    "RmsNorm",
-                    &k,
-                    &[b, s, groups, d],
-                    false,
-                );
-            }
-            QkNorm::Full => {
-                q = self.norm_over_heads(&format!("{name}.q.norm"), &q, &[b, s, heads, d]);
-                k = self.norm_over_heads(&format!("{name}.k.norm"), &k, &[b, s, groups, d]);
-            }
-        }
-        if model.position == Position::Rope {
-            // Channels are turned in pairs: places move along the head's width.
-            let turn = Form::Slice { axes: vec![3] };
-            q = self.add(&format!("{name}.q.rope"), "Rope", turn.clone(), &[&q], &[b, s, heads, d]);
-            k = self.add(&format!("{name}.k.rope"), "Rope", turn, &[&k], &[b, s, groups, d]);
-        }
-        let turned = |heads: u64| [b, heads, s, d];
-        let by_head = Form::Transpose { permutation: vec![0, 2, 1, 3] };
-        let q = self.add(
-            &format!("{name}.q.turn"),
-            "Transpose",
-            by_head.clone(),
-            &[&q],
-            &turned(heads),
-        );
-        let k = self.add(
-            &format!("{name}.k.turn"),
-            "Transpose",
-            by_head.clone(),
-            &[&k],
-            &turned(groups),
-        );
-        let v = self.add(
-            &format!("{name}.v.turn"),
-            "Transpose",
-            by_head.clone(),
-            &[&v],
-            &turned(groups),
-        );
-        let form = Form::Attention { causal: true };
-        let mixed = self.add(
-            &format!("{name}.core"),
-            "FlashAttention",
-            form,
-            &[&q, &k, &v],
-            &turned(heads),
-        );
-        let back =
-            self.add(&format!("{name}.turn"), "Transpose", by_head, &[&mixed], &[b, s, heads, d]);
-        let flat = self.reshape(&format!("{name}.flat"), &back, &[b, s, heads * d]);
-        self.linear(&format!("{name}.out"), &flat, heads * d, model.hidden, model.o_bias)
-    }
-
-    /// A norm over all channels of all heads at once.
-    fn norm_over_heads(&mut self, name: &str, x: &str, shape: &[u64; 4]) -> String {
-        let scale = self.weight(&format!("{name}.scale"), &shape[2..]);
-        self.add(name, "RmsNorm", Form::Norm { axes: vec![2, 3] }, &[x, &scale], shape)
-    }
-
-    fn mlp(&mut self, name: &str, x: &str) -> String {
-        let model = &self.asked.model;
-        let (b, s, f) = (self.asked.batch, self.asked.sequence_length, model.ffn_hidden);
-        let source = match model.activation {
-            Activation::Swiglu => "Silu",
-            Activation::Geglu | Activation::Gelu => "Gelu",
-            Activation::Relu => "Relu",
-            Activation::Relu2 => "SquaredRelu",
-        };
-        let act = Form::Elementwise {};
-        let inner = if model.activation.gated() {
-            let fused =
-                self.linear(&format!("{name}.gate_up"), x, model.hidden, 2 * f, model.mlp_bias);
-            let by_channel = self.reshape(&format!("{name}.by_channel"), &fused, &[b, s, f, 2]);
-            let parts = ["gate", "up"].map(|part| {
-                let shape = [b, s, f, 1];
-                self.tensor(&format!("{name}.{part}.part"), &shape, self.dtype, Role::Activation)
-            });
-            let split = Form::Split { axis: 3 };
-            self.operator(&format!("{name}.split"), "Split", split, &[&by_channel], parts.to_vec());
-            let gate = self.reshape(&format!("{name}.gate"), &parts[0], &[b, s, f]);
-            let up = self.reshape(&format!("{name}.up"), &parts[1], &[b, s, f]);
-            let gate = self.add(&format!("{name}.act"), source, act.clone(), &[&gate], &[b, s, f]);
-            self.add(&format!("{name}.mul"), "Mul", act, &[&gate, &up], &[b, s, f])
-        } else {
-            let up = self.linear(&format!("{name}.up"), x, model.hidden, f, model.mlp_bias);
-            self.add(&format!("{name}.act"), source, act, &[&up], &[b, s, f])
-        };
-        self.linear(&format!("{name}.down"), &inner, f, model.hidden, model.mlp_bias)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::model::{Activation, Mla, Moe, QkNorm, Window};
     use crate::testing::gpt;
 
     fn asked(model: Model) -> ModelGraph {
@@ -435,11 +326,77 @@ mod tests {
         falcon.qk_norm = QkNorm::Full;
         let mut gemma = llama.clone();
         gemma.norms_per_layer = 4;
-        for model in [plain, llama, falcon, gemma] {
-            let graph = graph(&asked(model.clone())).expect("a dense model");
+        let mut mixture = llama.clone();
+        mixture.moe = Some(Moe {
+            experts: 8,
+            topk: 2,
+            expert_ffn: 96,
+            shared_ffn: 64,
+            first_dense: 1,
+            every: 1,
+            router_bias: true,
+            expert_bias: true,
+            shared_gate: true,
+            node_limit: 0,
+        });
+        let mut latent = mixture.clone();
+        latent.qk_norm = QkNorm::None;
+        latent.mla = Some(Mla {
+            q_lora_rank: 48,
+            kv_lora_rank: 32,
+            qk_nope_dim: 24,
+            qk_rope_dim: 8,
+            v_dim: 16,
+        });
+        let mut direct = latent.clone();
+        direct.mla.iter_mut().for_each(|mla| mla.q_lora_rank = 0);
+        for model in [plain, llama, falcon, gemma, mixture, latent, direct] {
+            let graph = graph(&asked(model.clone())).expect("a graph");
             assert_eq!(parameters(&graph), model.parameters());
             graph.validate().expect("a valid graph");
         }
+    }
+
+    #[test]
+    fn layers_outside_the_global_ones_see_a_window() {
+        let mut model = gpt(4, 512);
+        model.window = Some(Window { size: 32, global_every: 2 });
+        let graph = graph(&asked(model)).expect("a graph");
+        let windows: Vec<Option<u64>> = graph
+            .operators
+            .iter()
+            .filter_map(|operator| match operator.form {
+                Form::Attention { window, .. } => Some(window),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(windows, [Some(32), None, Some(32), None]);
+    }
+
+    #[test]
+    fn tokens_reach_their_experts_in_even_shares() {
+        // 128 tokens that each visit 2 of 8 experts: 32 a sequence and expert.
+        let mut model = gpt(1, 512);
+        model.moe = Some(Moe {
+            experts: 8,
+            topk: 2,
+            expert_ffn: 96,
+            shared_ffn: 0,
+            first_dense: 0,
+            every: 1,
+            router_bias: false,
+            expert_bias: false,
+            shared_gate: false,
+            node_limit: 0,
+        });
+        let graph = graph(&asked(model)).expect("a graph");
+        let shape = |name: &str| {
+            let found = graph.tensors.iter().find(|t| t.name == name);
+            found.map(|t| t.shape.clone()).unwrap_or_default()
+        };
+        assert_eq!(shape("layers.0.mlp.dispatch.out"), [2, 8, 32, 512]);
+        assert_eq!(shape("layers.0.mlp.rows.out"), [8, 64, 512]);
+        assert_eq!(shape("layers.0.mlp.combine.out"), [2, 128, 2, 512]);
     }
 
     #[test]

@@ -30,9 +30,7 @@ use watch::Watch;
 /// runs to its end the report does not depend on the number of threads.
 pub fn search(problem: Problem, watch: &Watch) -> Report {
     let mut notes = notes(&problem);
-    let available: u64 = (0..problem.cluster.groups.len())
-        .map(|kind| problem.available(kind))
-        .fold(0, u64::saturating_add);
+    let available = problem.all_available();
     if available < problem.cluster.devices {
         let infeasible = nearest::too_few_devices(&problem, available);
         return report(

@@ -4,8 +4,10 @@ use super::report::{Counters, Cut, Infeasible, Ranked};
 use super::space::{self, Cell, Walked};
 use crate::estimate::{estimate, Step, Tables};
 use crate::plan::{check, Plan, Recompute, Stage};
+use crate::spec::cluster::MOST_DEVICES;
 use crate::spec::problem::{Granularity, Problem, Schedule};
 use crate::units::Bytes;
+use std::collections::BTreeSet;
 
 /// The limits give fewer devices than the job asks for.
 pub fn too_few_devices(problem: &Problem, available: u64) -> Infeasible {
@@ -203,34 +205,106 @@ fn has_legal_class(problem: &Problem) -> bool {
     })
 }
 
-/// Steps tried on each side when looking for a nearest value.
-const STEPS: u64 = 512;
+/// Candidates for a nearest value that are looked at, nearest first; degrees divide in all of them.
+const CANDIDATES: usize = 256;
 
-/// The nearest device count, in whole nodes, for which some class is legal.
+/// The nearest device count within the limits, in whole nodes, for which some class is legal.
 fn nearest_devices(problem: &Problem) -> Option<u64> {
-    let node = problem.cluster.groups.iter().map(|g| u64::from(g.chip.devices_per_node)).min()?;
-    let asked = problem.cluster.devices;
-    (1..=STEPS)
-        .flat_map(|n| [asked.checked_sub(n * node), asked.checked_add(n * node)])
-        .flatten()
-        .filter(|&devices| devices > 0)
-        .find(|&devices| {
-            let mut other = problem.clone();
-            other.cluster.devices = devices;
-            has_legal_class(&other)
-        })
+    let groups = &problem.cluster.groups;
+    let node = groups.iter().map(|g| u64::from(g.chip.devices_per_node)).min()?;
+    // Kinds without a limit have as many as are asked for.
+    let mut largest = problem.clone();
+    largest.cluster.devices = MOST_DEVICES;
+    let most = largest.all_available().min(MOST_DEVICES);
+    let counts = space::device_counts(problem, most);
+    nearest(problem.cluster.devices, counts.into_iter().filter(|n| n % node == 0), |devices| {
+        let mut other = problem.clone();
+        other.cluster.devices = devices;
+        has_legal_class(&other)
+    })
 }
 
-/// The nearest global batch for which some class is legal on the devices asked for.
+/// The nearest global batch for which some class is legal on the devices asked for: of the multiples of their replicas and
+/// of what the options want.
 fn nearest_batch(problem: &Problem) -> Option<u64> {
     let asked = problem.workload.global_batch_size;
-    (1..=STEPS)
-        .flat_map(|n| [asked.checked_sub(n), asked.checked_add(n)])
-        .flatten()
-        .filter(|&batch| batch > 0)
-        .find(|&batch| {
-            let mut other = problem.clone();
-            other.workload.global_batch_size = batch;
-            has_legal_class(&other)
+    let cells = space::cells(problem.cluster.devices);
+    let batches: BTreeSet<u64> = cells
+        .iter()
+        .filter_map(|cell| lcm(cell.dp, problem.options.batch_multiple))
+        .flat_map(|step| {
+            let below = asked / step * step;
+            [below, below.saturating_add(step)]
         })
+        .filter(|&batch| batch > 0)
+        .collect();
+    nearest(asked, batches.into_iter(), |batch| {
+        let mut other = problem.clone();
+        other.workload.global_batch_size = batch;
+        has_legal_class(&other)
+    })
+}
+
+/// Of candidates other than `asked`, the nearest that is legal, the smaller of two as near.
+fn nearest(
+    asked: u64,
+    candidates: impl Iterator<Item = u64>,
+    legal: impl Fn(u64) -> bool,
+) -> Option<u64> {
+    let mut others: Vec<u64> = candidates.filter(|&n| n != asked).collect();
+    others.sort_by_key(|&n| (n.abs_diff(asked), n));
+    others.into_iter().take(CANDIDATES).find(|&n| legal(n))
+}
+
+/// Least common multiple, if it is a number here.
+fn lcm(a: u64, b: u64) -> Option<u64> {
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    (a / x).checked_mul(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    /// 8,000 A100 and a batch of 1,024 without context parallel, stages of equal depth: a factor of 5 is left over.
+    fn problem() -> Problem {
+        let mut cluster = testing::cluster(testing::a100(), 8000);
+        cluster.groups[0].limit = None;
+        let mut problem = testing::problem(testing::gpt(80, 8192), cluster, 1024, 4096);
+        problem.options.cp = vec![1];
+        problem.options.uneven_layers = false;
+        problem
+    }
+
+    #[test]
+    fn the_nearest_device_count_lies_within_the_limits() {
+        // 64 heads and 80 layers: 8,192 = 8 x 1 x 1024 is nearer than 5,120 = 5 x 1024, which a limit of 8,000 leaves.
+        let mut problem = problem();
+        assert_eq!(nearest_devices(&problem), Some(8192));
+        problem.cluster.groups[0].limit = Some(8000);
+        assert_eq!(nearest_devices(&problem), Some(5120));
+    }
+
+    #[test]
+    fn the_nearest_batch_is_a_multiple_of_what_is_wanted() {
+        // 8,000 = 8 x 40 x 25 replicas or more: 1,025 = 41 x 25, and 12,800 = 512 x 25.
+        let mut problem = problem();
+        assert_eq!(nearest_batch(&problem), Some(1025));
+        problem.options.batch_multiple = 512;
+        assert_eq!(nearest_batch(&problem), Some(12_800));
+    }
+
+    #[test]
+    fn a_nearest_value_may_be_far_away() {
+        // 10^6 = 2^6 x 5^6, and 80 layers take one 5 at most: 2^20 devices need none, a batch of 336 x 5^5 has the others.
+        let mut problem = problem();
+        problem.cluster.devices = 1_000_000;
+        problem.workload.global_batch_size = 1 << 20;
+        assert_eq!(nearest_devices(&problem), Some(1 << 20));
+        assert_eq!(nearest_batch(&problem), Some(1_050_000));
+    }
 }

@@ -8,11 +8,10 @@
 
 use super::enumerate;
 use super::report::{Cut, Ranked};
-use super::watch::Watch;
+use super::{space, watch::Watch};
 use crate::estimate::estimate;
 use crate::spec::problem::Problem;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 
 /// Schema of the sizes document.
 pub const SIZES_SCHEMA: &str = "autopar.sizes/1";
@@ -51,7 +50,8 @@ pub struct Size {
 
 /// The best plan of every device count up to the problem's.
 pub fn sizes(problem: Problem, watch: &Watch) -> Sizes {
-    let counts = device_counts(&problem);
+    let most = problem.cluster.devices.min(problem.all_available());
+    let counts = space::device_counts(&problem, most);
     let mut proved = true;
     let mut found = Vec::new();
     for &devices in &counts {
@@ -101,39 +101,6 @@ pub fn sizes(problem: Problem, watch: &Watch) -> Sizes {
 fn has_one_price(problem: &Problem) -> bool {
     let price = |kind: usize| problem.cluster.groups[kind].chip.price_per_hour;
     (0..problem.cluster.groups.len()).all(|kind| price(kind).is_some() && price(kind) == price(0))
-}
-
-/// Device counts within the problem's and its limits that degrees which divide batch, heads and sequence multiply to, with up
-/// to a stage a layer. Other counts have no legal plan.
-fn device_counts(problem: &Problem) -> Vec<u64> {
-    let (m, w, o) = (&problem.model, &problem.workload, &problem.options);
-    let available = (0..problem.cluster.groups.len())
-        .map(|k| problem.available(k))
-        .fold(0, u64::saturating_add);
-    let most = problem.cluster.devices.min(available);
-    let divisors = |n: u64, allowed: &[u64]| -> Vec<u64> {
-        (1..=n.min(most))
-            .filter(|d| n.is_multiple_of(*d) && (allowed.is_empty() || allowed.contains(d)))
-            .collect()
-    };
-    // Context parallel of more than one cuts the sequence into twice as many parts.
-    let mut cp =
-        divisors(w.sequence_length / 2 * u64::from(w.sequence_length.is_multiple_of(2)), &o.cp);
-    if cp.is_empty() && (o.cp.is_empty() || o.cp.contains(&1)) {
-        cp.push(1);
-    }
-    let pp = (1..=u64::from(m.layers)).filter(|p| o.pp.is_empty() || o.pp.contains(p)).collect();
-    let tp = divisors(u64::from(m.heads), &o.tp);
-    let dp = divisors(w.global_batch_size, &o.dp);
-    let mut counts = BTreeSet::from([1]);
-    for degrees in [tp, cp, dp, pp] {
-        counts = counts
-            .iter()
-            .flat_map(|&n| degrees.iter().map(move |&d: &u64| n * d))
-            .filter(|&n| n <= most)
-            .collect();
-    }
-    counts.into_iter().collect()
 }
 
 #[cfg(test)]
@@ -195,19 +162,5 @@ mod tests {
         assert!(cheapest.frontier);
         assert!(found.sizes.iter().all(|s| cost(s).1 >= cost(cheapest).1));
         assert!(found.sizes.iter().filter(|s| s.frontier).count() > 1);
-    }
-
-    #[test]
-    fn the_options_limit_the_counts() {
-        let mut problem = problem(None);
-        (problem.options.tp, problem.options.pp) = (vec![2], vec![1, 3]);
-        problem.options.cp = vec![1];
-        problem.options.dp = vec![1, 4];
-        // 2 x {1, 3} x {1, 4} up to 12.
-        assert_eq!(device_counts(&problem), [2, 6, 8]);
-        problem.cluster.groups[0].limit = Some(10);
-        assert_eq!(device_counts(&problem), [2, 6, 8]);
-        problem.cluster.groups[0].limit = Some(7);
-        assert_eq!(device_counts(&problem), Vec::<u64>::new());
     }
 }

@@ -6,6 +6,7 @@
 
 use super::report::{Counters, Cut};
 use crate::spec::problem::{Problem, Schedule};
+use std::collections::BTreeSet;
 
 /// One factorisation of the device count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,6 +85,30 @@ pub fn cells(devices: u64) -> Vec<Cell> {
         }
     }
     cells
+}
+
+/// Device counts up to `most` that degrees which divide batch, heads and sequence multiply to, with up to a stage a layer,
+/// ascending. Other counts have no legal plan.
+pub fn device_counts(problem: &Problem, most: u64) -> Vec<u64> {
+    let (m, w, o) = (&problem.model, &problem.workload, &problem.options);
+    let degrees = |n: u64, allowed: &[u64]| -> Vec<u64> {
+        divisors(n).into_iter().filter(|d| allows(allowed, d)).collect()
+    };
+    // Context parallel of more than one cuts the sequence into twice as many parts.
+    let halves = if w.sequence_length.is_multiple_of(2) { w.sequence_length / 2 } else { 1 };
+    let cp = degrees(halves, &o.cp);
+    let pp = (1..=u64::from(m.layers)).filter(|p| allows(&o.pp, p)).collect();
+    let tp = degrees(u64::from(m.heads), &o.tp);
+    let dp = degrees(w.global_batch_size, &o.dp);
+    let mut counts = BTreeSet::from([1u64]);
+    for degrees in [tp, cp, dp, pp] {
+        counts = counts
+            .iter()
+            .flat_map(|&n| degrees.iter().filter_map(move |&d: &u64| n.checked_mul(d)))
+            .filter(|&n| n <= most)
+            .collect();
+    }
+    counts.into_iter().collect()
 }
 
 /// The axes of a cell.
@@ -344,6 +369,7 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
 
     #[test]
     fn divisors_come_in_order() {
@@ -385,5 +411,17 @@ mod tests {
                 assert_eq!(n, compositions(kinds as u64, pp), "{kinds} kinds, {pp} stages, cut");
             }
         }
+    }
+
+    #[test]
+    fn the_options_limit_the_device_counts() {
+        let cluster = testing::cluster(testing::a100(), 12);
+        let mut problem = testing::problem(testing::gpt(4, 1024), cluster, 12, 1024);
+        (problem.options.tp, problem.options.pp) = (vec![2], vec![1, 3]);
+        (problem.options.cp, problem.options.dp) = (vec![1], vec![1, 4]);
+        // 2 x {1, 3} x {1, 4}.
+        assert_eq!(device_counts(&problem, 24), [2, 6, 8, 24]);
+        assert_eq!(device_counts(&problem, 8), [2, 6, 8]);
+        assert_eq!(device_counts(&problem, 0), Vec::<u64>::new());
     }
 }

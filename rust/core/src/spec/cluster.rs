@@ -6,6 +6,9 @@
 use crate::error::{require, Error};
 use serde::{Deserialize, Serialize};
 
+/// The most devices that a job may use.
+pub const MOST_DEVICES: u64 = 1 << 24;
+
 /// Devices of one or several kinds and how they are connected.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -377,7 +380,7 @@ impl Cluster {
             "Name at least one chip.",
         )?;
         require(
-            (1..=1 << 24).contains(&self.devices),
+            (1..=MOST_DEVICES).contains(&self.devices),
             "devices",
             || format!("must be from 1 to 2^24, found {}", self.devices),
             "Give the number of devices that the job uses.",

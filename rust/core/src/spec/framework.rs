@@ -142,8 +142,6 @@ pub struct Held {
     pub gathered_unit: GatheredUnit,
     /// Embedding and head are gathered once for all passes of a micro-batch, and their gradients reduced after the last.
     pub gathered_ends: bool,
-    /// Queries, keys and values come out of one product, so that rotated copies of two of them lie beside all three.
-    pub packed_projections: bool,
     /// The input of a column-parallel product is kept as it was gathered over the tensor-parallel group, not as this rank's
     /// share of it.
     pub gathered_inputs: bool,

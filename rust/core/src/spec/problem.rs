@@ -74,6 +74,8 @@ pub struct Options {
     pub uneven_layers: bool,
     /// Experts are cut over the tensor-parallel group as the dense layers are (otherwise they are whole).
     pub expert_tensor_parallel: bool,
+    /// What a global batch must be a multiple of that is proposed where no degrees suit the one asked for.
+    pub batch_multiple: u64,
 }
 
 /// Order of forward and backward passes in the pipeline.
@@ -161,6 +163,11 @@ impl Problem {
         group.limit.map_or(self.cluster.devices, |limit| limit / node * node)
     }
 
+    /// Devices of all kinds that the limits allow, in whole nodes.
+    pub fn all_available(&self) -> u64 {
+        (0..self.cluster.groups.len()).map(|kind| self.available(kind)).fold(0, u64::saturating_add)
+    }
+
     /// Whether each rank gets whole heads where sequence shards are exchanged for heads.
     pub fn exchanges_whole_heads(&self, tp: u64, cp: u64) -> bool {
         self.framework.context_exchange != ContextExchange::Heads
@@ -175,6 +182,12 @@ impl Options {
             "top",
             || format!("must be from 1 to 100000, found {}", self.top),
             "Give the number of plans to return.",
+        )?;
+        require(
+            self.batch_multiple > 0,
+            "batch_multiple",
+            || "must be positive, found 0".to_owned(),
+            "Give 1 for any batch.",
         )?;
         require(
             (0.0..1.0).contains(&self.memory_margin),

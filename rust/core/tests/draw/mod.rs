@@ -138,7 +138,6 @@ fn held(draw: &mut Draw) -> Held {
         live_parameters: draw.pick(&[0, 0, 1000, 1_000_000]),
         gathered_unit: draw.pick(&[GatheredUnit::Layer, GatheredUnit::Matrix]),
         gathered_ends: draw.once_in(3),
-        packed_projections: draw.once_in(2),
         gathered_inputs: draw.once_in(3),
         fp32_residual: draw.once_in(4),
         fp8_input_bytes: draw.pick(&[1, 2]),
