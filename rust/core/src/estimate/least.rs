@@ -95,18 +95,21 @@ impl Prices {
         self.layers.iter().map(|l| of(&l.0)).max().unwrap_or(0)
     }
 
-    /// Bytes of `dense` and `expert` parameters with their gradients, optimizer state and buffers.
+    /// Bytes of `dense` and `expert` parameters with their gradients, optimizer state and buffers; ZeRO leaves `whole` of them as
+    /// they are, which may need less where the others lie beside their shards.
     fn resident(
         &self,
         problem: &Problem,
         shard: &Shard,
         (dense, expert, ends): (u64, u64, u64),
+        whole: (u64, u64),
         on_host: bool,
     ) -> f64 {
         let (unit, gathered) = (self.widest(|l| l.gathered), &problem.framework.held);
         let held = Holdings {
             dense_parameters: dense + ends,
             expert_parameters: expert,
+            whole_parameters: whole,
             end_parameters: ends,
             // Where a stage with few parameters gathers fewer of them, or copies fewer gradients, none count: the least is a
             // line.
@@ -138,9 +141,10 @@ impl Prices {
     fn resident_line(&self, problem: &Problem, shard: &Shard, on_host: bool) -> Line {
         let (layer, most) = self.layers[self.frequent()];
         let cost = &layer.cost;
-        let base = self.resident(problem, shard, (0, 0, 0), on_host);
+        let base = self.resident(problem, shard, (0, 0, 0), (0, 0), on_host);
         let parameters = (most * cost.dense_parameters, most * cost.expert_parameters, 0);
-        let all = self.resident(problem, shard, parameters, on_host);
+        let whole = (most * cost.dense_whole, most * cost.expert_whole);
+        let all = self.resident(problem, shard, parameters, whole, on_host);
         Line { base: base - ROUNDED, each: (all - base) / most.max(1) as f64 }
     }
 
@@ -252,7 +256,8 @@ impl Least {
         let resident = [false, true].map(|on_host| prices.resident_line(problem, shard, on_host));
         let end_resident = [1, 2].map(|end| {
             [0, 1].map(|host| {
-                prices.resident(problem, shard, (0, 0, dense[end]), host == 1)
+                let whole = (prices.ends[end - 1].cost.dense_whole, 0);
+                prices.resident(problem, shard, (0, 0, dense[end]), whole, host == 1)
                     - resident[host].base
                     - 2.0 * ROUNDED
             })
