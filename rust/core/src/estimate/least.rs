@@ -120,21 +120,9 @@ impl Prices {
             boundary: Bytes::from_f64(if shard.pipelined { self.boundary } else { 0.0 }),
             ..Holdings::default()
         };
-        // What ZeRO leaves whole has no share beside it, and no share of its optimizer state: none or all of it is least.
-        let left_whole = |whole: (u64, u64)| {
-            let held = Holdings { whole_parameters: whole, ..held };
-            let items = memory::items(&held, shard, on_host, &problem.framework);
-            // Gradients of the ends live beside the layers' working set, of which the larger of it and the logits counts.
-            items.allocated() - items.working_set
-        };
-        let mut least = left_whole((0, 0));
-        if problem.framework.whole_below_bytes > 0 {
-            let (dense, expert) = (held.dense_parameters, held.expert_parameters);
-            for whole in [(dense, 0), (0, expert), (dense, expert)] {
-                least = least.min(left_whole(whole));
-            }
-        }
-        least.0 as f64
+        let items = memory::items(&held, shard, on_host, &problem.framework);
+        // Gradients of the ends live beside the layers' working set, of which the larger of it and the logits counts.
+        (items.allocated() - items.working_set).0 as f64
     }
 
     /// The same as a line over the frequent layers.
