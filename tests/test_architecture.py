@@ -21,7 +21,8 @@ RUST_ORDER = """
     testing
     plan
     estimate::flops estimate::collective estimate::compute estimate::shard
-    estimate::layer estimate::block estimate::memory estimate::longest estimate::pipeline
+    estimate::layer estimate::block estimate::attention estimate::experts estimate::memory
+    estimate::longest estimate::pipeline
     estimate::replica estimate::servers estimate::least estimate::stage estimate
     search::watch search::report search::space search::bound search::room search::relax
     search::holds search::pace search::stages search::labels

@@ -1,13 +1,11 @@
-//! A transformer layer operator by operator: attention, then the MLP or the experts.
+//! A transformer layer operator by operator: what all of it shares, the MLP, and the sums over attention and experts.
 
-use super::compute::{FusedAttention, Gemm};
+use super::compute::Gemm;
 use super::layer::{Pass, Pricer};
 use super::shard::{parameter_sent, Layer, LayerCost};
 use crate::spec::cluster::Group;
-use crate::spec::framework::{
-    ContextExchange, ExpertDispatch, GatheredUnit, Projections, Selective,
-};
-use crate::spec::model::{Activation, LayerKind, Moe, Position, QkNorm};
+use crate::spec::framework::{GatheredUnit, Projections, Selective};
+use crate::spec::model::{Activation, LayerKind};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
 
@@ -24,41 +22,41 @@ pub fn price(pricer: &Pricer<'_>, kind: LayerKind) -> Layer {
 
 /// The products that open a sub-layer: seconds of all of them together, and how many read the input by themselves.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
-    forward: f64,
-    input: f64,
-    weight: f64,
-    products: u32,
+pub(super) struct Entry {
+    pub(super) forward: f64,
+    pub(super) input: f64,
+    pub(super) weight: f64,
+    pub(super) products: u32,
 }
 
 /// The passes and bytes of one layer as they add up.
-struct Block<'p, 'a> {
-    p: &'p Pricer<'a>,
-    forward: Pass,
-    input: Pass,
-    weight: Pass,
+pub(super) struct Block<'p, 'a> {
+    pub(super) p: &'p Pricer<'a>,
+    pub(super) forward: Pass,
+    pub(super) input: Pass,
+    pub(super) weight: Pass,
     /// Forward time of the part that selective recompute repeats.
-    core: Pass,
+    pub(super) core: Pass,
     /// Forward time after the last tensor that the backward pass reads.
-    unread: Pass,
-    kept: f64,
+    pub(super) unread: Pass,
+    pub(super) kept: f64,
     /// Bytes of `kept` that selective recompute of the core drops.
-    kept_core: f64,
+    pub(super) kept_core: f64,
     /// Forward seconds of the matrix products, how many there are, and the elements of their outputs.
-    products: (f64, u32, f64),
+    pub(super) products: (f64, u32, f64),
     /// Forward seconds of gathers over the tensor-parallel group.
-    gathered: f64,
+    pub(super) gathered: f64,
     /// Bytes of the output of attention.
-    attention_output: f64,
-    transient: f64,
+    pub(super) attention_output: f64,
+    pub(super) transient: f64,
     /// Bytes that tensor-parallel communication brings and the backward pass reads: inputs that were gathered, and every sum but
     /// the layer's last, its output.
-    brought: f64,
-    last_sum: f64,
-    dense_parameters: f64,
-    expert_parameters: f64,
+    pub(super) brought: f64,
+    pub(super) last_sum: f64,
+    pub(super) dense_parameters: f64,
+    pub(super) expert_parameters: f64,
     /// Parameters of the largest matrix.
-    matrix: f64,
+    pub(super) matrix: f64,
 }
 
 impl<'p, 'a> Block<'p, 'a> {
@@ -88,7 +86,7 @@ impl<'p, 'a> Block<'p, 'a> {
     ///
     /// The weight gradient is added to the stored one: the product's kernel reads and writes the sum instead of its own
     /// result, or a second kernel reads that result too. Gradients that are reduced after each pass are not added here.
-    fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
+    pub(super) fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
         let d = &self.p.device;
         let weights = g.batch as f64 * g.n as f64 * g.k as f64;
         self.matrix = self.matrix.max(weights);
@@ -131,7 +129,7 @@ impl<'p, 'a> Block<'p, 'a> {
 
     /// Projections of one input of `tokens` rows and `k` columns, each a product of its own of one of `widths`; their input
     /// gradients are added up.
-    fn joined(&mut self, tokens: u64, k: u64, widths: &[u64]) -> Entry {
+    pub(super) fn joined(&mut self, tokens: u64, k: u64, widths: &[u64]) -> Entry {
         let mut entry = Entry { products: widths.len() as u32, ..Entry::default() };
         for &width in widths {
             let (forward, input, weight) = self.linear(Gemm::new(tokens, width, k));
@@ -145,7 +143,13 @@ impl<'p, 'a> Block<'p, 'a> {
     }
 
     /// A memory-bound kernel forward, and one backward, over `elements`, in 16-bit passes.
-    fn stream(&mut self, elements: f64, forward: f64, backward: f64, kernels: (u32, u32)) {
+    pub(super) fn stream(
+        &mut self,
+        elements: f64,
+        forward: f64,
+        backward: f64,
+        kernels: (u32, u32),
+    ) {
         let d = &self.p.device;
         if forward > 0.0 {
             self.forward.run_many(d.stream(forward * elements * self.p.width), kernels.0);
@@ -155,14 +159,8 @@ impl<'p, 'a> Block<'p, 'a> {
         }
     }
 
-    /// The same where rows change their places: scattered rows pass at a share of the streaming rate.
-    fn permute(&mut self, elements: f64, forward: f64, backward: f64, kernels: (u32, u32)) {
-        let rate = if self.p.framework.fused.permutation { PERMUTED } else { PERMUTED_UNFUSED };
-        self.stream(elements, forward / rate, backward / rate, kernels);
-    }
-
     /// Norm before a sub-layer: keeps its input and its output.
-    fn norm(&mut self) {
+    pub(super) fn norm(&mut self) {
         let p = self.p;
         if p.model.norms_per_layer == 0 {
             return;
@@ -180,12 +178,12 @@ impl<'p, 'a> Block<'p, 'a> {
     }
 
     /// The gradient of a bias: a sum over all rows of `elements` output gradients.
-    fn bias(&mut self, elements: f64) {
+    pub(super) fn bias(&mut self, elements: f64) {
         self.stream(elements, 0.0, 1.0, (0, 1));
     }
 
     /// Bias, dropout and residual addition after a sub-layer; backward, the gradients of both branches are added.
-    fn residual(&mut self) {
+    pub(super) fn residual(&mut self) {
         let p = self.p;
         let elements = p.residual_tokens * p.model.hidden as f64;
         let dropout = p.workload.dropout;
@@ -205,7 +203,7 @@ impl<'p, 'a> Block<'p, 'a> {
 
     /// Collectives around a sub-layer: its input is gathered before each product of `entry`, its output summed after `exit`
     /// (product times forward, input gradient, weight gradient).
-    fn tensor_edges(&mut self, entry: Entry, exit: (f64, f64, f64)) {
+    pub(super) fn tensor_edges(&mut self, entry: Entry, exit: (f64, f64, f64)) {
         let p = self.p;
         if p.shard.tp == 1 {
             return;
@@ -229,248 +227,6 @@ impl<'p, 'a> Block<'p, 'a> {
             self.transient = self.transient.max(bytes);
         }
         self.input.tensor += products * p.beside_backward(sum, each(entry.weight));
-    }
-
-    fn attention(&mut self, kind: LayerKind) {
-        let p = self.p;
-        let (m, s) = (p.model, p.shard);
-        let (h, tokens) = (m.hidden, p.tokens as u64);
-        let heads = u64::from(m.heads) / s.tp.min(u64::from(m.heads));
-        let kv_heads = (u64::from(m.kv_heads) / s.tp).max(1);
-        self.norm();
-        let (entry, q_width, kv_width, v_out) = match &m.mla {
-            Some(a) => {
-                let qk = a.qk_nope_dim + a.qk_rope_dim;
-                let mut entry = Entry { products: 1, ..Entry::default() };
-                let add = |x: Entry, y: (f64, f64, f64)| Entry {
-                    forward: x.forward + y.0,
-                    input: x.input + y.1,
-                    weight: x.weight + y.2,
-                    ..x
-                };
-                // Down-projections are whole on each rank; up-projections are cut by heads.
-                if a.q_lora_rank > 0 {
-                    entry = add(entry, self.linear(Gemm::new(tokens, a.q_lora_rank, h)));
-                    entry = add(entry, self.linear(Gemm::new(tokens, heads * qk, a.q_lora_rank)));
-                    let latent = p.tokens * a.q_lora_rank as f64;
-                    self.stream(latent, 2.0, 5.0, (1, 2));
-                    self.kept += 2.0 * latent * self.p.width;
-                    self.dense_parameters +=
-                        (h * a.q_lora_rank + a.q_lora_rank * heads * qk + a.q_lora_rank) as f64;
-                } else {
-                    entry = add(entry, self.linear(Gemm::new(tokens, heads * qk, h)));
-                    self.dense_parameters += (h * heads * qk) as f64;
-                }
-                let latent = a.kv_lora_rank + a.qk_rope_dim;
-                let up = heads * (a.qk_nope_dim + a.v_dim);
-                entry = add(entry, self.linear(Gemm::new(tokens, latent, h)));
-                entry = add(entry, self.linear(Gemm::new(tokens, up, a.kv_lora_rank)));
-                self.stream(p.tokens * a.kv_lora_rank as f64, 2.0, 5.0, (1, 2));
-                self.kept += (latent + a.kv_lora_rank) as f64 * p.tokens * self.p.width;
-                self.dense_parameters += (h * latent + a.kv_lora_rank * up + a.kv_lora_rank) as f64;
-                (entry, heads * qk, heads * (qk + a.v_dim), heads * a.v_dim)
-            }
-            None => {
-                let (q, kv) = (heads * m.head_dim, 2 * kv_heads * m.head_dim);
-                let entry = match p.framework.projections {
-                    Projections::Packed | Projections::GateApart => {
-                        self.joined(tokens, h, &[q + kv])
-                    }
-                    Projections::Apart => self.joined(tokens, h, &[q, kv / 2, kv / 2]),
-                };
-                self.dense_parameters += (h * (q + kv)) as f64;
-                if m.qkv_bias {
-                    self.dense_parameters += (q + kv) as f64;
-                    self.bias(p.tokens * (q + kv) as f64);
-                }
-                (entry, q, kv, q)
-            }
-        };
-        if m.position == Position::Relative {
-            self.linear(Gemm::new(tokens, h / s.tp, h));
-            self.dense_parameters += (h * h / s.tp) as f64;
-        }
-        let qk_elements = p.tokens * (q_width + kv_width / 2) as f64;
-        if m.qk_norm != QkNorm::None {
-            self.stream(qk_elements, 2.0, 5.0, (2, 4));
-            self.kept += qk_elements * self.p.width;
-            self.dense_parameters += match m.qk_norm {
-                QkNorm::Full => (q_width + kv_width / 2) as f64,
-                QkNorm::Head | QkNorm::None => 2.0 * m.head_dim as f64,
-            };
-        }
-        if m.position == Position::Rope {
-            let rotated = match &m.mla {
-                Some(a) => p.tokens * ((heads + 1) * a.qk_rope_dim) as f64,
-                None => qk_elements,
-            };
-            if p.framework.fused.rope {
-                self.stream(rotated, 2.0, 2.0, (2, 2));
-            } else {
-                // For queries and keys: cosine product (2), negate and join halves (4), sine product (2), sum (3).
-                self.stream(rotated, 11.0, 11.0, (10, 10));
-            }
-            let packed = p.framework.projections != Projections::Apart;
-            if packed && !p.framework.repeats_key_heads {
-                // The rotated copies live beside the packed projection, whose values are still in use.
-                self.kept += rotated * self.p.width;
-            }
-        }
-        if m.attention_sinks {
-            self.dense_parameters += heads as f64;
-        }
-        let kv_width = if p.framework.repeats_key_heads && m.mla.is_none() && kv_width < 2 * q_width
-        {
-            // Read each head, write it once for every query head of its group; summed again backward.
-            self.stream(p.tokens * (2 * q_width) as f64, 1.0, 1.0, (2, 2));
-            2 * q_width
-        } else {
-            kv_width
-        };
-        // Queries, keys, values and the output, which is the next product's input: in 8 bits a copy.
-        self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * self.p.width;
-        self.attention_output = p.tokens * v_out as f64 * self.p.width;
-        if p.workload.precision == Precision::Fp8 {
-            self.kept += p.linear_input(p.tokens * v_out as f64);
-        }
-        self.core_attention(kind, heads);
-        let exit = self.linear(Gemm::new(tokens, h, v_out));
-        self.dense_parameters += (v_out * h) as f64;
-        if m.o_bias {
-            self.dense_parameters += h as f64;
-            self.bias(p.residual_tokens * h as f64);
-        }
-        // In a parallel block one gather and one sum serve both halves; the MLP prices them.
-        if !m.parallel_block {
-            self.tensor_edges(entry, exit);
-            self.residual();
-        }
-    }
-
-    /// Scores, softmax and values; with context parallel a ring of key and value blocks behind them.
-    fn core_attention(&mut self, kind: LayerKind, heads: u64) {
-        let p = self.p;
-        let (m, s) = (p.model, p.shard);
-        let length = p.workload.sequence_length as f64;
-        let seen = match (&m.window, kind.windowed) {
-            (Some(w), true) => (w.size as f64).min(length),
-            _ => length,
-        };
-        // Causal pairs of one head of one sequence: a triangle, then a band as wide as the window.
-        let causal = seen * seen / 2.0 + seen * (length - seen);
-        let sequences = s.mbs as f64 * heads as f64 / s.cp as f64;
-        let (qk_dim, v_dim) = m.attention_widths();
-        let (forward, backward) = if p.fused_attention {
-            let sequence = match p.framework.context_exchange {
-                ContextExchange::Ring => p.workload.sequence_length / s.cp,
-                ContextExchange::Gather | ContextExchange::Heads => p.workload.sequence_length,
-            };
-            let call = FusedAttention { pairs: causal * sequences, qk_dim, v_dim, sequence };
-            self.core.run(p.device.attention_forward(call));
-            self.input.run_many(p.device.attention_backward(call), 2);
-            // One 32-bit log-sum-exp a query.
-            self.kept += p.tokens * heads as f64 * 4.0;
-            (p.device.attention_forward(call), p.device.attention_backward(call))
-        } else {
-            self.unfused_core(length, seen, heads, qk_dim, v_dim)
-        };
-        self.forward.compute += self.core.compute;
-        self.forward.kernels += self.core.kernels;
-        if s.cp > 1 {
-            let kv = match &m.mla {
-                Some(_) => heads * (qk_dim + v_dim),
-                None => (u64::from(m.kv_heads) / s.tp).max(1) * 2 * m.head_dim,
-            };
-            let block = p.tokens * kv as f64 * self.p.width;
-            let ends = p.tokens * (heads * (qk_dim + v_dim)) as f64 * self.p.width;
-            self.exchange_context(block, ends, forward, backward);
-        }
-    }
-
-    /// What context parallel adds to attention of `forward` and `backward` seconds: `block` are a rank's keys and values,
-    /// `ends` its queries and outputs, in bytes.
-    fn exchange_context(&mut self, block: f64, ends: f64, forward: f64, backward: f64) {
-        let p = self.p;
-        let s = p.shard;
-        let group = s.context_group();
-        match p.framework.context_exchange {
-            ContextExchange::Ring => {
-                let step = p.fabric.send(block, group.stride.max(1) * (s.cp - 1).min(1));
-                let far = p.fabric.all_gather(block * s.cp as f64, group) / (s.cp - 1) as f64;
-                // A ring step lasts as long as its slowest hop: the one that leaves the domain, if any does.
-                let hop = step.max(far);
-                let exposed = |compute: f64, hop: f64| {
-                    let steps = (s.cp - 1) as f64;
-                    if p.framework.overlap.context {
-                        steps * p.fabric.beside(hop, compute / s.cp as f64)
-                    } else {
-                        steps * hop
-                    }
-                };
-                self.forward.context += exposed(forward, hop);
-                // Keys and values once more, and their gradients.
-                self.input.context += exposed(backward, 2.0 * hop);
-            }
-            ContextExchange::Gather => {
-                let whole = block * s.cp as f64;
-                let gather = p.fabric.all_gather(whole, group);
-                self.forward.context += gather;
-                // Gathered again, and their gradients scattered.
-                self.input.context += 2.0 * gather;
-                self.transient = self.transient.max(whole);
-            }
-            ContextExchange::Heads => {
-                // Queries, keys and values before attention, its output after; backward the reverse.
-                let exchange = p.fabric.all_to_all(block + ends, group);
-                self.forward.context += exchange;
-                self.input.context += exchange;
-            }
-        }
-    }
-
-    /// Attention with stored scores: two products, scale and mask, softmax, dropout. Returns its forward and
-    /// backward seconds.
-    fn unfused_core(&mut self, length: f64, _seen: f64, heads: u64, qk: u64, v: u64) -> (f64, f64) {
-        let p = self.p;
-        let s = p.shard;
-        let (rows, columns) = (p.workload.sequence_length / s.cp, p.workload.sequence_length);
-        let batch = s.mbs * heads;
-        let scores = Gemm::batched(batch, rows, columns, qk);
-        let values = Gemm::batched(batch, rows, v, columns);
-        let before = (self.core.compute, self.input.compute);
-        let d = &p.device;
-        for g in [scores, values] {
-            self.core.run(d.plain(g));
-            self.input.run(d.plain(g.input_gradient()));
-            self.input.run(d.plain(g.weight_gradient()));
-        }
-        let elements = batch as f64 * rows as f64 * length;
-        let bytes = elements * self.p.width;
-        if p.model.position == Position::Alibi {
-            // The biases are spread over the scores (1) and read by the product that adds to them (1): torch.baddbmm, as
-            // bigscience-workshop/Megatron-DeepSpeed calls it (megatron/model/transformer.py).
-            self.core.run(d.stream(2.0 * bytes));
-        }
-        if p.framework.fused.softmax {
-            // Below the diagonal alone it reads (half), and everywhere it writes: the kernel of causal models
-            // (NVIDIA/Megatron-LM, scaled_upper_triang_masked_softmax). Backward it reads two halves.
-            self.core.run(d.stream(1.5 * bytes));
-            self.input.run(d.stream(2.0 * bytes));
-        } else {
-            // Scale (2), mask (2.5), cast to 32 bits (3), softmax (4), cast back (3).
-            self.core.run_many(d.stream(14.5 * bytes), 5);
-            self.input.run_many(d.stream(16.0 * bytes), 5);
-        }
-        if p.workload.dropout {
-            self.core.run(d.stream(2.5 * bytes));
-            self.input.run(d.stream(2.5 * bytes));
-        }
-        // Softmax output, dropout mask and dropout output: Korthikanti's 5 as^2b.
-        let stored = bytes + if p.workload.dropout { elements + bytes } else { 0.0 };
-        self.kept += stored;
-        self.kept_core += stored;
-        self.transient = self.transient.max(2.0 * bytes);
-        (self.core.compute - before.0, self.input.compute - before.1)
     }
 
     /// A dense MLP of inner width `ffn` over all tokens; `copies` residual streams end here.
@@ -513,7 +269,7 @@ impl<'p, 'a> Block<'p, 'a> {
 
     /// The products and activation of an MLP: `tokens` rows, `width` inner columns on this device.
     #[allow(clippy::type_complexity)]
-    fn mlp_products(
+    pub(super) fn mlp_products(
         &mut self,
         tokens: f64,
         width: u64,
@@ -535,7 +291,7 @@ impl<'p, 'a> Block<'p, 'a> {
     }
 
     /// Bytes that the nonlinearity over `elements` inner channels keeps, and the product after it of its output.
-    fn activation_kept(&self, elements: f64) -> f64 {
+    pub(super) fn activation_kept(&self, elements: f64) -> f64 {
         let p = self.p;
         let inputs = match p.model.activation {
             // Both halves; of separate operators also the nonlinearity's output, for the product with the gate.
@@ -549,7 +305,7 @@ impl<'p, 'a> Block<'p, 'a> {
     }
 
     /// The nonlinearity over `elements` inner channels, with its gate and bias.
-    fn activation(&mut self, elements: f64) {
+    pub(super) fn activation(&mut self, elements: f64) {
         let gated = self.p.model.activation.gated();
         let (forward, backward, kernels) = match (gated, self.p.framework.fused.activation) {
             // Read both halves, write their product; backward read three, write two.
@@ -561,104 +317,6 @@ impl<'p, 'a> Block<'p, 'a> {
             (false, false) => (4.0, 3.0, (2, 1)),
         };
         self.stream(elements, forward, backward, kernels);
-    }
-
-    /// A mixture of experts: router, dispatch, expert MLPs, combine, shared expert.
-    fn experts(&mut self, moe: &Moe) {
-        let p = self.p;
-        let (m, s) = (p.model, p.shard);
-        self.norm();
-        // With whole experts every rank routes its own slice of the sequence; with experts cut over the
-        // tensor-parallel group the group routes together.
-        let own_tokens = p.residual_tokens;
-        let h = m.hidden as f64;
-        let visits = own_tokens * f64::from(moe.topk);
-        // Router: 32-bit scores, top-k, and the permutation's index. The host launches some 34 small kernels for it and some 12
-        // backward, by a count of NVIDIA/Megatron-LM's router and token dispatcher (megatron/core/transformer/moe).
-        self.linear(Gemm::new(own_tokens as u64, u64::from(moe.experts), m.hidden));
-        self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, (34, 12));
-        self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
-            + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
-        // Permute into expert order, and back with the weighted sum.
-        self.permute(visits * h, 2.0, 2.0, (1, 1));
-        self.permute(visits * h, 2.0, 3.0, (1, 1));
-        self.kept += visits * h * self.p.width;
-        self.exchange(moe, visits * h * self.p.width);
-
-        let experts = u64::from(moe.experts) / s.ep;
-        let width = moe.expert_ffn / s.etp;
-        let arrived = visits * s.etp as f64 * load_of_the_fullest(visits * s.ep as f64, s.ep);
-        let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
-        let rows = (arrived / experts as f64).ceil() as u64;
-        for (n, k) in [(inputs * width, m.hidden), (m.hidden, width)] {
-            if p.framework.fused.grouped_gemm {
-                self.linear(Gemm::batched(experts, rows, n, k));
-            } else {
-                for _ in 0..experts {
-                    self.linear(Gemm::new(rows, n, k));
-                }
-            }
-        }
-        if experts > 1 {
-            // What arrived by rank is sorted by expert, and the results are sorted back.
-            self.permute(arrived * h, 4.0, 4.0, (2, 2));
-        }
-        self.activation(arrived * width as f64);
-        if moe.expert_bias {
-            self.weighted_biases(arrived * h, experts);
-        }
-        self.kept += self.activation_kept(arrived * width as f64) + p.linear_input(arrived * h);
-        self.transient =
-            self.transient.max(arrived * (h + ((inputs + 1) * width) as f64) * self.p.width);
-        self.expert_parameters +=
-            dense_share(experts * m.mlp_parameters(moe.expert_ffn, moe.expert_bias), s.etp);
-        if moe.shared_ffn > 0 {
-            let (entry, exit) = self.mlp_products(p.tokens, moe.shared_ffn / s.tp, p.tokens);
-            self.tensor_edges(entry, exit);
-            self.dense_parameters +=
-                dense_share(m.mlp_parameters(moe.shared_ffn, moe.expert_bias), s.tp)
-                    + if moe.shared_gate { h } else { 0.0 };
-        }
-        self.residual();
-    }
-
-    /// The biases of the experts' second products, weighted as their tokens, over `elements` results.
-    ///
-    /// NVIDIA/Megatron-LM (TEGroupedMLP._apply_bias) multiplies and adds them expert by expert in 32 bits, joins the parts
-    /// and casts them back: 4, 2 + 4 + 4, 4 + 4 and 4 + 2 bytes an element. Backward it casts twice (6 + 6), multiplies by
-    /// weight and by bias and sums both (2 times 12), and joins (4).
-    fn weighted_biases(&mut self, elements: f64, experts: u64) {
-        let experts = experts.min(1 << 16) as u32;
-        self.stream(elements, 14.0, 20.0, (2 * experts + 2, 6 * experts + 2));
-    }
-
-    /// Dispatch and combine: all-to-all over the expert group, then over the expert's own tensor-parallel group.
-    fn exchange(&mut self, moe: &Moe, bytes: f64) {
-        let p = self.p;
-        let s = p.shard;
-        let group = s.expert_group();
-        let mut once = match p.framework.expert_dispatch {
-            ExpertDispatch::Copies => p.fabric.all_to_all(bytes, group),
-            ExpertDispatch::OnceANode => {
-                p.fabric.once_a_node(bytes, moe.topk, moe.node_limit, group)
-            }
-            ExpertDispatch::Gather => {
-                p.fabric.all_gather(bytes / f64::from(moe.topk) * group.size as f64, group)
-            }
-            ExpertDispatch::GatherSplit if group.size == 1 => 0.0,
-            ExpertDispatch::GatherSplit => {
-                let whole = bytes * group.size as f64;
-                self.transient = self.transient.max(whole);
-                // Split, everyone's share is read and written; joined, this rank's.
-                let split = p.device.stream(2.0 * whole) + p.device.stream(2.0 * bytes);
-                p.fabric.all_gather(whole, group) + split
-            }
-        };
-        if s.etp > 1 {
-            once += p.fabric.all_gather(bytes * s.etp as f64, s.tensor_group());
-        }
-        self.forward.expert += 2.0 * once;
-        self.input.expert += 2.0 * once;
     }
 
     fn finish(mut self, kind: LayerKind) -> Layer {
@@ -794,25 +452,7 @@ impl<'p, 'a> Block<'p, 'a> {
 /// (NVIDIA/TransformerEngine, current scaling).
 const CASTS: u32 = 4;
 
-/// Share of the streaming rate at which a fused kernel permutes tokens: 4.0 TB/s on a B200 by MooreThreads/SimuMax
-/// (configs/system/b200_bf16_ceperm.json), whose streams are taken at 6.8.
-const PERMUTED: f64 = 0.6;
-
-/// The same as gathers, scatters and sums of their own: 301 of 1,456 GB/s on an A100 (configs/system/a100_pcie.json).
-const PERMUTED_UNFUSED: f64 = 0.2;
-
 /// A tensor-parallel rank's share of a matrix's parameters.
-fn dense_share(parameters: u64, ranks: u64) -> f64 {
+pub(super) fn dense_share(parameters: u64, ranks: u64) -> f64 {
     parameters as f64 / ranks as f64
-}
-
-/// How many times the mean the fullest of `ranks` receives when `visits` are spread at random.
-///
-/// The expected maximum of `ranks` nearly normal counts of mean `visits / ranks`: mean + sqrt(2 mean ln ranks).
-fn load_of_the_fullest(visits: f64, ranks: u64) -> f64 {
-    if ranks <= 1 || visits <= 0.0 {
-        return 1.0;
-    }
-    let mean = visits / ranks as f64;
-    1.0 + (2.0 * (ranks as f64).ln() / mean).sqrt()
 }

@@ -5,9 +5,11 @@
 //! schedule's events ([`pipeline`]). The search calls [`Step::new`] with tables that it keeps; [`estimate`] builds them
 //! for one plan. Both give the same time to the picosecond.
 
+mod attention;
 pub mod block;
 pub mod collective;
 pub mod compute;
+mod experts;
 pub mod flops;
 pub mod layer;
 pub mod least;

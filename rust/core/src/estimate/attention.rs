@@ -1,0 +1,251 @@
+//! Attention in a layer: its projections, its core fused or in separate operators, and context parallel.
+
+use super::block::{Block, Entry};
+use super::compute::{FusedAttention, Gemm};
+use crate::spec::framework::{ContextExchange, Projections};
+use crate::spec::model::{LayerKind, Position, QkNorm};
+use crate::spec::workload::Precision;
+
+impl Block<'_, '_> {
+    pub(super) fn attention(&mut self, kind: LayerKind) {
+        let p = self.p;
+        let (m, s) = (p.model, p.shard);
+        let (h, tokens) = (m.hidden, p.tokens as u64);
+        let heads = u64::from(m.heads) / s.tp.min(u64::from(m.heads));
+        let kv_heads = (u64::from(m.kv_heads) / s.tp).max(1);
+        self.norm();
+        let (entry, q_width, kv_width, v_out) = match &m.mla {
+            Some(a) => {
+                let qk = a.qk_nope_dim + a.qk_rope_dim;
+                let mut entry = Entry { products: 1, ..Entry::default() };
+                let add = |x: Entry, y: (f64, f64, f64)| Entry {
+                    forward: x.forward + y.0,
+                    input: x.input + y.1,
+                    weight: x.weight + y.2,
+                    ..x
+                };
+                // Down-projections are whole on each rank; up-projections are cut by heads.
+                if a.q_lora_rank > 0 {
+                    entry = add(entry, self.linear(Gemm::new(tokens, a.q_lora_rank, h)));
+                    entry = add(entry, self.linear(Gemm::new(tokens, heads * qk, a.q_lora_rank)));
+                    let latent = p.tokens * a.q_lora_rank as f64;
+                    self.stream(latent, 2.0, 5.0, (1, 2));
+                    self.kept += 2.0 * latent * self.p.width;
+                    self.dense_parameters +=
+                        (h * a.q_lora_rank + a.q_lora_rank * heads * qk + a.q_lora_rank) as f64;
+                } else {
+                    entry = add(entry, self.linear(Gemm::new(tokens, heads * qk, h)));
+                    self.dense_parameters += (h * heads * qk) as f64;
+                }
+                let latent = a.kv_lora_rank + a.qk_rope_dim;
+                let up = heads * (a.qk_nope_dim + a.v_dim);
+                entry = add(entry, self.linear(Gemm::new(tokens, latent, h)));
+                entry = add(entry, self.linear(Gemm::new(tokens, up, a.kv_lora_rank)));
+                self.stream(p.tokens * a.kv_lora_rank as f64, 2.0, 5.0, (1, 2));
+                self.kept += (latent + a.kv_lora_rank) as f64 * p.tokens * self.p.width;
+                self.dense_parameters += (h * latent + a.kv_lora_rank * up + a.kv_lora_rank) as f64;
+                (entry, heads * qk, heads * (qk + a.v_dim), heads * a.v_dim)
+            }
+            None => {
+                let (q, kv) = (heads * m.head_dim, 2 * kv_heads * m.head_dim);
+                let entry = match p.framework.projections {
+                    Projections::Packed | Projections::GateApart => {
+                        self.joined(tokens, h, &[q + kv])
+                    }
+                    Projections::Apart => self.joined(tokens, h, &[q, kv / 2, kv / 2]),
+                };
+                self.dense_parameters += (h * (q + kv)) as f64;
+                if m.qkv_bias {
+                    self.dense_parameters += (q + kv) as f64;
+                    self.bias(p.tokens * (q + kv) as f64);
+                }
+                (entry, q, kv, q)
+            }
+        };
+        if m.position == Position::Relative {
+            self.linear(Gemm::new(tokens, h / s.tp, h));
+            self.dense_parameters += (h * h / s.tp) as f64;
+        }
+        let qk_elements = p.tokens * (q_width + kv_width / 2) as f64;
+        if m.qk_norm != QkNorm::None {
+            self.stream(qk_elements, 2.0, 5.0, (2, 4));
+            self.kept += qk_elements * self.p.width;
+            self.dense_parameters += match m.qk_norm {
+                QkNorm::Full => (q_width + kv_width / 2) as f64,
+                QkNorm::Head | QkNorm::None => 2.0 * m.head_dim as f64,
+            };
+        }
+        if m.position == Position::Rope {
+            let rotated = match &m.mla {
+                Some(a) => p.tokens * ((heads + 1) * a.qk_rope_dim) as f64,
+                None => qk_elements,
+            };
+            if p.framework.fused.rope {
+                self.stream(rotated, 2.0, 2.0, (2, 2));
+            } else {
+                // For queries and keys: cosine product (2), negate and join halves (4), sine product (2), sum (3).
+                self.stream(rotated, 11.0, 11.0, (10, 10));
+            }
+            let packed = p.framework.projections != Projections::Apart;
+            if packed && !p.framework.repeats_key_heads {
+                // The rotated copies live beside the packed projection, whose values are still in use.
+                self.kept += rotated * self.p.width;
+            }
+        }
+        if m.attention_sinks {
+            self.dense_parameters += heads as f64;
+        }
+        let kv_width = if p.framework.repeats_key_heads && m.mla.is_none() && kv_width < 2 * q_width
+        {
+            // Read each head, write it once for every query head of its group; summed again backward.
+            self.stream(p.tokens * (2 * q_width) as f64, 1.0, 1.0, (2, 2));
+            2 * q_width
+        } else {
+            kv_width
+        };
+        // Queries, keys, values and the output, which is the next product's input: in 8 bits a copy.
+        self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * self.p.width;
+        self.attention_output = p.tokens * v_out as f64 * self.p.width;
+        if p.workload.precision == Precision::Fp8 {
+            self.kept += p.linear_input(p.tokens * v_out as f64);
+        }
+        self.core_attention(kind, heads);
+        let exit = self.linear(Gemm::new(tokens, h, v_out));
+        self.dense_parameters += (v_out * h) as f64;
+        if m.o_bias {
+            self.dense_parameters += h as f64;
+            self.bias(p.residual_tokens * h as f64);
+        }
+        // In a parallel block one gather and one sum serve both halves; the MLP prices them.
+        if !m.parallel_block {
+            self.tensor_edges(entry, exit);
+            self.residual();
+        }
+    }
+
+    /// Scores, softmax and values; with context parallel a ring of key and value blocks behind them.
+    fn core_attention(&mut self, kind: LayerKind, heads: u64) {
+        let p = self.p;
+        let (m, s) = (p.model, p.shard);
+        let length = p.workload.sequence_length as f64;
+        let seen = match (&m.window, kind.windowed) {
+            (Some(w), true) => (w.size as f64).min(length),
+            _ => length,
+        };
+        // Causal pairs of one head of one sequence: a triangle, then a band as wide as the window.
+        let causal = seen * seen / 2.0 + seen * (length - seen);
+        let sequences = s.mbs as f64 * heads as f64 / s.cp as f64;
+        let (qk_dim, v_dim) = m.attention_widths();
+        let (forward, backward) = if p.fused_attention {
+            let sequence = match p.framework.context_exchange {
+                ContextExchange::Ring => p.workload.sequence_length / s.cp,
+                ContextExchange::Gather | ContextExchange::Heads => p.workload.sequence_length,
+            };
+            let call = FusedAttention { pairs: causal * sequences, qk_dim, v_dim, sequence };
+            self.core.run(p.device.attention_forward(call));
+            self.input.run_many(p.device.attention_backward(call), 2);
+            // One 32-bit log-sum-exp a query.
+            self.kept += p.tokens * heads as f64 * 4.0;
+            (p.device.attention_forward(call), p.device.attention_backward(call))
+        } else {
+            self.unfused_core(length, seen, heads, qk_dim, v_dim)
+        };
+        self.forward.compute += self.core.compute;
+        self.forward.kernels += self.core.kernels;
+        if s.cp > 1 {
+            let kv = match &m.mla {
+                Some(_) => heads * (qk_dim + v_dim),
+                None => (u64::from(m.kv_heads) / s.tp).max(1) * 2 * m.head_dim,
+            };
+            let block = p.tokens * kv as f64 * self.p.width;
+            let ends = p.tokens * (heads * (qk_dim + v_dim)) as f64 * self.p.width;
+            self.exchange_context(block, ends, forward, backward);
+        }
+    }
+
+    /// What context parallel adds to attention of `forward` and `backward` seconds: `block` are a rank's keys and values,
+    /// `ends` its queries and outputs, in bytes.
+    fn exchange_context(&mut self, block: f64, ends: f64, forward: f64, backward: f64) {
+        let p = self.p;
+        let s = p.shard;
+        let group = s.context_group();
+        match p.framework.context_exchange {
+            ContextExchange::Ring => {
+                let step = p.fabric.send(block, group.stride.max(1) * (s.cp - 1).min(1));
+                let far = p.fabric.all_gather(block * s.cp as f64, group) / (s.cp - 1) as f64;
+                // A ring step lasts as long as its slowest hop: the one that leaves the domain, if any does.
+                let hop = step.max(far);
+                let exposed = |compute: f64, hop: f64| {
+                    let steps = (s.cp - 1) as f64;
+                    if p.framework.overlap.context {
+                        steps * p.fabric.beside(hop, compute / s.cp as f64)
+                    } else {
+                        steps * hop
+                    }
+                };
+                self.forward.context += exposed(forward, hop);
+                // Keys and values once more, and their gradients.
+                self.input.context += exposed(backward, 2.0 * hop);
+            }
+            ContextExchange::Gather => {
+                let whole = block * s.cp as f64;
+                let gather = p.fabric.all_gather(whole, group);
+                self.forward.context += gather;
+                // Gathered again, and their gradients scattered.
+                self.input.context += 2.0 * gather;
+                self.transient = self.transient.max(whole);
+            }
+            ContextExchange::Heads => {
+                // Queries, keys and values before attention, its output after; backward the reverse.
+                let exchange = p.fabric.all_to_all(block + ends, group);
+                self.forward.context += exchange;
+                self.input.context += exchange;
+            }
+        }
+    }
+
+    /// Attention with stored scores: two products, scale and mask, softmax, dropout. Returns its forward and
+    /// backward seconds.
+    fn unfused_core(&mut self, length: f64, _seen: f64, heads: u64, qk: u64, v: u64) -> (f64, f64) {
+        let p = self.p;
+        let s = p.shard;
+        let (rows, columns) = (p.workload.sequence_length / s.cp, p.workload.sequence_length);
+        let batch = s.mbs * heads;
+        let scores = Gemm::batched(batch, rows, columns, qk);
+        let values = Gemm::batched(batch, rows, v, columns);
+        let before = (self.core.compute, self.input.compute);
+        let d = &p.device;
+        for g in [scores, values] {
+            self.core.run(d.plain(g));
+            self.input.run(d.plain(g.input_gradient()));
+            self.input.run(d.plain(g.weight_gradient()));
+        }
+        let elements = batch as f64 * rows as f64 * length;
+        let bytes = elements * self.p.width;
+        if p.model.position == Position::Alibi {
+            // The biases are spread over the scores (1) and read by the product that adds to them (1): torch.baddbmm, as
+            // bigscience-workshop/Megatron-DeepSpeed calls it (megatron/model/transformer.py).
+            self.core.run(d.stream(2.0 * bytes));
+        }
+        if p.framework.fused.softmax {
+            // Below the diagonal alone it reads (half), and everywhere it writes: the kernel of causal models
+            // (NVIDIA/Megatron-LM, scaled_upper_triang_masked_softmax). Backward it reads two halves.
+            self.core.run(d.stream(1.5 * bytes));
+            self.input.run(d.stream(2.0 * bytes));
+        } else {
+            // Scale (2), mask (2.5), cast to 32 bits (3), softmax (4), cast back (3).
+            self.core.run_many(d.stream(14.5 * bytes), 5);
+            self.input.run_many(d.stream(16.0 * bytes), 5);
+        }
+        if p.workload.dropout {
+            self.core.run(d.stream(2.5 * bytes));
+            self.input.run(d.stream(2.5 * bytes));
+        }
+        // Softmax output, dropout mask and dropout output: Korthikanti's 5 as^2b.
+        let stored = bytes + if p.workload.dropout { elements + bytes } else { 0.0 };
+        self.kept += stored;
+        self.kept_core += stored;
+        self.transient = self.transient.max(2.0 * bytes);
+        (self.core.compute - before.0, self.input.compute - before.1)
+    }
+}

@@ -1,0 +1,130 @@
+//! A mixture of experts in a layer: router, permutation, exchange, the experts' products.
+
+use super::block::{dense_share, Block};
+use super::compute::Gemm;
+use crate::spec::framework::ExpertDispatch;
+use crate::spec::model::Moe;
+
+impl Block<'_, '_> {
+    /// A mixture of experts: router, dispatch, expert MLPs, combine, shared expert.
+    pub(super) fn experts(&mut self, moe: &Moe) {
+        let p = self.p;
+        let (m, s) = (p.model, p.shard);
+        self.norm();
+        // With whole experts every rank routes its own slice of the sequence; with experts cut over the
+        // tensor-parallel group the group routes together.
+        let own_tokens = p.residual_tokens;
+        let h = m.hidden as f64;
+        let visits = own_tokens * f64::from(moe.topk);
+        // Router: 32-bit scores, top-k, and the permutation's index. The host launches some 34 small kernels for it and some 12
+        // backward, by a count of NVIDIA/Megatron-LM's router and token dispatcher (megatron/core/transformer/moe).
+        self.linear(Gemm::new(own_tokens as u64, u64::from(moe.experts), m.hidden));
+        self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, (34, 12));
+        self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
+            + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
+        // Permute into expert order, and back with the weighted sum.
+        self.permute(visits * h, 2.0, 2.0, (1, 1));
+        self.permute(visits * h, 2.0, 3.0, (1, 1));
+        self.kept += visits * h * self.p.width;
+        self.exchange(moe, visits * h * self.p.width);
+
+        let experts = u64::from(moe.experts) / s.ep;
+        let width = moe.expert_ffn / s.etp;
+        let arrived = visits * s.etp as f64 * load_of_the_fullest(visits * s.ep as f64, s.ep);
+        let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
+        let rows = (arrived / experts as f64).ceil() as u64;
+        for (n, k) in [(inputs * width, m.hidden), (m.hidden, width)] {
+            if p.framework.fused.grouped_gemm {
+                self.linear(Gemm::batched(experts, rows, n, k));
+            } else {
+                for _ in 0..experts {
+                    self.linear(Gemm::new(rows, n, k));
+                }
+            }
+        }
+        if experts > 1 {
+            // What arrived by rank is sorted by expert, and the results are sorted back.
+            self.permute(arrived * h, 4.0, 4.0, (2, 2));
+        }
+        self.activation(arrived * width as f64);
+        if moe.expert_bias {
+            self.weighted_biases(arrived * h, experts);
+        }
+        self.kept += self.activation_kept(arrived * width as f64) + p.linear_input(arrived * h);
+        self.transient =
+            self.transient.max(arrived * (h + ((inputs + 1) * width) as f64) * self.p.width);
+        self.expert_parameters +=
+            dense_share(experts * m.mlp_parameters(moe.expert_ffn, moe.expert_bias), s.etp);
+        if moe.shared_ffn > 0 {
+            let (entry, exit) = self.mlp_products(p.tokens, moe.shared_ffn / s.tp, p.tokens);
+            self.tensor_edges(entry, exit);
+            self.dense_parameters +=
+                dense_share(m.mlp_parameters(moe.shared_ffn, moe.expert_bias), s.tp)
+                    + if moe.shared_gate { h } else { 0.0 };
+        }
+        self.residual();
+    }
+
+    /// The biases of the experts' second products, weighted as their tokens, over `elements` results.
+    ///
+    /// NVIDIA/Megatron-LM (TEGroupedMLP._apply_bias) multiplies and adds them expert by expert in 32 bits, joins the parts
+    /// and casts them back: 4, 2 + 4 + 4, 4 + 4 and 4 + 2 bytes an element. Backward it casts twice (6 + 6), multiplies by
+    /// weight and by bias and sums both (2 times 12), and joins (4).
+    fn weighted_biases(&mut self, elements: f64, experts: u64) {
+        let experts = experts.min(1 << 16) as u32;
+        self.stream(elements, 14.0, 20.0, (2 * experts + 2, 6 * experts + 2));
+    }
+
+    /// Dispatch and combine: all-to-all over the expert group, then over the expert's own tensor-parallel group.
+    fn exchange(&mut self, moe: &Moe, bytes: f64) {
+        let p = self.p;
+        let s = p.shard;
+        let group = s.expert_group();
+        let mut once = match p.framework.expert_dispatch {
+            ExpertDispatch::Copies => p.fabric.all_to_all(bytes, group),
+            ExpertDispatch::OnceANode => {
+                p.fabric.once_a_node(bytes, moe.topk, moe.node_limit, group)
+            }
+            ExpertDispatch::Gather => {
+                p.fabric.all_gather(bytes / f64::from(moe.topk) * group.size as f64, group)
+            }
+            ExpertDispatch::GatherSplit if group.size == 1 => 0.0,
+            ExpertDispatch::GatherSplit => {
+                let whole = bytes * group.size as f64;
+                self.transient = self.transient.max(whole);
+                // Split, everyone's share is read and written; joined, this rank's.
+                let split = p.device.stream(2.0 * whole) + p.device.stream(2.0 * bytes);
+                p.fabric.all_gather(whole, group) + split
+            }
+        };
+        if s.etp > 1 {
+            once += p.fabric.all_gather(bytes * s.etp as f64, s.tensor_group());
+        }
+        self.forward.expert += 2.0 * once;
+        self.input.expert += 2.0 * once;
+    }
+
+    /// The same where rows change their places: scattered rows pass at a share of the streaming rate.
+    fn permute(&mut self, elements: f64, forward: f64, backward: f64, kernels: (u32, u32)) {
+        let rate = if self.p.framework.fused.permutation { PERMUTED } else { PERMUTED_UNFUSED };
+        self.stream(elements, forward / rate, backward / rate, kernels);
+    }
+}
+
+/// Share of the streaming rate at which a fused kernel permutes tokens: 4.0 TB/s on a B200 by MooreThreads/SimuMax
+/// (configs/system/b200_bf16_ceperm.json), whose streams are taken at 6.8.
+const PERMUTED: f64 = 0.6;
+
+/// The same as gathers, scatters and sums of their own: 301 of 1,456 GB/s on an A100 (configs/system/a100_pcie.json).
+const PERMUTED_UNFUSED: f64 = 0.2;
+
+/// How many times the mean the fullest of `ranks` receives when `visits` are spread at random.
+///
+/// The expected maximum of `ranks` nearly normal counts of mean `visits / ranks`: mean + sqrt(2 mean ln ranks).
+fn load_of_the_fullest(visits: f64, ranks: u64) -> f64 {
+    if ranks <= 1 || visits <= 0.0 {
+        return 1.0;
+    }
+    let mean = visits / ranks as f64;
+    1.0 + (2.0 * (ranks as f64).ln() / mean).sqrt()
+}
