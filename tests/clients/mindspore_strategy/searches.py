@@ -1,8 +1,9 @@
 """Holds autopar's plans against those of the real MindSpore: tests/clients/run mindspore_searches.
 
 Each of 20 compilations, with --all of all, must choose what the data file says, and its plan is
-priced by autopar's estimate beside those of dynamic and of integer programming. With --write the
-data file is written anew: `tests/data/mindspore_searches_2.10.jsonl`, which is tested without
+priced by autopar's estimate beside those of dynamic and of integer programming. Each runs in a
+process of its own, as what MindSpore propagates depends on what it compiled before. With --write
+the data file is written anew: `tests/data/mindspore_searches_2.10.jsonl`, which is tested without
 MindSpore by `tests/test_mindspore_plans.py`. MindSpore runs in the Python that is given.
 """
 
@@ -132,11 +133,9 @@ def main() -> None:
         asked = asked[:: len(asked) // CHECKED][:CHECKED]
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name) / f"{number}.json" for number in range(len(asked))]
-        saving = [case | {"save": str(file)} for case, file in zip(asked, files, strict=True)]
         lines = []
-        for case, file, answer in zip(
-            asked, files, compiled(arguments.python, saving), strict=True
-        ):
+        for case, file in zip(asked, files, strict=True):
+            [answer] = compiled(arguments.python, [case | {"save": str(file)}])
             lines.append(outcome(case, answer, file))
             if arguments.write:
                 DATA.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
