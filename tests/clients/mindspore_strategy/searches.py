@@ -150,7 +150,7 @@ def main() -> None:
             try:
                 compared = row(line)
             except SpecError as refused:
-                # MindSpore reports cuts that do not meet where it inserts a reshard of its own.
+                # Seen at 64 devices: cuts that do not meet in a product; the cause is not known.
                 place = f"{line['network']} on {line['devices']}, {line['mode']}"
                 print(f"{place}: its plan has no price here: {refused}", flush=True)
                 continue
