@@ -9,11 +9,14 @@
 //! The y are chosen so that a layer without recompute weighs the same on every stage.
 
 use super::bound::{Continuous, Shape};
+use super::entries::Entry;
 use super::room::{cheapest, Allowed, Room, Rung, Spot};
 use crate::estimate::least::{Least, Line, Passes};
 use crate::estimate::memory::in_flight;
 use crate::estimate::pipeline::Sends;
+use crate::estimate::sends;
 use crate::spec::problem::{Problem, Schedule};
+use crate::units::Time;
 
 /// What is asked about a class.
 pub struct Question<'p> {
@@ -47,6 +50,27 @@ pub enum Verdict {
     Seconds(f64),
     /// No plan fits in memory.
     Memory,
+}
+
+impl<'p> Question<'p> {
+    /// What is asked about a schedule of an entry.
+    pub fn of(
+        problem: &'p Problem,
+        entry: &Entry,
+        (schedule, vpp): (Schedule, u64),
+        even: bool,
+        limit: Time,
+    ) -> Question<'p> {
+        let micro_batches = problem.workload.global_batch_size / (entry.cell.dp * entry.mbs);
+        Question {
+            problem,
+            shape: Shape { schedule, pp: entry.cell.pp, vpp, micro_batches },
+            sends: sends(problem, schedule),
+            even,
+            any_schedule: false,
+            limit: limit.seconds(),
+        }
+    }
 }
 
 impl Question<'_> {
@@ -92,7 +116,7 @@ impl Question<'_> {
         (i == 0, i == last)
     }
 
-    fn spot(&self, least: &Least, i: usize) -> Spot {
+    pub(super) fn spot(&self, least: &Least, i: usize) -> Spot {
         let Shape { schedule, pp, vpp, micro_batches } = self.shape;
         let flying = in_flight(schedule, pp, vpp, i as u64, micro_batches);
         let (first, last) = self.ends(i);
@@ -411,7 +435,7 @@ impl Question<'_> {
     }
 
     /// A line below what the first stage needs after its last pass, over its layers.
-    fn tail_line(&self, least: &Least, spot: Spot, on_host: bool) -> Line {
+    pub(super) fn tail_line(&self, least: &Least, spot: Spot, on_host: bool) -> Line {
         let Shape { pp, vpp, .. } = self.shape;
         let even = u64::from(self.problem.model.layers) / pp;
         let ends = (spot.first, spot.last);

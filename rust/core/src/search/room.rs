@@ -128,6 +128,45 @@ impl Room<'_> {
         }
     }
 
+    /// Layers that fit when their time must fit too. `alone`: without a pipeline, where activations may wait on the host.
+    ///
+    /// With r of x layers recomputed both memory and time are linear in x and r: where the two meet, x is largest.
+    pub fn most_within(&self, allowed: &Allowed, budget: &Budget, alone: bool) -> f64 {
+        let Budget { seconds, layer, again: [selective, full] } = *budget;
+        let in_time = |each: f64| if each > 0.0 { seconds / each } else { f64::INFINITY };
+        let mut most = f64::NEG_INFINITY;
+        if allowed.none || allowed.block {
+            most = self.most(0).min(in_time(layer));
+        }
+        if allowed.offload && alone {
+            most = most.max(in_time(layer));
+        }
+        if allowed.selective {
+            most = most.max(self.most(1).min(in_time(layer + selective)));
+        }
+        if allowed.block {
+            let (n, l) = (self.spot.in_flight, self.least);
+            let spared = n * (l.kept[0] - l.kept[2]);
+            let both = if spared > 0.0 {
+                let each = l.resident[self.on_host].each + n * l.kept[0];
+                let seconds = seconds + full * self.left(2) / spared;
+                let each = layer + full * each / spared;
+                if each > 0.0 {
+                    seconds / each
+                } else {
+                    f64::INFINITY
+                }
+            } else {
+                f64::INFINITY
+            };
+            most = most.max(self.most(2).min(in_time(layer)).min(both));
+        }
+        if allowed.uniform {
+            most = most.max(self.most_grouped().min(in_time(layer + full)));
+        }
+        most
+    }
+
     /// Seconds a micro-batch of exactly `layers` frequent layers of one chunk each; nothing if they do not fit. `alone`: without
     /// a pipeline, where activations may wait on the host.
     pub fn seconds(&self, allowed: &Allowed, layers: f64, alone: bool) -> Option<f64> {
@@ -178,6 +217,17 @@ impl Room<'_> {
             backward: layers * l.layer.backward + all.backward,
         }
     }
+}
+
+/// A time that a stage's layers must fit.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// All of it.
+    pub seconds: f64,
+    /// What a layer takes of it.
+    pub layer: f64,
+    /// What selective and full recompute of a layer take besides.
+    pub again: [f64; 2],
 }
 
 /// The ways to save memory that the options allow.
