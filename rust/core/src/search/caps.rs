@@ -126,7 +126,7 @@ impl<'q, 'p> Places<'q, 'p> {
             asked,
             leasts,
             offered,
-            allowed: Allowed::new(asked.problem),
+            allowed: Allowed::new(asked.problem, shape.pp),
             most,
             tail: tail.max(0.0),
             layer: if differ { 0.0 } else { layer },
@@ -222,7 +222,7 @@ impl<'q, 'p> Places<'q, 'p> {
                     layer: on_path(path, least.layer),
                     again: least.again.map(|again| path.backward * again),
                 };
-                room.most_within(&self.allowed, &budget, self.asked.shape.pp == 1)
+                room.most_within(&self.allowed, &budget)
             });
             within.fold(self.most, f64::min)
         });

@@ -145,7 +145,7 @@ impl Question<'_> {
     /// Stages with equally many layers: the longest of the paths that go down to one stage, through its work and back.
     fn equal(&self, leasts: &[Option<Least>], kinds: &[usize], on_host: usize) -> Verdict {
         let Shape { schedule, pp, vpp, micro_batches } = self.shape;
-        let allowed = Allowed::new(self.problem);
+        let allowed = Allowed::new(self.problem, self.shape.pp);
         let m = micro_batches as f64;
         let layers = u64::from(self.problem.model.layers) / pp;
         let (mut longest, mut tail) = (0.0f64, 0.0);
@@ -172,7 +172,7 @@ impl Question<'_> {
             let frequent =
                 layers.saturating_sub(if pp > 1 { least.others } else { 0 }).min(least.frequent);
             let room = Room::new(least, spot, on_host);
-            let Some(mut work) = room.seconds(&allowed, frequent as f64, pp == 1) else {
+            let Some(mut work) = room.seconds(&allowed, frequent as f64) else {
                 return Verdict::Memory;
             };
             if pp == 1 {
@@ -217,7 +217,7 @@ impl Question<'_> {
     /// Stages with any numbers of layers: the weighted sum of the paths.
     fn unequal(&self, leasts: &[Option<Least>], kinds: &[usize], on_host: usize) -> Verdict {
         let Shape { pp, vpp, .. } = self.shape;
-        let allowed = Allowed::new(self.problem);
+        let allowed = Allowed::new(self.problem, self.shape.pp);
         let plain = match self.alike(leasts, kinds, on_host, &allowed) {
             Some((seconds, true)) => return Verdict::Seconds(rounded_down(seconds)),
             Some((seconds, false)) => seconds,
@@ -454,7 +454,7 @@ impl Question<'_> {
     /// least that a stage keeps anywhere.
     pub fn in_any_order(&self, leasts: &[Option<Least>], stages: &[Stages]) -> Verdict {
         let hosts: &[usize] = if self.problem.options.optimizer_offload { &[0, 1] } else { &[0] };
-        let allowed = Allowed::new(self.problem);
+        let allowed = Allowed::new(self.problem, self.shape.pp);
         let Shape { schedule, pp, vpp, micro_batches } = self.shape;
         let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
         let mut fastest: Vec<(f64, u64)> = Vec::with_capacity(stages.len());
