@@ -10,7 +10,7 @@ import click
 from autopar import files, flags, planner, wire, writing
 from autopar.cli.asking import QUESTION, solve, with_devices
 from autopar.cli.ends import DONE, NO_PLAN, fail, print_notes, verdict
-from autopar.cli.launchers import launched, search_for, search_like
+from autopar.cli.launchers import check_image, launched, search_for, search_like
 from autopar.errors import SpecError, shown
 from autopar.report import Plan, Report
 from autopar.spec import Problem
@@ -58,6 +58,7 @@ def search(
     those of the device count whose first plan is the fastest of all counts (--objective cost: the
     cheapest). At one count and one price the fastest plan is the cheapest.
     """
+    check_image(image, launcher, "--export")
     if launcher is None:
         flags.check_output(output, force)
     given = {key: value for key, value in arguments.items() if value is not None}
@@ -184,7 +185,7 @@ def apss(mode: str, **arguments: Any) -> int:
     from autopar.frontends import apss as frontend
 
     asked = frontend.question(version=planner.__version__, **arguments)
-    report = wire.loads(Report, solve(asked.problem, 0, None))
+    report = frontend.proposable(wire.loads(Report, solve(asked.problem, 0, None)))
     print_notes((*asked.notes, *report.notes))
     strategies = [frontend.strategy(report.problem, r, asked.kinds) for r in report.ranked]
     if mode == "analytic":

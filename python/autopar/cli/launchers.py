@@ -43,9 +43,16 @@ def export(
     """
     from autopar.export import launchers
 
+    check_image(image, launcher, "--to")
     job = replace(_job(document, rank, asked), image=image)
     writing.folder(launchers.export(launcher, job), output, force)
     return DONE
+
+
+def check_image(image: str | None, launcher: str | None, flag: str) -> None:
+    """Refuses a container image where no files name one."""
+    if image is not None and launcher != "kubernetes":
+        raise SpecError("--image", f"given without {flag} kubernetes", "Leave it out.")
 
 
 def search_like(
