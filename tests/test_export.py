@@ -21,7 +21,7 @@ from autopar.export.launchers import LAUNCHERS
 from autopar.frontends import mindspore_strategy as strategy_form
 from autopar.spec import Options
 from conftest import EXAMPLES, Command
-from drawn_plans import IMAGE, drawn
+from drawn_plans import drawn
 
 LLAMA = ("llama3-8b", "h100:64", "megatron-core")
 MIXTRAL = ("mixtral-8x7b", "h100:64", "megatron-core")
@@ -757,13 +757,26 @@ def fastest_of_all(subject: tuple[str, str, str]) -> tuple[Ranked, ...]:
 def test_the_best_plan_found_for_a_launcher_is_one_that_it_can_say(name: str) -> None:
     subject = ASCEND if name.startswith("mind") else LLAMA
     asked = problem(*subject)
-    best, _ = launchers.fastest(name, asked, autopar.solve, IMAGE)
-    assert best is not None
+    [best], _ = launchers.fastest(name, asked, autopar.solve)
     assert LAUNCHERS[name].supports(best) == []
     # No plan of the whole space that the launcher can say is faster.
     for ranked in fastest_of_all(subject):
         if ranked.estimate.step_ps < best.estimate.step_ps:
             assert LAUNCHERS[name].supports(Job(asked, ranked.plan, ranked.estimate))
+
+
+def test_the_best_plans_found_for_a_launcher_are_those_of_the_whole_space() -> None:
+    # Its two parts share plans of one rank, and the whole space lists plans that it cannot say.
+    asked = problem("llama2-7b", "a100:64", "deepspeed")
+    whole = autopar.solve(replace(asked, options=Options(top=2000))).ranked
+    jobs = [Job(asked, ranked.plan, ranked.estimate) for ranked in whole]
+    said = [job.estimate.step_ps for job in jobs if not LAUNCHERS["deepspeed"].supports(job)]
+    found, _ = launchers.fastest("deepspeed", asked, autopar.solve, 12)
+    assert len({job.plan for job in found}) == 12
+    times = [job.estimate.step_ps for job in found]
+    assert times == sorted(times)
+    # Beside an option that the launcher has not, the space lists only the faster plan of the two.
+    assert all(ours <= theirs for ours, theirs in zip(times, said, strict=False))
 
 
 def test_limits_that_contradict_the_flags_are_an_error() -> None:
@@ -849,6 +862,36 @@ def test_a_search_for_a_launcher_prints_its_file(command: Command) -> None:
     table = json.loads(run.out)
     assert table["train_batch_size"] == 64
     assert "llama2-7b on 8 x a800" in table["_comment"][0]
+
+
+def test_the_table_names_the_launchers_that_can_say_each_plan(command: Command) -> None:
+    asked = ["--model", "llama2-7b", "--cluster", "a800:16", "--global-batch-size", "256",
+             "--sequence-length", "4096", "--top", "9"]  # fmt: skip
+    ranked = autopar.solve(problem("llama2-7b", "a800:16", "megatron-core", top=9)).ranked
+    rows = command("search", *asked).out.splitlines()
+    assert rows[0].endswith("  launchers")
+    for row, each in zip(rows[1:10], ranked, strict=True):
+        said = Job(problem("llama2-7b", "a800:16", "megatron-core"), each.plan, each.estimate)
+        able = [
+            name
+            for name in LAUNCHERS
+            if name != "kubernetes" and not LAUNCHERS[name].supports(said)
+        ]
+        assert row.endswith(f"  {' '.join(able) or 'none'}")
+    held = command("search", *asked, "--launcher", "megatron").out.splitlines()
+    assert all("megatron" in row.split("  ")[-1].split() for row in held[1:10])
+
+
+@pytest.mark.parametrize(
+    "beside", [["--format", "json"], ["--export", "megatron"], ["--frontier"], ["--like", "x.sh"]]
+)
+def test_a_list_for_a_launcher_has_one_form(command: Command, beside: list[str]) -> None:
+    run = command(
+        "search", "--model", "llama2-7b", "--cluster", "a800:8", "--global-batch-size", "64",
+        "--sequence-length", "4096", "--launcher", "megatron", *beside,
+    )  # fmt: skip
+    assert (run.code, run.out) == (2, "")
+    assert run.err.startswith(f"error: --launcher: given beside {beside[0]}")
 
 
 def test_nothing_that_fits_is_an_answer_for_a_launcher_too(command: Command) -> None:

@@ -94,11 +94,12 @@ def search_for(
     def found(part: Problem) -> Report:
         return wire.loads(Report, solve(part, threads, time_limit))
 
-    job, reports = launchers.fastest(name, problem, found, image)
+    jobs, reports = launchers.fastest(name, problem, found)
     if not all(report.proved for report in reports):
         print_notes(["not proved, the search was stopped"])
-    if job is None:
+    if not jobs:
         return verdict(reports[0])
+    job = replace(jobs[0], image=image)
     writing.folder(launchers.export(name, job), output, force)
     return DONE
 
