@@ -6,6 +6,7 @@
 //! Whatever is chosen is priced again for the [`answer`].
 
 pub mod answer;
+pub mod backward;
 pub mod communications;
 pub mod cost;
 pub mod double_recursive;
@@ -29,6 +30,7 @@ pub mod slices;
 pub mod strategy;
 pub mod transformer;
 pub mod uneven;
+mod work;
 
 use crate::error::Error;
 use crate::spec::workload::Precision;
