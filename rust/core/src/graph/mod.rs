@@ -1,6 +1,6 @@
 //! The operator level: which axis of which tensor of each operator is cut over which devices.
 //!
-//! A [`ir::Graph`] is checked once. [`strategy`] lists the ways to run each operator on the mesh, [`price`] and [`reshard`] say what
+//! A [`ir::Graph`] is checked once. [`strategy`] lists the ways to run each operator on the mesh, [`price`], `work` and [`reshard`] say what
 //! they cost, [`cost`] keeps that in tables, and the methods choose: [`dp`], a solver of integer programs for [`ilp`],
 //! [`recursive`], [`double_recursive`] and [`propagate`].
 //! Whatever is chosen is priced again for the [`answer`].
@@ -25,6 +25,7 @@ pub mod problem;
 pub mod propagate;
 pub mod recursive;
 pub mod reshard;
+pub mod routes;
 pub mod servers;
 pub mod slices;
 pub mod strategy;

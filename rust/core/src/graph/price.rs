@@ -1,16 +1,15 @@
-//! What one operator costs with one strategy: the only judge of the operator level, with [`super::reshard`].
+//! What parameters and reshards cost: with [`super::work`], which prices operators, the only judge of the operator level.
 //!
-//! [`super::work`] says what one device does of it; what the copies of its parameters exchange is added here. An operator of
-//! the graph's forward pass carries its gradient's cost in training. Work that is repeated is paid by everyone.
+//! An operator of the graph's forward pass carries its gradient's cost in training. Work that is repeated is paid by
+//! everyone.
 
 use super::backward;
 use super::ir::{Dtype, Network, Role};
 use super::layout::{AxisIndex, Layout, Mesh};
 use super::loops::Loops;
-use super::problem::{Collective, FixedInput, ReshardStep, ShardingOptions, Summands};
+use super::problem::{FixedInput, ReshardStep, ShardingOptions, Summands};
 use super::reshard::Carrier;
 use super::strategy::Strategy;
-use super::work::Work;
 use crate::estimate::collective::Fabric;
 use crate::estimate::compute::Device;
 use crate::spec::cluster::{Chip, Cluster};
@@ -45,6 +44,17 @@ pub struct Exchange {
     pub summed: Vec<AxisIndex>,
     /// Axes along which devices hold equal parts.
     pub copies: Vec<AxisIndex>,
+}
+
+/// How an operator reads a tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reading {
+    /// How it must lie.
+    pub layout: Layout,
+    /// It is fetched a second time for the backward pass.
+    pub again: bool,
+    /// How its gradient lies when it has been computed, if it has one.
+    pub gradient: Option<Layout>,
 }
 
 impl Price {
@@ -128,9 +138,27 @@ impl<'a> Pricer<'a> {
         self.carrier().steps(from, to, &tensor.shape, tensor.dtype.bytes())
     }
 
-    /// The steps that bring a tensor from its writer's layout to a reader, forward and backward.
+    /// How an operator reads a tensor that is its input at a place.
     ///
     /// An activation is kept as it was written. A gradient that needs it, and an operator that is recomputed, fetch it again.
+    pub fn reading(
+        &self,
+        tensor: usize,
+        operator: usize,
+        strategy: &Strategy,
+        input: usize,
+    ) -> Reading {
+        let loops = &self.network.loops[operator];
+        let from_dataset = self.network.graph.tensors[tensor].role == Role::Input;
+        let needed = strategy.recompute || self.needs(operator, input);
+        Reading {
+            layout: strategy.input(loops, input),
+            again: needed && !from_dataset,
+            gradient: self.gradients[tensor].then(|| strategy.input_gradient(loops, input)),
+        }
+    }
+
+    /// The steps that bring a tensor from its writer's layout to a reader, forward and backward.
     pub fn transfer(
         &self,
         tensor: usize,
@@ -138,17 +166,10 @@ impl<'a> Pricer<'a> {
         reader: (usize, &Strategy),
         input: usize,
     ) -> (Vec<ReshardStep>, Vec<ReshardStep>) {
-        let (operator, strategy) = reader;
-        let loops = &self.network.loops[operator];
-        let forward = self.reshard(tensor, written, &strategy.input(loops, input));
-        let mut backward = Vec::new();
-        let from_dataset = self.network.graph.tensors[tensor].role == Role::Input;
-        let needed = strategy.recompute || self.needs(operator, input);
-        if needed && !from_dataset {
-            backward.extend(forward.iter().cloned());
-        }
-        if self.gradients[tensor] {
-            let gradient = strategy.input_gradient(loops, input);
+        let reading = self.reading(tensor, reader.0, reader.1, input);
+        let forward = self.reshard(tensor, written, &reading.layout);
+        let mut backward = if reading.again { forward.clone() } else { vec![] };
+        if let Some(gradient) = reading.gradient {
             backward.extend(self.reshard(tensor, &gradient, written));
         }
         (forward, backward)
@@ -185,39 +206,6 @@ impl<'a> Pricer<'a> {
         backward::needs(self.network, &self.gradients, operator, input)
     }
 
-    /// The price of an operator with a strategy.
-    pub fn operator(&self, operator: usize, strategy: &Strategy) -> Price {
-        let work = Work::new(self, operator, strategy);
-        let (forward, backward) = work.computation();
-        let mut price = Price {
-            compute: Time::from_seconds(forward) + Time::from_seconds(backward),
-            communication: Time::from_seconds(work.communication()),
-            recompute: Time::from_seconds(if strategy.recompute && work.any_gradient() {
-                forward + work.forward_communication()
-            } else {
-                0.0
-            }),
-            memory: work.kept(),
-            ..Price::default()
-        };
-        for (place, &tensor) in self.network.inputs[operator].iter().enumerate() {
-            if self.is_own(tensor) {
-                let layout = strategy.input_gradient(work.loops, place);
-                self.weights(tensor, &layout, &mut price);
-            }
-        }
-        if self.network.graph.operators[operator].host {
-            // Parameters, their gradients and state stay in the host's memory.
-            price.memory = Bytes::ZERO;
-        }
-        price
-    }
-
-    /// Bytes of activations that an operator keeps for the backward pass.
-    pub fn activations(&self, operator: usize, strategy: &Strategy) -> Bytes {
-        Work::new(self, operator, strategy).kept()
-    }
-
     /// The price of a tensor that several operators read, in the layout in which it is kept.
     pub fn source(&self, tensor: usize, layout: &Layout) -> Price {
         let mut price = Price::default();
@@ -230,7 +218,7 @@ impl<'a> Pricer<'a> {
     /// Devices with equal copies add their gradients up. With ZeRO each does the optimizer step of a part and they
     /// gather the result: an all-reduce in two halves. From stage 3 on the parameters are gathered before each pass
     /// instead, so one gather more (Rajbhandari et al. 2020, arXiv:1910.02054).
-    fn weights(&self, tensor: usize, layout: &Layout, price: &mut Price) {
+    pub(super) fn weights(&self, tensor: usize, layout: &Layout, price: &mut Price) {
         let spec = &self.network.graph.tensors[tensor];
         let elements = layout.elements(&self.network.roomy(tensor), self.mesh) as f64;
         let bytes = elements * spec.dtype.bytes() as f64;
@@ -296,34 +284,6 @@ impl<'a> Pricer<'a> {
     /// Seconds to put parameters together that lie divided among copies.
     pub fn gathering(&self, copies: &[AxisIndex], bytes: f64) -> f64 {
         self.carrier().all_gather(copies, bytes)
-    }
-
-    /// The collectives inside an operator, forward and backward: what is done, over which axes, with how many bytes.
-    pub fn collectives(
-        &self,
-        operator: usize,
-        strategy: &Strategy,
-    ) -> Vec<(Collective, Vec<AxisIndex>, Bytes)> {
-        let work = Work::new(self, operator, strategy);
-        let mut all = work.forward_collectives();
-        if strategy.recompute && work.any_gradient() {
-            all.extend(work.forward_collectives());
-        }
-        let summed = strategy.raw_output(work.loops, 0).summed;
-        if strategy.scatter.is_some() && work.any_gradient() && !summed.is_empty() {
-            all.push((Collective::AllGather, summed, Bytes::from_f64(work.output_bytes(0))));
-        }
-        all
-    }
-
-    /// Time of an operator's forward and backward pass, communication inside it included.
-    pub fn passes(&self, operator: usize, strategy: &Strategy) -> (Time, Time) {
-        let work = Work::new(self, operator, strategy);
-        let price = self.operator(operator, strategy);
-        let all = price.compute + price.communication + price.recompute;
-        let forward = work.computation().0 + work.forward_communication();
-        let forward = Time::from_seconds(forward).min(all);
-        (forward, all - forward)
     }
 
     pub(super) fn carrier(&self) -> Carrier<'_> {

@@ -7,28 +7,87 @@ use super::form::Form;
 use super::ir::{Dtype, Operator, Role};
 use super::layout::AxisIndex;
 use super::loops::{Cut, Loops};
-use super::price::Pricer;
+use super::price::{Price, Pricer};
 use super::problem::Collective;
 use super::strategy::Strategy;
 use crate::estimate::compute::{Device, FusedAttention, Gemm};
-use crate::units::Bytes;
+use crate::units::{Bytes, Time};
+
+impl Pricer<'_> {
+    /// The price of an operator with a strategy.
+    pub fn operator(&self, operator: usize, strategy: &Strategy) -> Price {
+        let work = Work::new(self, operator, strategy);
+        let (forward, backward) = work.computation();
+        let mut price = Price {
+            compute: Time::from_seconds(forward) + Time::from_seconds(backward),
+            communication: Time::from_seconds(work.communication()),
+            recompute: Time::from_seconds(if strategy.recompute && work.any_gradient() {
+                forward + work.forward_communication()
+            } else {
+                0.0
+            }),
+            memory: work.kept(),
+            ..Price::default()
+        };
+        for (place, &tensor) in self.network.inputs[operator].iter().enumerate() {
+            if self.is_own(tensor) {
+                let layout = strategy.input_gradient(work.loops, place);
+                self.weights(tensor, &layout, &mut price);
+            }
+        }
+        if self.network.graph.operators[operator].host {
+            // Parameters, their gradients and state stay in the host's memory.
+            price.memory = Bytes::ZERO;
+        }
+        price
+    }
+
+    /// Bytes of activations that an operator keeps for the backward pass.
+    pub fn activations(&self, operator: usize, strategy: &Strategy) -> Bytes {
+        Work::new(self, operator, strategy).kept()
+    }
+
+    /// The collectives inside an operator, forward and backward: what is done, over which axes, with how many bytes.
+    pub fn collectives(
+        &self,
+        operator: usize,
+        strategy: &Strategy,
+    ) -> Vec<(Collective, Vec<AxisIndex>, Bytes)> {
+        let work = Work::new(self, operator, strategy);
+        let mut all = work.forward_collectives();
+        if strategy.recompute && work.any_gradient() {
+            all.extend(work.forward_collectives());
+        }
+        let summed = strategy.raw_output(work.loops, 0).summed;
+        if strategy.scatter.is_some() && work.any_gradient() && !summed.is_empty() {
+            all.push((Collective::AllGather, summed, Bytes::from_f64(work.output_bytes(0))));
+        }
+        all
+    }
+
+    /// Time of an operator's forward and backward pass, communication inside it included.
+    pub fn passes(&self, operator: usize, strategy: &Strategy) -> (Time, Time) {
+        let work = Work::new(self, operator, strategy);
+        let price = self.operator(operator, strategy);
+        let all = price.compute + price.communication + price.recompute;
+        let forward = work.computation().0 + work.forward_communication();
+        let forward = Time::from_seconds(forward).min(all);
+        (forward, all - forward)
+    }
+}
 
 /// An operator with a strategy, as one device sees it.
-pub(super) struct Work<'a, 'b> {
+struct Work<'a, 'b> {
     pricer: &'b Pricer<'a>,
     operator: usize,
     strategy: &'b Strategy,
-    pub(super) loops: &'b Loops,
+    loops: &'b Loops,
     inputs: Vec<Vec<u64>>,
     outputs: Vec<Vec<u64>>,
 }
 
 impl<'a, 'b> Work<'a, 'b> {
-    pub(super) fn new(
-        pricer: &'b Pricer<'a>,
-        operator: usize,
-        strategy: &'b Strategy,
-    ) -> Work<'a, 'b> {
+    fn new(pricer: &'b Pricer<'a>, operator: usize, strategy: &'b Strategy) -> Work<'a, 'b> {
         let network = pricer.network;
         let loops = &network.loops[operator];
         let local = |tensors: &[usize], dims: &[Vec<Option<usize>>]| -> Vec<Vec<u64>> {
@@ -78,7 +137,7 @@ impl<'a, 'b> Work<'a, 'b> {
         product(&self.inputs[place]) as f64 * self.dtype(self.read(place)).bytes() as f64
     }
 
-    pub(super) fn output_bytes(&self, place: usize) -> f64 {
+    fn output_bytes(&self, place: usize) -> f64 {
         product(&self.outputs[place]) as f64 * self.dtype(self.written(place)).bytes() as f64
     }
 
@@ -86,12 +145,12 @@ impl<'a, 'b> Work<'a, 'b> {
         self.pricer.gradients[self.read(place)]
     }
 
-    pub(super) fn any_gradient(&self) -> bool {
+    fn any_gradient(&self) -> bool {
         (0..self.outputs.len()).any(|place| self.pricer.gradients[self.written(place)])
     }
 
     /// Seconds of the forward and of the backward pass.
-    pub(super) fn computation(&self) -> (f64, f64) {
+    fn computation(&self) -> (f64, f64) {
         if self.pricer.network.graph.operators[self.operator].host {
             return self.on_host();
         }
@@ -214,7 +273,7 @@ impl<'a, 'b> Work<'a, 'b> {
     }
 
     /// Seconds of communication that the strategy itself entails, forward and backward.
-    pub(super) fn communication(&self) -> f64 {
+    fn communication(&self) -> f64 {
         let mut total = self.forward_communication();
         if self.strategy.scatter.is_some() && self.any_gradient() {
             // The gradient arrives in the same parts and is gathered.
@@ -228,7 +287,7 @@ impl<'a, 'b> Work<'a, 'b> {
     }
 
     /// Seconds of communication of the forward pass.
-    pub(super) fn forward_communication(&self) -> f64 {
+    fn forward_communication(&self) -> f64 {
         let carrier = self.pricer.carrier();
         let seconds = |(operation, axes, bytes): &(Collective, Vec<AxisIndex>, Bytes)| {
             if *operation == Collective::AllReduce {
@@ -241,7 +300,7 @@ impl<'a, 'b> Work<'a, 'b> {
     }
 
     /// All-reduces and reduce-scatters of the forward pass.
-    pub(super) fn forward_collectives(&self) -> Vec<(Collective, Vec<AxisIndex>, Bytes)> {
+    fn forward_collectives(&self) -> Vec<(Collective, Vec<AxisIndex>, Bytes)> {
         let mut all = Vec::new();
         for place in 0..self.outputs.len() {
             let summed = self.strategy.raw_output(self.loops, place).summed;
@@ -307,7 +366,7 @@ impl<'a, 'b> Work<'a, 'b> {
     /// Bytes kept for the backward pass: the outputs that a gradient needs, as they are written, each once whoever needs
     /// it. A recomputed operator keeps none of them, but what it is computed from must be there (Chen et al. 2016,
     /// arXiv:1604.06174): inputs that no gradient needs are kept for it. What operators keep of the dataset is one copy.
-    pub(super) fn kept(&self) -> Bytes {
+    fn kept(&self) -> Bytes {
         let pricer = self.pricer;
         let mut total = 0;
         for place in self.kept_places() {
