@@ -18,6 +18,7 @@ TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
 GatheredUnit: TypeAlias = Literal["layer", "matrix"]
+Fp8Scaling: TypeAlias = Literal["tensor", "row"]
 Selective: TypeAlias = Literal["attention", "operators"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
 ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
@@ -563,6 +564,8 @@ class Framework:
             work.
         shard_copies: What ZeRO copies on the device beside its collectives in every pass.
         eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
+        fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`, or
+            each `row`, which is cast for each product by itself.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
             group, and gathered to recompute.
@@ -604,6 +607,7 @@ class Framework:
     whole_vocabulary: bool = False
     shard_copies: ShardCopies = ShardCopies()
     eight_bit_gathers: EightBitGathers = EightBitGathers()
+    fp8_scaling: Fp8Scaling = "tensor"
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False
     casts_weights: bool = False

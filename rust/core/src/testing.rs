@@ -126,6 +126,7 @@ pub fn framework() -> Framework {
         whole_vocabulary: false,
         shard_copies: ShardCopies { gathered: false, reduced: false },
         eight_bit_gathers: EightBitGathers { activations: false, parameters: false },
+        fp8_scaling: Fp8Scaling::Tensor,
         sums_in_fp32: false,
         slices_kept_inputs: false,
         casts_weights: false,

@@ -11,7 +11,7 @@ use autopar_core::estimate::{estimate, Estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
 use autopar_core::spec::framework::{
-    EightBitGathers, ExpertDispatch, Projections, ShardCopies, TensorOverlap,
+    EightBitGathers, ExpertDispatch, Fp8Scaling, Projections, ShardCopies, TensorOverlap,
 };
 use autopar_core::spec::model::{Activation, LayerKind, Model, Moe, Norm, Position};
 use autopar_core::spec::problem::{Problem, Schedule};
@@ -438,6 +438,31 @@ fn what_is_cast_before_it_is_gathered_travels_in_8_bits() {
     // Parameters that ZeRO gathers: one byte, and two where products run in 16 bits.
     let sent = |precision| parameter_sent(&problem.framework, precision);
     assert_eq!((sent(Precision::Fp8), sent(Precision::Bf16)), (1, 2));
+}
+
+#[test]
+fn rows_that_share_a_scale_are_cast_for_each_product_and_results_scaled_backward() {
+    // On 8 ranks the projections are [512, 1024] x [1024, 384], [512, 128] x [128, 1024], [512, 1024] x [1024, 512] and
+    // [512, 512] x [512, 1024]: in units of 1,024 elements, inputs 512, 64, 512 and 256, weights 384, 128, 512 and 512, outputs
+    // 192, 512, 256 and 512: 1,344, 1,536 and 1,472. Bytes of the casts: one scale a tensor 4 x 1,344 forward and 4 x 1,472
+    // backward; one a row 3 (1,344 + 1,536), 3 x 1,472 + 5 x 1,536 + 4 x 1,344, and 5 (1,472 + 1,344) + 4 x 1,536. Each of the
+    // four products launches 2, 4 and 5 kernels for 1, 1 and 0.
+    let mut problem = gpt_problem(1024, 512);
+    problem.workload.precision = Precision::Fp8;
+    problem.framework.launch_us = 0.0;
+    let shard = Shard { tp: 8, ..whole() };
+    let tensor = layer(&problem, shard);
+    problem.framework.fp8_scaling = Fp8Scaling::Row;
+    let row = layer(&problem, shard);
+    let device = Device::new(&problem.cluster.groups[0].chip, Precision::Fp8, &[], 8);
+    let more = |units: f64, kernels: f64| {
+        device.traffic(units * 1024.0) + 4.0 * kernels * (device.stream(1.0) - device.traffic(1.0))
+    };
+    let compute = |pass: Split| pass.compute.seconds();
+    let gained = |pass: fn(&LayerCost) -> Split| compute(pass(&row)) - compute(pass(&tensor));
+    close(gained(|c| c.forward), more(8_640.0 - 5_376.0, 1.0), 1e-6);
+    close(gained(|c| c.input_gradient), more(17_472.0 - 5_888.0, 3.0), 1e-6);
+    close(gained(|c| c.weight_gradient), more(20_224.0, 5.0), 1e-6);
 }
 
 // ---- What a framework chooses ----------------------------------------------------------------------------------------

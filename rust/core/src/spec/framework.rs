@@ -41,6 +41,8 @@ pub struct Framework {
     pub shard_copies: ShardCopies,
     /// What is gathered after it was cast, where products run in 8 bits.
     pub eight_bit_gathers: EightBitGathers,
+    /// What of an operand shares a scale where products run in 8 bits.
+    pub fp8_scaling: Fp8Scaling,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
     pub sums_in_fp32: bool,
     /// The input that a recomputed layer keeps is cut over the tensor-parallel group, and gathered to recompute.
@@ -126,6 +128,17 @@ pub enum Selective {
     /// Every second matrix product and all that is no product; attention and reduce-scatters are kept (pytorch/torchtitan:
     /// selective activation checkpointing of operators).
     Operators,
+}
+
+/// What of an operand shares a scale where products run in 8 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fp8Scaling {
+    /// All of it: one cast serves each product that reads it.
+    Tensor,
+    /// Each row, along the dimension that a product sums over: two products of one operand sum over different dimensions and
+    /// need a cast each (pytorch/ao, recipe `rowwise`).
+    Row,
 }
 
 /// What a framework holds in memory, as choices and byte counts read in its source.
