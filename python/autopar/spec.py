@@ -427,6 +427,8 @@ class Overlap:
         pipeline: Pipeline sends of the interleaved schedule.
         context: Ring attention behind attention.
         expert: Expert all-to-all behind the shared expert and the other micro-batch.
+        replicas_alone: Gradients are reduced behind computation only without tensor and pipeline
+            parallel, whose collectives run in turn with computation.
     """
 
     gradient_reduce: bool
@@ -435,6 +437,7 @@ class Overlap:
     pipeline: bool
     context: bool
     expert: bool
+    replicas_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -566,6 +569,7 @@ class Framework:
         eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
         fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`, or
             each `row`, which is cast for each product by itself.
+        loss_in_16_bits: The loss reads and writes logits in 16 bits; else it casts them to 32.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
             group, and gathered to recompute.
@@ -608,6 +612,7 @@ class Framework:
     shard_copies: ShardCopies = ShardCopies()
     eight_bit_gathers: EightBitGathers = EightBitGathers()
     fp8_scaling: Fp8Scaling = "tensor"
+    loss_in_16_bits: bool = False
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False
     casts_weights: bool = False

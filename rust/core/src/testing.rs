@@ -108,6 +108,7 @@ pub fn framework() -> Framework {
         },
         overlap: Overlap {
             gradient_reduce: true,
+            replicas_alone: false,
             parameter_gather: true,
             tensor: TensorOverlap::Backward,
             pipeline: true,
@@ -127,6 +128,7 @@ pub fn framework() -> Framework {
         shard_copies: ShardCopies { gathered: false, reduced: false },
         eight_bit_gathers: EightBitGathers { activations: false, parameters: false },
         fp8_scaling: Fp8Scaling::Tensor,
+        loss_in_16_bits: false,
         sums_in_fp32: false,
         slices_kept_inputs: false,
         casts_weights: false,

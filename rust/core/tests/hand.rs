@@ -273,6 +273,22 @@ fn behind_the_backward_pass_only_the_longer_rest_or_last_layer_of_it_shows() {
 }
 
 #[test]
+fn a_framework_of_one_stream_hides_gradients_only_without_tensor_and_pipeline_parallel() {
+    let mut problem = gpt_problem(1024, 512);
+    let step = |problem: &Problem, tp: u64| {
+        let plan = Plan { tp, dp: 8 / tp, ..replicas(problem, 8).0 };
+        estimate(problem, &plan).expect("a legal plan").time.data_ps
+    };
+    let hidden = [1, 2].map(|tp| step(&problem, tp));
+    problem.framework.overlap.replicas_alone = true;
+    let alone = [1, 2].map(|tp| step(&problem, tp));
+    problem.framework.overlap.gradient_reduce = false;
+    let shown = [1, 2].map(|tp| step(&problem, tp));
+    assert_eq!(alone, [hidden[0], shown[1]]);
+    assert!(hidden[1] < shown[1]);
+}
+
+#[test]
 fn gradients_that_are_fused_start_once_a_piece_and_show_the_last() {
     // 32-bit gradients of 105 million parameters, in pieces of 64 MiB: 421 MB / 67 MB, so 7 starts of 56 us in place of 1.
     let h = 1024;
@@ -417,6 +433,30 @@ fn a_whole_vocabulary_needs_no_sums_and_eight_times_the_parameters() {
     assert_eq!((embedding.forward.tensor, head.input_gradient.tensor), (Time::ZERO, Time::ZERO));
     close(embedding.input_gradient.tensor.seconds(), gather, 1e-6);
     close(head.forward.tensor.seconds(), gather, 1e-6);
+}
+
+#[test]
+fn a_loss_in_16_bits_reads_and_writes_logits_of_16() {
+    // 512 tokens by 51,200 rows: forward 4 bytes a logit for 38 and one kernel for eight, backward 4 for 14 and one for three.
+    // Cut over 8 ranks: 16 bytes in five kernels.
+    let mut problem = gpt_problem(1024, 512);
+    let chip = problem.cluster.groups[0].chip.clone();
+    let device = Device::new(&chip, Precision::Bf16, &[], 8);
+    problem.framework.launch_us = 0.0;
+    for (tp, bytes) in [(1, 4.0), (8, 16.0)] {
+        let shard = Shard { tp, ..whole() };
+        let cost = |problem: &Problem| Pricer::new(problem, 0, shard).head().cost;
+        problem.framework.loss_in_16_bits = false;
+        let wide = cost(&problem);
+        problem.framework.loss_in_16_bits = true;
+        let narrow = cost(&problem);
+        let spared = |pass: fn(&LayerCost) -> Split| {
+            pass(&wide).compute.seconds() - pass(&narrow).compute.seconds()
+        };
+        let logits = 512.0 * 51_200.0 / tp as f64;
+        close(spared(|c| c.forward), device.traffic((38.0 - bytes) * logits), 1e-6);
+        close(spared(|c| c.input_gradient), device.traffic(10.0 * logits), 1e-6);
+    }
 }
 
 #[test]

@@ -58,6 +58,8 @@ const SAMPLE: f64 = 1e9;
 pub struct Rates {
     reduce: [Rate; 2],
     gather: [Rate; 2],
+    /// Whether gradients are reduced behind computation.
+    reduced_beside: bool,
     tied: Rate,
     /// Share of the processors that collectives take from what they run beside.
     processor_share: f64,
@@ -81,6 +83,8 @@ impl Rates {
         Rates {
             reduce: groups.map(|g| reduce(shard, framework, fabric, g)),
             gather: groups.map(|g| gather(shard, framework, precision, fabric, g)),
+            reduced_beside: framework.overlap.gradient_reduce
+                && !(framework.overlap.replicas_alone && (shard.tp > 1 || shard.pipelined)),
             processor_share: chip.link.processor_share,
             tied: Rate::of(|parameters| fabric.all_reduce(parameters * sent, pair)),
             update: groups.map(|g| update_rate(shard, false, framework, chip, g)),
@@ -173,7 +177,7 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2])
             fused[0],
             bytes.gradient_sent,
             end.backward_window,
-            overlap.gradient_reduce,
+            rates.reduced_beside,
         ) + exposed(
             &rates.gather,
             fused[1],

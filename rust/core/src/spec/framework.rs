@@ -43,6 +43,8 @@ pub struct Framework {
     pub eight_bit_gathers: EightBitGathers,
     /// What of an operand shares a scale where products run in 8 bits.
     pub fp8_scaling: Fp8Scaling,
+    /// The loss reads and writes logits in 16 bits; else it casts them to 32 first.
+    pub loss_in_16_bits: bool,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
     pub sums_in_fp32: bool,
     /// The input that a recomputed layer keeps is cut over the tensor-parallel group, and gathered to recompute.
@@ -117,6 +119,9 @@ pub struct Overlap {
     pub context: bool,
     /// Expert all-to-all behind the shared expert and the other micro-batch.
     pub expert: bool,
+    /// Gradients are reduced behind computation only without tensor and pipeline parallel, whose collectives, and all others
+    /// with them, run in turn with computation (OneFlow: `enable_use_compute_stream`).
+    pub replicas_alone: bool,
 }
 
 /// What selective recompute computes again in the backward pass.
