@@ -18,6 +18,7 @@ TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
 GatheredUnit: TypeAlias = Literal["layer", "matrix"]
+Shards: TypeAlias = Literal["slices", "tensors"]
 Fp8Scaling: TypeAlias = Literal["tensor", "row"]
 Selective: TypeAlias = Literal["attention", "operators"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
@@ -555,6 +556,9 @@ class Framework:
         vocab_multiple: The embedding is padded to a multiple of this many rows a tensor rank.
         gathers: When FSDP and ZeRO gather parameters and reduce gradients: for each pass of each
             micro-batch, once a step, or once a step where stages form a pipeline.
+        shards: What a rank owns of the tensors that ZeRO shards once a step: an equal slice of all
+            of them, or whole tensors, which are reduced to and broadcast from one owner after
+            another.
         gather_pieces: Collectives in which ZeRO gathers one layer's parameters; 1 for one buffer.
         gather_copy_us: Host time to copy one rank's share into or out of each such collective's
             buffer, in microseconds; 0 where shares are gathered and reduced in place.
@@ -567,8 +571,8 @@ class Framework:
             work.
         shard_copies: What ZeRO copies on the device beside its collectives in every pass.
         eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
-        fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`, or
-            each `row`, which is cast for each product by itself.
+        fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`,
+            or each `row`, which is cast for each product by itself.
         loss_in_16_bits: The loss reads and writes logits in 16 bits; else it casts them to 32.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
@@ -604,6 +608,7 @@ class Framework:
     repeats_key_heads: bool = False
     vocab_multiple: int
     gathers: Gathers
+    shards: Shards = "slices"
     gather_pieces: int = 1
     gather_copy_us: float = 0.0
     context_exchange: ContextExchange

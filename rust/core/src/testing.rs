@@ -120,6 +120,7 @@ pub fn framework() -> Framework {
         repeats_key_heads: false,
         vocab_multiple: 128,
         gathers: Gathers::MicroBatch,
+        shards: Shards::Slices,
         gather_pieces: 1,
         gather_copy_us: 0.0,
         context_exchange: ContextExchange::Ring,

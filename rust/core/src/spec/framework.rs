@@ -27,6 +27,8 @@ pub struct Framework {
     pub whole_vocabulary: bool,
     /// When ZeRO gathers parameters and reduces gradients.
     pub gathers: Gathers,
+    /// What a rank owns of the tensors that ZeRO shards once a step.
+    pub shards: Shards,
     /// Collectives in which ZeRO gathers the parameters of one layer, and in which it reduces their gradients: 1 where they lie
     /// in one buffer.
     pub gather_pieces: u32,
@@ -224,6 +226,16 @@ impl Gathers {
             Gathers::StepInPipeline => !pipelined,
         }
     }
+}
+
+/// What a rank owns of the tensors that ZeRO shards once a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shards {
+    /// An equal slice of all of them in a row: one reduce-scatter and one gather serve all ranks.
+    Slices,
+    /// Whole tensors: gradients are reduced to their owner, and parameters broadcast from it, one owner after another.
+    Tensors,
 }
 
 /// How the ranks of a context-parallel group exchange what attention needs.
