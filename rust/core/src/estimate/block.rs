@@ -85,21 +85,22 @@ impl<'p, 'a> Block<'p, 'a> {
     /// A linear layer's three products; returns (forward, input gradient, weight gradient) seconds.
     ///
     /// The weight gradient is added to the stored one: the product's kernel reads and writes the sum instead of its own
-    /// result, or a second kernel reads that result too. Gradients that are reduced after each pass are not added here.
+    /// result, behind its arithmetic, or a second kernel reads that result too. Gradients that are reduced after each pass are
+    /// not added here.
     pub(super) fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
         let d = &self.p.device;
         let weights = g.batch as f64 * g.n as f64 * g.k as f64;
         self.matrix = self.matrix.max(weights);
         let stored = self.p.framework.bytes.gradient as f64;
-        let accumulate = if self.p.reduces_each_pass() {
-            0.0
+        let gradient = g.weight_gradient();
+        let weight = if self.p.reduces_each_pass() {
+            d.linear(gradient)
         } else if self.p.framework.fused.gradient_accumulation {
-            d.traffic(weights * (2.0 * stored - self.p.width))
+            d.linear_added(gradient, stored)
         } else {
-            d.stream(weights * (2.0 * stored + self.p.width))
+            d.linear(gradient) + d.stream(weights * (2.0 * stored + self.p.width))
         };
-        let times =
-            (d.linear(g), d.linear(g.input_gradient()), d.linear(g.weight_gradient()) + accumulate);
+        let times = (d.linear(g), d.linear(g.input_gradient()), weight);
         if self.p.framework.casts_weights {
             // Read in one width and written in the other, 4 + 2 bytes: the weights before, their gradients after.
             self.forward.run(d.stream(6.0 * weights));

@@ -280,9 +280,8 @@ impl<'a> Pricer<'a> {
         let logits = Gemm::new(self.tokens as u64, rows, h);
         forward.run(self.device.plain(logits));
         input.run(self.device.plain(logits.input_gradient()));
-        let stored = 2.0 * self.framework.bytes.gradient as f64 - self.width;
-        weight.run(self.device.plain(logits.weight_gradient()));
-        weight.compute += self.device.traffic((rows * h) as f64 * stored);
+        let stored = self.framework.bytes.gradient as f64;
+        weight.run(self.device.plain_added(logits.weight_gradient(), stored));
         // Tensor-parallel vocabulary: gather the input, sum the maxima, the targets and the exponentials.
         forward.tensor += self.tensor_gather(self.tokens * h as f64 * self.width);
         if !self.framework.whole_vocabulary {
