@@ -24,9 +24,10 @@ RUST_ORDER = """
     estimate::layer estimate::block estimate::attention estimate::experts estimate::memory
     estimate::longest estimate::pipeline
     estimate::replica estimate::servers estimate::least estimate::stage estimate
-    search::watch search::report search::space search::bound search::room search::relax
+    search::watch search::report search::space search::bound search::room search::relax search::caps
     search::holds search::pace search::stages search::labels
-    search::guess search::descent search::best search::entries search::walk search::enumerate
+    search::guess search::descent search::best search::entries search::compositions search::walk
+    search::enumerate
     search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
