@@ -403,6 +403,21 @@ WRONG_FILES = {
         edited("cluster.toml", "= 160", "= 0"),
         "cluster.groups[1].limit: must be positive, found 0",
     ),
+    "a framework that follows none": (
+        "framework.toml",
+        b'follows = "torchtitam"\n',
+        'follows: no framework named "torchtitam" in the catalog. Nearest: torchtitan',
+    ),
+    "a framework that follows itself": (
+        "framework.toml",
+        b'follows = "./framework.toml"\n',
+        "./framework.toml: follows: comes back to itself",
+    ),
+    "a framework that follows a number": (
+        "framework.toml",
+        edited("framework.toml", "context_gib = 2.0", "context_gib = 2.0\nfollows = 3"),
+        "framework.toml: follows: must be a text, found 3",
+    ),
     "a share over 1": (
         "cluster.toml",
         edited("cluster.toml", "= 0.5", "= 1.5"),
@@ -416,8 +431,9 @@ def test_a_wrong_file_is_refused_in_one_line(
     command: Command, tmp_path: Path, name: str, data: bytes, what: str
 ) -> None:
     (tmp_path / name).write_bytes(data)
-    flag = "--model" if name == "model.toml" else "--cluster"
-    run = command(*replaced(flag, f"./{name}"), "--devices", "8")
+    flag = f"--{Path(name).stem}".replace("chip", "cluster")
+    arguments = replaced(flag, f"./{name}") if flag in SEARCH else (*SEARCH, flag, f"./{name}")
+    run = command(*arguments, "--devices", "8")
     assert run.code == 2
     assert any(part in run.err for part in what.split("|")), run.err
     assert run.err.count("\n") == 1

@@ -18,6 +18,8 @@ TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
 GatheredUnit: TypeAlias = Literal["layer", "matrix"]
+Shards: TypeAlias = Literal["slices", "tensors"]
+Fp8Scaling: TypeAlias = Literal["tensor", "row"]
 Selective: TypeAlias = Literal["attention", "operators"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
 ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
@@ -426,6 +428,8 @@ class Overlap:
         pipeline: Pipeline sends of the interleaved schedule.
         context: Ring attention behind attention.
         expert: Expert all-to-all behind the shared expert and the other micro-batch.
+        replicas_alone: Gradients are reduced behind computation only without tensor and pipeline
+            parallel, whose collectives run in turn with computation.
     """
 
     gradient_reduce: bool
@@ -434,6 +438,7 @@ class Overlap:
     pipeline: bool
     context: bool
     expert: bool
+    replicas_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -551,6 +556,9 @@ class Framework:
         vocab_multiple: The embedding is padded to a multiple of this many rows a tensor rank.
         gathers: When FSDP and ZeRO gather parameters and reduce gradients: for each pass of each
             micro-batch, once a step, or once a step where stages form a pipeline.
+        shards: What a rank owns of the tensors that ZeRO shards once a step: an equal slice of all
+            of them, or whole tensors, which are reduced to and broadcast from one owner after
+            another.
         gather_pieces: Collectives in which ZeRO gathers one layer's parameters; 1 for one buffer.
         gather_copy_us: Host time to copy one rank's share into or out of each such collective's
             buffer, in microseconds; 0 where shares are gathered and reduced in place.
@@ -563,6 +571,9 @@ class Framework:
             work.
         shard_copies: What ZeRO copies on the device beside its collectives in every pass.
         eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
+        fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`,
+            or each `row`, which is cast for each product by itself.
+        loss_in_16_bits: The loss reads and writes logits in 16 bits; else it casts them to 32.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
             group, and gathered to recompute.
@@ -597,6 +608,7 @@ class Framework:
     repeats_key_heads: bool = False
     vocab_multiple: int
     gathers: Gathers
+    shards: Shards = "slices"
     gather_pieces: int = 1
     gather_copy_us: float = 0.0
     context_exchange: ContextExchange
@@ -604,6 +616,8 @@ class Framework:
     whole_vocabulary: bool = False
     shard_copies: ShardCopies = ShardCopies()
     eight_bit_gathers: EightBitGathers = EightBitGathers()
+    fp8_scaling: Fp8Scaling = "tensor"
+    loss_in_16_bits: bool = False
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False
     casts_weights: bool = False

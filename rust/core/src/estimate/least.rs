@@ -281,8 +281,7 @@ impl Least {
     pub fn of(problem: &Problem, kind: usize, shard: &Shard, prices: &Prices) -> Least {
         let chip = &problem.cluster.groups[kind].chip;
         let fabric = Fabric::new(&problem.cluster, chip);
-        let precision = problem.workload.precision;
-        let rates = Rates::new(shard, &problem.framework, precision, chip, &fabric);
+        let rates = Rates::new(problem, kind, shard, &fabric);
         let send = send(&fabric, shard, prices);
         Least::new(problem, kind, shard, prices, send, Some(rates))
     }
