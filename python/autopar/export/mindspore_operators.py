@@ -9,6 +9,7 @@ MindSpore scatters what a product or a look-up sums over the first dimension onl
 tokens as rows, batch and sequence in one dimension, as MindFormers' layers do.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from autopar import planner
@@ -16,7 +17,7 @@ from autopar.errors import SpecError
 from autopar.export.job import Job, when
 from autopar.export.mindspore_strategy import strategy_file
 from autopar.frontends.mindspore_strategy import OperatorStrategy, StrategyFile, operator_names
-from autopar.graph import Graph, Operator
+from autopar.graph import Graph, Operator, recomputed
 from autopar.sharding import Cuts, FixedStrategy, Fusion, Sharding
 
 FIRST = "layers.0."
@@ -61,7 +62,12 @@ def unsaid(job: Job) -> list[str]:
 
 
 def sharding(
-    job: Job, layers: int = 1, *, fusion: Fusion | None = None, reuse_limit: int | None = None
+    job: Job,
+    layers: int = 1,
+    *,
+    again: Iterable[str] = (),
+    fusion: Fusion | None = None,
+    reuse_limit: int | None = None,
 ) -> Sharding:
     """Returns how a plan cuts the operators of the model's first layers and of its ends.
 
@@ -70,14 +76,16 @@ def sharding(
     Args:
         job: The plan.
         layers: The layers.
+        again: Names of operators that run again before the backward pass; a star stands for any
+            letters.
         fusion: How exchanges are grouped, as in `ShardingOptions`.
         reuse_limit: Communication operators that may be replaced, as there.
 
     Raises:
-        SpecError: The plan cannot be said so (`unsaid` names why).
+        SpecError: The plan cannot be said so (`unsaid` names why), or no operator has a name.
     """
     problem, plan = job.problem, job.plan
-    graph = _graph(job, layers)
+    graph = recomputed(_graph(job, layers), again)
     fixed = [cut for each in graph.operators if (cut := _cut(job, each)) is not None]
     return planner.shard(
         graph,
@@ -101,7 +109,7 @@ def file_of(found: Sharding, stages: list[int]) -> StrategyFile:
         stages: The pipeline stage of each layer.
     """
     said = strategy_file(found)
-    operators, layouts = [], []
+    operators = []
     for name, own in _by_name(found).items():
         strategy = _on_rows(next(each for each in said.operators if each.name == name))
         if FIRST in own:
@@ -112,18 +120,16 @@ def file_of(found: Sharding, stages: list[int]) -> StrategyFile:
         else:
             stage = stages[-1] if own in AFTER else stages[0]
             operators.append(replace(strategy, stage=stage))
-    for layout in said.layouts:
-        names = {_of_layer(layout.name, layer): None for layer in range(len(stages))}
-        layouts += [replace(layout, name=name) for name in names]
-    return replace(said, operators=tuple(operators), layouts=tuple(layouts))
+    # How parameters lie follows from these and from what shards the optimizer.
+    return replace(said, operators=tuple(operators), layouts=())
 
 
 def set_apart(found: Sharding) -> dict[str, tuple[Cuts, Cuts | None]]:
     """Returns the cuts that a strategy file does not hold, for `Primitive.shard`.
 
     They are those of operators without a parameter, and the outputs of products and look-ups whose
-    summands are scattered; null where the outputs follow. A layer's number is a star: all layers are cut alike.
-    Reshapes are left out, as MindSpore cuts them as it must.
+    summands are scattered; null where the outputs follow. A layer's number is a star: all layers
+    are cut alike. Reshapes are left out, as MindSpore cuts them as it must.
     """
     graph = found.problem.graph
     named = operator_names(graph)
