@@ -40,7 +40,7 @@ RUST_ORDER = """
 """.split()
 
 PYTHON_ORDER = """
-    errors spec bulk report fit graph sharding placement wire schema files protobuf catalog
+    errors cluster spec bulk report fit graph sharding placement wire schema files protobuf catalog
     runs points shelf
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan

@@ -14,21 +14,12 @@ from typing import Any, get_args
 
 from autopar import planner
 from autopar.catalog import FrameworkEntry
+from autopar.cluster import Chip, Cluster
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
 from autopar.runs import Run
 from autopar.shelf import GATED, Shelf, devices, framework, kin, stores_scores, words_of
-from autopar.spec import (
-    Attention,
-    Chip,
-    Cluster,
-    Framework,
-    Model,
-    Moe,
-    Precision,
-    Problem,
-    Schedule,
-)
+from autopar.spec import Attention, Framework, Model, Moe, Precision, Problem, Schedule
 
 VOCAB = 50257  # of GPT-2, for rows that give none
 LARGEST_MICRO_BATCH = 64
