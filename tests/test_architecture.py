@@ -41,7 +41,7 @@ RUST_ORDER = """
 
 PYTHON_ORDER = """
     errors cluster spec bulk report fit graph sharding placement wire schema files protobuf catalog
-    runs points shelf
+    runs points shelf trained
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches
