@@ -41,8 +41,8 @@ RUST_ORDER = """
 """.split()
 
 PYTHON_ORDER = """
-    errors spec bulk report fit graph sharding placement wire schema files protobuf catalog
-    runs points shelf
+    errors cluster spec bulk report fit graph sharding placement wire schema files protobuf catalog
+    runs points shelf trained
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches
