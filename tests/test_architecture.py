@@ -30,8 +30,8 @@ RUST_ORDER = """
     search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
-    graph::strategy graph::reshard
-    graph::price graph::cost graph::overlap graph::fusion graph::communications graph::answer
+    graph::strategy graph::reshard graph::backward
+    graph::price graph::work graph::routes graph::cost graph::overlap graph::fusion graph::communications graph::answer
     graph::eliminate graph::front graph::dp graph::ilp
     graph::recursive graph::propagate graph::double_recursive graph::servers
     graph::transformer graph::transformer::attention graph::transformer::mlp graph
@@ -52,11 +52,11 @@ PYTHON_ORDER = """
     ilp
     planner.question planner.plans planner.answers planner.operators planner.measured planner
     setups validate calibrate
-    compat compat.keys compat.context compat.settings compat.effects compat.mindspore
-    compat.mindformers compat.plans compat.cells compat.functional
-    render render.text render.terminal render.trace render.errors render.fit render.sharding
-    render.placement
+    render render.text render.terminal render.trace render.errors render.fit
     export export.job export.mindspore_strategy export.mindspore_operators
+    compat compat.keys compat.context compat.settings compat.effects compat.operators
+    compat.mindspore compat.mindformers compat.plans compat.cells compat.functional
+    render.sharding render.placement
     export.megatron export.mindformers export.mindspore export.deepspeed
     export.torchtitan export.accelerate export.flagscale export.kubernetes export.launchers
     export.sharding_table

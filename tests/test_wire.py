@@ -241,8 +241,11 @@ def test_recompute_of_a_whole_layer_has_its_number_of_layers_and_no_other_has() 
         ({"size": "4096"}, 'window.size: must be a whole number, found "4096".'),
         ({"size": 4096.0}, "window.size: must be a whole number, found 4096.0."),
         ({"size": True}, "window.size: must be a whole number, found true."),
-        ({"size": -1}, "window.size: must be from 0 to 2^64 - 1, found -1."),
-        ({"size": 2**64}, "window.size: must be from 0 to 2^64 - 1, found 18446744073709551616."),
+        ({"size": -1}, "window.size: must be from 0 to 2^64 - 1, found -1. Give a count."),
+        (
+            {"size": 2**64},
+            "window.size: must be from 0 to 2^64 - 1, found 18446744073709551616. Give a count.",
+        ),
         ([4096], "window: must be a table, found a list of 1. Give keys and values."),
         (None, "window: must be a table, found null. Give keys and values."),
     ],

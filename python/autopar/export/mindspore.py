@@ -43,7 +43,7 @@ def supports(job: Job) -> list[str]:
         *unsaid_everywhere(job),
         *unsaid_host(job.plan),
         *unsaid_step(job),
-        *mindspore_operators.unsaid(job),
+        *(mindspore_operators.unsaid(job) if mindspore_operators.is_cut(job) else []),
         *when(
             (devices > LARGEST, f"more than {LARGEST} ranks"),
             (job.plan.ep > 1, "expert parallel, whose operators have no strategies here"),

@@ -14,7 +14,7 @@ from autopar.export.job import Job, when
 from autopar.export.mindspore_strategy import strategy_file
 from autopar.frontends.mindspore_strategy import StrategyFile, operator_names
 from autopar.graph import Graph, Operator
-from autopar.sharding import Cuts, FixedStrategy, Sharding
+from autopar.sharding import Cuts, FixedStrategy, Fusion, Sharding
 
 FIRST = "layers.0."
 # What follows the last layer, on its stage.
@@ -27,9 +27,7 @@ def is_cut(job: Job) -> bool:
 
 
 def unsaid(job: Job) -> list[str]:
-    """Returns what of a plan the cuts of operators cannot say; empty for one that cuts none."""
-    if not is_cut(job):
-        return []
+    """Returns what of a plan the cuts of operators cannot say; empty if they say it exactly."""
     problem, plan, model = job.problem, job.plan, job.problem.model
     multiple = problem.framework.vocab_multiple
     vocabulary = -(-model.vocab // multiple) * multiple
@@ -59,16 +57,24 @@ def unsaid(job: Job) -> list[str]:
     return reasons
 
 
-def sharding(job: Job) -> Sharding:
-    """Returns how a plan cuts the operators of the model's first layer and of its ends.
+def sharding(
+    job: Job, layers: int = 1, *, fusion: Fusion | None = None, reuse_limit: int | None = None
+) -> Sharding:
+    """Returns how a plan cuts the operators of the model's first layers and of its ends.
 
-    The other layers are cut like the first. Devices are those of one stage.
+    All layers are cut alike. Devices are those of one stage, tokens those of a micro-batch.
+
+    Args:
+        job: The plan.
+        layers: The layers.
+        fusion: How exchanges are grouped, as in `ShardingOptions`.
+        reuse_limit: Communication operators that may be replaced, as there.
 
     Raises:
         SpecError: The plan cannot be said so (`unsaid` names why).
     """
     problem, plan = job.problem, job.plan
-    graph = _graph(job)
+    graph = _graph(job, layers)
     fixed = [cut for each in graph.operators if (cut := _cut(job, each)) is not None]
     return planner.shard(
         graph,
@@ -79,6 +85,8 @@ def sharding(job: Job) -> Sharding:
         zero=plan.zero,
         optimizer_bytes=problem.framework.bytes.optimizer,
         gradient_bytes=problem.framework.bytes.gradient,
+        fusion=fusion,
+        reuse_limit=reuse_limit,
     )
 
 
@@ -123,14 +131,14 @@ def set_apart(found: Sharding) -> dict[str, tuple[Cuts, Cuts | None]]:
     return cuts
 
 
-def _graph(job: Job) -> Graph:
+def _graph(job: Job, layers: int = 1) -> Graph:
     work = job.problem.workload
     return planner.model_graph(
         job.problem.model,
         batch=job.plan.dp * job.plan.mbs,
         sequence_length=work.sequence_length,
         precision=work.precision,
-        layers=1,
+        layers=layers,
         framework=job.problem.framework,
     )
 

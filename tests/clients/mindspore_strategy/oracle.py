@@ -48,7 +48,32 @@ def weight(name: str, *shape: int) -> Parameter:
     return Parameter(Tensor(np.ones(shape), dtypes.float32), name=name)
 
 
-class TwoMatmuls(nn.Cell):
+class Named(nn.Cell):
+    """An operator of two inputs in a cell of its own, whose name then stands in the operator's."""
+
+    def __init__(self, operator: ops.Primitive) -> None:
+        super().__init__()
+        self.operator = operator
+
+    def construct(self, a: Any, b: Any) -> Any:
+        return self.operator(a, b)
+
+    def shard(self, cuts: tuple[tuple[int, ...], ...]) -> None:
+        self.operator.shard(cuts)
+
+
+class Network(nn.Cell):
+    """A cell whose operators are named where it has several of a kind.
+
+    The compiler would tell them apart by numbers, which each search gives in an order of its own.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        several = (ops.Add, ops.BatchMatMul, ops.MatMul, ops.Transpose)
+        super().__setattr__(name, Named(value) if isinstance(value, several) else value)
+
+
+class TwoMatmuls(Network):
     """`MatMul(ReLU(MatMul(x, w1)), w2) + b`, times two."""
 
     def __init__(self, hidden: int = 64, inner: int = 256, **_: Any) -> None:
@@ -63,7 +88,7 @@ class TwoMatmuls(nn.Cell):
         return self.mul(self.add(x, self.b), 2.0)
 
 
-class Mlp(nn.Cell):
+class Mlp(Network):
     """The second half of a transformer layer, on rows of tokens."""
 
     def __init__(self, hidden: int = 256, **_: Any) -> None:
@@ -78,7 +103,7 @@ class Mlp(nn.Cell):
         return self.add3(x, self.down(f, self.w2))
 
 
-class Attention(nn.Cell):
+class Attention(Network):
     """The first half of a transformer layer, on rows of tokens."""
 
     def __init__(self, batch: int = 16, tokens: int = 128, hidden: int = 256, heads: int = 8,
@@ -106,7 +131,7 @@ class Attention(nn.Cell):
         return self.add1(x, self.out(a, self.wo))
 
 
-class Block(nn.Cell):
+class Block(Network):
     """A transformer block between an embedding and a loss."""
 
     def __init__(self, batch: int = 16, tokens: int = 128, hidden: int = 256, heads: int = 8,

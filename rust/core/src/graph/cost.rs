@@ -9,8 +9,9 @@
 use super::ir::Role;
 use super::layout::{Layout, Mesh};
 use super::loops::{Axis, Cut, Loops};
-use super::price::{steps_time, Price, Pricer};
+use super::price::{Price, Pricer};
 use super::problem::{FixedStrategy, Others};
+use super::routes::Routes;
 use super::strategy::{strategies, Choices, Strategy};
 use crate::error::{require, Error};
 use crate::units::{Bytes, Time};
@@ -103,6 +104,7 @@ impl CostGraph {
             graph: CostGraph { nodes: vec![], edges: vec![], kinds: vec![], matrices: vec![] },
             kinds: HashMap::new(),
             matrices: HashMap::new(),
+            routes: HashMap::new(),
         };
         let mut node_of_tensor = vec![None; network.graph.tensors.len()];
         for (t, node) in node_of_tensor.iter_mut().enumerate() {
@@ -194,6 +196,8 @@ struct Build<'a, 'b> {
     graph: CostGraph,
     kinds: HashMap<Signature, usize>,
     matrices: HashMap<Link, usize>,
+    /// By shape and bytes an element.
+    routes: HashMap<(Vec<u64>, u64), Routes>,
 }
 
 impl Build<'_, '_> {
@@ -360,8 +364,7 @@ impl Build<'_, '_> {
         self.graph.edges.push(edge);
     }
 
-    /// Prices each pair of distinct layouts once.
-    fn matrix(&self, edge: &Edge, from: usize, to: usize) -> Matrix {
+    fn matrix(&mut self, edge: &Edge, from: usize, to: usize) -> Matrix {
         let (writer, reader) = (&self.graph.kinds[from], &self.graph.kinds[to]);
         let columns = reader.strategies.len();
         let Subject::Operator(operator) = self.graph.nodes[edge.to].subject else {
@@ -369,29 +372,18 @@ impl Build<'_, '_> {
         };
         let mut cells = vec![0u64; writer.strategies.len() * columns];
         for &(tensor, output, input) in &edge.tensors {
-            let (rows, row_of) =
-                distinct(writer.strategies.iter().map(|s| s.output(&writer.loops, output)));
-            let (heads, column_of) = distinct(reader.strategies.iter().map(|s| {
-                let read = s.input(&reader.loops, input);
-                (read, s.input_gradient(&reader.loops, input), s.recompute)
-            }));
-            // A strategy for each of the unlike columns.
-            let mut examples = vec![0; heads.len()];
-            for (s, &c) in column_of.iter().enumerate().rev() {
-                examples[c] = s;
-            }
-            let mut times = Vec::with_capacity(rows.len() * heads.len());
-            for written in &rows {
-                for &example in &examples {
-                    let reader = (operator, &reader.strategies[example]);
-                    let (forward, backward) = self.pricer.transfer(tensor, written, reader, input);
-                    times.push((steps_time(&forward) + steps_time(&backward)).0);
-                }
-            }
+            let spec = &self.pricer.network.graph.tensors[tensor];
+            let routes = self.routes.entry((spec.shape.clone(), spec.dtype.bytes())).or_default();
+            let written = writer.strategies.iter().map(|s| s.output(&writer.loops, output));
+            let (rows, row_of) = distinct(written);
+            let reading = |s| self.pricer.reading(tensor, operator, s, input);
+            let (readings, column_of) = distinct(reader.strategies.iter().map(reading));
+            let times = routes.matrix(&self.pricer.carrier(), spec, &rows, &readings);
             for (row, &r) in row_of.iter().enumerate() {
                 let target = &mut cells[row * columns..(row + 1) * columns];
+                let source = &times[r * readings.len()..(r + 1) * readings.len()];
                 for (cell, &c) in target.iter_mut().zip(&column_of) {
-                    *cell += times[r * heads.len() + c];
+                    *cell += source[c];
                 }
             }
         }

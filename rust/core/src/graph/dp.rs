@@ -7,9 +7,11 @@
 
 use super::answer::Found;
 use super::cost::CostGraph;
-use super::eliminate::{Eliminated, Tables};
+use super::eliminate::{Eliminated, Order};
 use super::front;
+use super::price::Price;
 use crate::units::{Bytes, Time};
+use std::rc::Rc;
 
 /// Binary digits of the multiplier below one picosecond a byte.
 const FRACTION: u32 = 24;
@@ -17,6 +19,8 @@ const FRACTION: u32 = 24;
 const MULTIPLIERS: usize = 40;
 /// Rounds of improvement of a plan.
 const ROUNDS: usize = 20;
+/// How far the multipliers of two halves of a plan are apart, as powers of a half.
+const SPREADS: [u32; 4] = [2, 4, 6, 8];
 /// Nodes of a graph that is settled by fronts; in larger ones the labels are too many.
 const SETTLED: usize = 64;
 /// Longer than any plan, and short enough that a few of them can be added: 13 days.
@@ -26,28 +30,29 @@ const LARGEST_CHARGE: u128 = 1 << 50;
 
 /// The fastest choice within a memory limit, or the best found with a bound.
 pub fn solve(graph: &CostGraph, limit: Bytes) -> Found {
-    let free = eliminated(graph, |time, _| time);
+    let solver = Solver::new(graph);
+    let free = solver.fastest();
     if graph.total(&free.choice).1 <= limit {
         return Found { choice: free.choice, bound: Some(free.bound), fits: true };
     }
     if least_memory(graph) > limit {
         return smallest(graph);
     }
-    let small = smallest(graph).choice;
-    let mut dual = Dual { graph, limit, over: free.choice, within: small, bound: free.bound };
+    let within = smallest(graph).choice;
+    let mut dual = Dual {
+        solver: &solver,
+        limit,
+        over: free.choice,
+        within,
+        bound: free.bound,
+        multiplier: 0,
+    };
     dual.maximise();
-    let Dual { over, within, mut bound, .. } = dual;
-    let mut best = within.clone();
-    for _ in 0..ROUNDS {
-        let before = graph.total(&best).0;
-        for other in [&over, &within] {
-            splice(graph, limit, &mut best, other);
-        }
-        improve(graph, limit, &mut best);
-        if graph.total(&best).0 == before {
-            break;
-        }
-    }
+    let mixed = SPREADS.map(|shift| dual.mixed(shift));
+    let mut bound = dual.bound;
+    let starts = mixed.into_iter().chain([dual.within.clone()]);
+    let polished = starts.map(|start| polished(graph, limit, start, [&dual.over, &dual.within]));
+    let mut best = polished.min_by_key(|plan| graph.total(plan).0).unwrap_or(dual.within);
     let time = graph.total(&best).0;
     if bound < time && graph.nodes.len() <= SETTLED {
         if let Some(settled) = front::settle(graph, limit, time) {
@@ -58,27 +63,46 @@ pub fn solve(graph: &CostGraph, limit: Bytes) -> Found {
     Found { choice: best, bound: Some(bound), fits: true }
 }
 
-/// The least of a sum in which `weigh` turns the time and memory of a strategy into one number.
-fn eliminated(graph: &CostGraph, weigh: impl Fn(u64, u64) -> u64) -> Eliminated {
-    let sizes = (0..graph.nodes.len()).map(|node| graph.count(node)).collect();
-    let mut tables = Tables::new(sizes);
-    let own: Vec<usize> = graph
-        .kinds
-        .iter()
-        .map(|kind| {
-            let cells = kind.prices.iter().map(|p| weigh(p.time().0, p.memory.0));
-            tables.enter(cells.collect())
-        })
-        .collect();
-    let pairs: Vec<usize> =
-        graph.matrices.iter().map(|matrix| tables.enter(matrix.cells.clone())).collect();
-    for (n, node) in graph.nodes.iter().enumerate() {
-        tables.add_one(n, own[node.kind]);
+/// The cost graph with the order in which its nodes are taken out.
+struct Solver<'a> {
+    graph: &'a CostGraph,
+    order: Order,
+}
+
+impl<'a> Solver<'a> {
+    fn new(graph: &'a CostGraph) -> Solver<'a> {
+        let sizes = (0..graph.nodes.len()).map(|node| graph.count(node)).collect();
+        let ones = (0..graph.nodes.len()).map(|node| vec![node]);
+        let twos = graph.edges.iter().map(|edge| vec![edge.from, edge.to]);
+        Solver { graph, order: Order::new(sizes, ones.chain(twos).collect()) }
     }
-    for edge in &graph.edges {
-        tables.add_two(edge.from, edge.to, pairs[edge.matrix]);
+
+    /// The least of a sum in which `weigh` turns the price of a strategy into one number. It is given one of `sides`, and
+    /// `side` says which each node is on.
+    fn least(
+        &self,
+        sides: usize,
+        side: impl Fn(usize) -> usize,
+        weigh: impl Fn(&Price, usize) -> u64,
+    ) -> Eliminated {
+        let graph = self.graph;
+        let mut cells: Vec<Rc<[u64]>> = Vec::new();
+        for kind in &graph.kinds {
+            for side in 0..sides {
+                cells.push(kind.prices.iter().map(|price| weigh(price, side)).collect());
+            }
+        }
+        let pairs = cells.len();
+        cells.extend(graph.matrices.iter().map(|matrix| matrix.cells.clone()));
+        let own = graph.nodes.iter().enumerate().map(|(n, node)| node.kind * sides + side(n));
+        let tables = own.chain(graph.edges.iter().map(|edge| pairs + edge.matrix)).collect();
+        self.order.eliminate(cells, tables)
     }
-    tables.eliminate()
+
+    /// The fastest plan, whatever its memory.
+    fn fastest(&self) -> Eliminated {
+        self.least(1, |_| 0, |price, _| price.time().0)
+    }
 }
 
 /// Memory below which no plan lies: it is a sum over nodes, so each takes its least.
@@ -96,52 +120,107 @@ pub fn smallest(graph: &CostGraph) -> Found {
             price.compute = NEVER;
         }
     }
-    let choice = eliminated(&restricted, |time, _| time).choice;
+    let choice = Solver::new(&restricted).fastest().choice;
     Found { choice, bound: None, fits: false }
+}
+
+/// A strategy's time with its memory charged by a multiplier.
+fn charged(price: &Price, multiplier: u128) -> u64 {
+    price.time().0.saturating_add(charge(price.memory, multiplier).min(LARGEST_CHARGE) as u64)
+}
+
+fn charge(memory: Bytes, multiplier: u128) -> u128 {
+    (u128::from(memory.0) * multiplier) >> FRACTION
 }
 
 /// The state of the search for the best multiplier.
 struct Dual<'a> {
-    graph: &'a CostGraph,
+    solver: &'a Solver<'a>,
     limit: Bytes,
     /// The fastest plan found that is over the limit, for the highest multiplier.
     over: Vec<usize>,
     /// A plan within it, for the lowest multiplier.
     within: Vec<usize>,
     bound: u64,
+    /// The last one tried, in parts of a picosecond a byte.
+    multiplier: u128,
 }
 
 impl Dual<'_> {
     /// A plan's time plus its charged memory is a line over the multiplier, and the bound follows the lowest line. Where the
     /// lines of the two plans cross is the best multiplier, or there a lower line takes the place of one of them.
     fn maximise(&mut self) {
+        let graph = self.solver.graph;
         for _ in 0..MULTIPLIERS {
-            let (slow, little) = self.graph.total(&self.within);
-            let (fast, much) = self.graph.total(&self.over);
+            let (slow, little) = graph.total(&self.within);
+            let (fast, much) = graph.total(&self.over);
             let rise = u128::from(slow.saturating_sub(fast)) << FRACTION;
             let multiplier = rise / u128::from((much - little).0.max(1));
-            let charge = |memory: Bytes| (u128::from(memory.0) * multiplier) >> FRACTION;
-            let found = eliminated(self.graph, |time, memory| {
-                time.saturating_add(charge(Bytes(memory)).min(LARGEST_CHARGE) as u64)
-            });
+            let found = self.solver.least(1, |_| 0, |price, _| charged(price, multiplier));
             // Charges of nodes are rounded down, the limit's is rounded up: the bound stays below.
-            let credit = u64::try_from(charge(self.limit) + 1).unwrap_or(u64::MAX);
+            let credit = u64::try_from(charge(self.limit, multiplier) + 1).unwrap_or(u64::MAX);
             self.bound = self.bound.max(found.bound.saturating_sub(credit));
-            let (time, memory) = self.graph.total(&found.choice);
-            let height = |time: u64, memory: Bytes| u128::from(time) + charge(memory);
+            let (time, memory) = graph.total(&found.choice);
+            let height = |time: u64, memory| u128::from(time) + charge(memory, multiplier);
             // Rounding may leave the lines' heights apart by a picosecond a node.
-            let nodes = self.graph.nodes.len() as u128;
+            let nodes = graph.nodes.len() as u128;
             let lower = height(time, memory) + nodes < height(fast, much);
             if memory > self.limit {
                 self.over = found.choice;
             } else {
                 self.within = found.choice;
             }
+            self.multiplier = multiplier;
             if !lower {
                 break;
             }
         }
     }
+
+    /// A plan that begins as one over the limit and goes on as one within it: the first nodes are charged a little less
+    /// than the best multiplier and the others a little more, by a `shift`-th power of a half. As many are charged less as
+    /// the limit allows, and what the change from one to the other costs is part of the sum.
+    fn mixed(&self, shift: u32) -> Vec<usize> {
+        let spread = self.multiplier >> shift;
+        let charges = [self.multiplier - spread, self.multiplier + spread];
+        let (mut fits, mut exceeds) = (0, self.solver.graph.nodes.len() + 1);
+        let mut best = self.within.clone();
+        while exceeds - fits > 1 {
+            let first = (fits + exceeds) / 2;
+            let side = |node| usize::from(node >= first);
+            let found = self.solver.least(2, side, |price, side| charged(price, charges[side]));
+            let (time, memory) = self.solver.graph.total(&found.choice);
+            if memory > self.limit {
+                exceeds = first;
+            } else {
+                fits = first;
+                if time < self.solver.graph.total(&best).0 {
+                    best = found.choice;
+                }
+            }
+        }
+        best
+    }
+}
+
+/// A plan within the limit that stretches of others and changes of single nodes make no faster.
+fn polished(
+    graph: &CostGraph,
+    limit: Bytes,
+    mut plan: Vec<usize>,
+    others: [&[usize]; 2],
+) -> Vec<usize> {
+    for _ in 0..ROUNDS {
+        let before = graph.total(&plan).0;
+        for other in others {
+            splice(graph, limit, &mut plan, other);
+        }
+        improve(graph, limit, &mut plan);
+        if graph.total(&plan).0 == before {
+            break;
+        }
+    }
+    plan
 }
 
 /// The nodes' edges, by place.

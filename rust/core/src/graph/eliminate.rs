@@ -5,8 +5,9 @@
 //! each with its own least: a lower bound (mini-buckets; Dechter, Rish 2003). Going back in the opposite order, each
 //! variable takes its best value given those that were taken out later.
 //!
-//! Equal tables have equal numbers, and a sum that was worked out once is not worked out again: the layers of a
-//! deep network are taken apart as one.
+//! The order depends on the scopes alone and is found once, whatever is then added up in it. Equal tables have equal
+//! numbers, and a sum that was worked out once is not worked out again: the layers of a deep network are taken apart as
+//! one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -14,23 +15,41 @@ use std::rc::Rc;
 /// Additions for one elimination at most; above it tables are taken out in groups.
 pub const LARGEST_SUM: u64 = 1 << 28;
 
-/// A sum of tables over variables with finitely many values.
-#[derive(Clone, Debug, Default)]
-pub struct Tables {
+/// In which order variables are taken out of tables over given scopes, and which tables are added up for that.
+#[derive(Clone, Debug)]
+pub struct Order {
     sizes: Vec<usize>,
-    factors: Vec<Factor>,
-    /// Cells by number of the table.
-    cells: Vec<Rc<[u64]>>,
-    sums: HashMap<Vec<(usize, Vec<u8>)>, usize>,
+    /// The variables of each table, ascending: first of those that were given, then of the sums in order.
+    scopes: Vec<Vec<usize>>,
+    given: usize,
+    steps: Vec<Step>,
+    forms: Vec<Form>,
 }
 
-/// A table over some variables.
+/// A variable is taken out.
 #[derive(Clone, Debug)]
-struct Factor {
-    /// Ascending; cells are in row-major order of it.
-    scope: Vec<usize>,
-    /// Place in [`Tables::cells`].
-    table: usize,
+struct Step {
+    variable: usize,
+    groups: Vec<Group>,
+}
+
+/// Tables that are added up, by their places in [`Order::scopes`].
+#[derive(Clone, Debug)]
+struct Group {
+    tables: Vec<usize>,
+    /// Place in [`Order::forms`].
+    form: usize,
+}
+
+/// How the scopes of tables lie in their joint one. Sums of one form over equal tables are equal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Form {
+    /// Values of each variable of the joint scope.
+    sizes: Vec<usize>,
+    /// The place of the variable that is taken out.
+    out: usize,
+    /// The places of each table's variables.
+    scopes: Vec<Vec<usize>>,
 }
 
 /// The result of an elimination.
@@ -42,129 +61,160 @@ pub struct Eliminated {
     pub bound: u64,
 }
 
-impl Tables {
-    /// No tables yet, over variables with so many values each.
-    pub fn new(sizes: Vec<usize>) -> Tables {
-        Tables { sizes, ..Tables::default() }
-    }
-
-    /// Enters cells that several variables share; the table's number.
-    pub fn enter(&mut self, cells: Rc<[u64]>) -> usize {
-        self.cells.push(cells);
-        self.cells.len() - 1
-    }
-
-    /// Adds a table over one variable.
-    pub fn add_one(&mut self, variable: usize, table: usize) {
-        self.factors.push(Factor { scope: vec![variable], table });
-    }
-
-    /// Adds a table over two variables, `first` by row and smaller.
-    pub fn add_two(&mut self, first: usize, second: usize, table: usize) {
-        debug_assert!(first < second, "rows belong to the smaller variable");
-        self.factors.push(Factor { scope: vec![first, second], table });
-    }
-
-    /// Takes out every variable, at each step the one with the smallest sum, in order where equal.
-    pub fn eliminate(mut self) -> Eliminated {
-        let count = self.sizes.len();
-        let mut alive: Vec<Option<Factor>> = self.factors.drain(..).map(Some).collect();
-        let mut of: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); count];
-        for (f, factor) in alive.iter().enumerate() {
-            for &v in factor.iter().flat_map(|factor| &factor.scope) {
-                of[v].insert(f);
-            }
+impl Order {
+    /// Takes out every variable, at each step the one with the smallest sum, in order where equal. `sizes` are numbers of
+    /// values, and scopes ascend.
+    pub fn new(sizes: Vec<usize>, scopes: Vec<Vec<usize>>) -> Order {
+        debug_assert!(scopes.iter().all(|scope| scope.is_sorted()), "scopes ascend");
+        let given = scopes.len();
+        let mut order = Order { sizes, scopes, given, steps: vec![], forms: vec![] };
+        let count = order.sizes.len();
+        // The tables that name each variable and are not yet added up.
+        let mut of: Vec<Vec<usize>> = vec![vec![]; count];
+        for (table, scope) in order.scopes.iter().enumerate() {
+            scope.iter().for_each(|&variable| of[variable].push(table));
         }
-        let weight = |v: usize, of: &[BTreeSet<usize>], alive: &[Option<Factor>]| -> u64 {
-            let scope: BTreeSet<usize> = of[v]
-                .iter()
-                .filter_map(|&f| alive[f].as_ref())
-                .flat_map(|f| f.scope.iter().copied())
-                .collect();
-            scope.iter().fold(1u64, |w, &u| w.saturating_mul(self.sizes[u] as u64))
-        };
-        let mut weights: Vec<u64> = (0..count).map(|v| weight(v, &of, &alive)).collect();
+        let mut weights: Vec<u64> = of.iter().map(|tables| order.cells(tables)).collect();
         let mut queue: BTreeSet<(u64, usize)> = (0..count).map(|v| (weights[v], v)).collect();
-        let mut taken: Vec<(usize, Vec<Factor>)> = Vec::with_capacity(count);
-        let mut bound = 0u64;
-        while let Some((_, v)) = queue.pop_first() {
-            let named: Vec<Factor> = of[v].iter().filter_map(|&f| alive[f].take()).collect();
-            let neighbours: BTreeSet<usize> =
-                named.iter().flat_map(|f| f.scope.iter().copied()).filter(|&u| u != v).collect();
-            for group in self.groups(v, &named) {
-                let (scope, table) = self.sum(v, &group);
-                if scope.is_empty() {
-                    bound = bound.saturating_add(self.cells[table][0]);
-                    continue;
-                }
-                for &u in &scope {
-                    of[u].insert(alive.len());
-                }
-                alive.push(Some(Factor { scope, table }));
+        let mut known: HashMap<Form, usize> = HashMap::new();
+        while let Some((_, variable)) = queue.pop_first() {
+            let named = std::mem::take(&mut of[variable]);
+            let neighbours: Vec<usize> =
+                order.joint(&named).into_iter().filter(|&other| other != variable).collect();
+            for &other in &neighbours {
+                of[other].retain(|table| !named.contains(table));
             }
-            for &u in &neighbours {
-                of[u].retain(|&f| alive[f].is_some());
-                queue.remove(&(weights[u], u));
-                weights[u] = {
-                    let scope: BTreeSet<usize> = of[u]
-                        .iter()
-                        .filter_map(|&f| alive[f].as_ref())
-                        .flat_map(|f| f.scope.iter().copied())
-                        .collect();
-                    scope.iter().fold(1u64, |w, &n| w.saturating_mul(self.sizes[n] as u64))
-                };
-                queue.insert((weights[u], u));
+            let mut groups = Vec::new();
+            for tables in order.groups(variable, named) {
+                let mut scope = order.joint(&tables);
+                let form = order.form(variable, &scope, &tables);
+                let next = known.len();
+                let form = *known.entry(form).or_insert_with_key(|form| {
+                    order.forms.push(form.clone());
+                    next
+                });
+                scope.retain(|&other| other != variable);
+                scope.iter().for_each(|&other| of[other].push(order.scopes.len()));
+                order.scopes.push(scope);
+                groups.push(Group { tables, form });
             }
-            taken.push((v, named));
+            for &other in &neighbours {
+                queue.remove(&(weights[other], other));
+                weights[other] = order.cells(&of[other]);
+                queue.insert((weights[other], other));
+            }
+            order.steps.push(Step { variable, groups });
         }
-        Eliminated { choice: self.replay(&taken), bound }
+        order
+    }
+
+    /// The least sum of tables, one for each scope that was given: `tables` says which of the distinct `cells`, in row-major
+    /// order of the scope.
+    pub fn eliminate(&self, mut cells: Vec<Rc<[u64]>>, tables: Vec<usize>) -> Eliminated {
+        debug_assert_eq!(tables.len(), self.given, "a table for each scope");
+        let mut tables = tables;
+        let mut sums: HashMap<(usize, Vec<usize>), usize> = HashMap::new();
+        let mut bound = 0u64;
+        for group in self.steps.iter().flat_map(|step| &step.groups) {
+            let parts: Vec<usize> = group.tables.iter().map(|&table| tables[table]).collect();
+            let sum = *sums.entry((group.form, parts)).or_insert_with_key(|(form, parts)| {
+                let parts: Vec<&[u64]> = parts.iter().map(|&part| &*cells[part]).collect();
+                cells.push(self.forms[*form].least(&parts).into());
+                cells.len() - 1
+            });
+            if self.scopes[tables.len()].is_empty() {
+                bound = bound.saturating_add(cells[sum][0]);
+            }
+            tables.push(sum);
+        }
+        Eliminated { choice: self.replay(&cells, &tables), bound }
+    }
+
+    /// The variables of tables, ascending.
+    fn joint(&self, tables: &[usize]) -> Vec<usize> {
+        let mut all: Vec<usize> =
+            tables.iter().flat_map(|&table| self.scopes[table].iter().copied()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Cells of the joint table.
+    fn cells(&self, tables: &[usize]) -> u64 {
+        self.joint(tables).iter().fold(1, |cells, &v| cells.saturating_mul(self.sizes[v] as u64))
     }
 
     /// Splits tables into groups whose sums are not too large; one group if they all fit.
-    fn groups(&self, v: usize, named: &[Factor]) -> Vec<Vec<Factor>> {
-        let mut groups: Vec<(BTreeSet<usize>, Vec<Factor>)> = Vec::new();
-        for factor in named {
-            let joins = |scope: &BTreeSet<usize>| {
-                let all: BTreeSet<usize> = scope.iter().chain(&factor.scope).copied().collect();
-                let cells = all.iter().fold(1u64, |w, &u| w.saturating_mul(self.sizes[u] as u64));
-                (cells <= LARGEST_SUM).then_some(all)
+    fn groups(&self, variable: usize, named: Vec<usize>) -> Vec<Vec<usize>> {
+        if self.cells(&named) <= LARGEST_SUM {
+            return vec![named];
+        }
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for table in named {
+            let fits = |group: &&mut Vec<usize>| {
+                let all: Vec<usize> = group.iter().copied().chain([table]).collect();
+                self.cells(&all) <= LARGEST_SUM
             };
-            match groups.iter_mut().find_map(|group| joins(&group.0).map(|all| (group, all))) {
-                Some((group, all)) => {
-                    group.0 = all;
-                    group.1.push(factor.clone());
-                }
-                None => groups.push((factor.scope.iter().copied().collect(), vec![factor.clone()])),
+            match groups.iter_mut().find(fits) {
+                Some(group) => group.push(table),
+                None => groups.push(vec![table]),
             }
         }
-        if groups.is_empty() {
-            // A variable that no table names takes its first value at no cost.
-            groups.push((BTreeSet::from([v]), vec![]));
-        }
-        groups.into_iter().map(|(_, factors)| factors).collect()
+        debug_assert!(!groups.is_empty(), "variable {variable} is named by a table");
+        groups
     }
 
-    /// The least sum over `v` for each choice of the other variables: their scope and the table.
-    fn sum(&mut self, v: usize, group: &[Factor]) -> (Vec<usize>, usize) {
-        let all: BTreeSet<usize> = group.iter().flat_map(|f| f.scope.iter().copied()).collect();
-        let scope: Vec<usize> = all.iter().copied().filter(|&u| u != v).collect();
-        // The sum depends on the tables and on how their scopes lie in the joint one, not on the variables' names.
-        let joint: Vec<usize> = all.iter().copied().collect();
-        let place = |u: usize| joint.iter().position(|&w| w == u).unwrap_or_default() as u8;
-        let mut key: Vec<(usize, Vec<u8>)> =
-            group.iter().map(|f| (f.table, f.scope.iter().map(|&u| place(u)).collect())).collect();
-        key.sort_unstable();
-        key.push((usize::MAX, vec![place(v)]));
-        if let Some(&table) = self.sums.get(&key) {
-            return (scope, table);
+    fn form(&self, variable: usize, joint: &[usize], tables: &[usize]) -> Form {
+        let place = |&variable: &usize| joint.partition_point(|&other| other < variable);
+        let places = |&table: &usize| self.scopes[table].iter().map(place).collect();
+        Form {
+            // A variable that no table names takes its first value at no cost.
+            sizes: joint.iter().map(|&variable| self.sizes[variable]).collect(),
+            out: place(&variable),
+            scopes: tables.iter().map(places).collect(),
         }
-        let values = self.sizes[v];
-        let sizes: Vec<usize> = scope.iter().map(|&u| self.sizes[u]).collect();
+    }
+
+    /// Values in the opposite order of elimination, each the best (the first of equals) given the later ones.
+    fn replay(&self, cells: &[Rc<[u64]>], tables: &[usize]) -> Vec<usize> {
+        let mut choice = vec![0usize; self.sizes.len()];
+        let mut sums: Vec<u64> = Vec::new();
+        for step in self.steps.iter().rev() {
+            sums.clear();
+            sums.resize(self.sizes[step.variable], 0);
+            for &table in step.groups.iter().flat_map(|group| &group.tables) {
+                let (mut base, mut stride) = (0, 0);
+                for &variable in &self.scopes[table] {
+                    let size = self.sizes[variable];
+                    (base, stride) = (base * size, stride * size);
+                    if variable == step.variable {
+                        stride = 1;
+                    } else {
+                        base += choice[variable];
+                    }
+                }
+                let along = cells[tables[table]][base..].iter().step_by(stride.max(1));
+                for (sum, &cell) in sums.iter_mut().zip(along) {
+                    *sum = sum.saturating_add(cell);
+                }
+            }
+            let best = (0..sums.len()).min_by_key(|&value| (sums[value], value));
+            choice[step.variable] = best.unwrap_or_default();
+        }
+        choice
+    }
+}
+
+impl Form {
+    /// The least sum over the variable that is taken out, which every table names, for each choice of the others.
+    fn least(&self, parts: &[&[u64]]) -> Vec<u64> {
+        let values = self.sizes.get(self.out).copied().unwrap_or(1);
+        let outer: Vec<usize> = (0..self.sizes.len()).filter(|&place| place != self.out).collect();
         let turned: Vec<(Vec<u64>, Vec<usize>)> =
-            group.iter().map(|f| self.turned(f, v, &scope)).collect();
-        let cells: usize = sizes.iter().product();
+            self.scopes.iter().zip(parts).map(|(scope, cells)| self.turned(scope, cells)).collect();
+        let cells: usize = outer.iter().map(|&place| self.sizes[place]).product();
         let mut out = Vec::with_capacity(cells);
-        let mut at = vec![0usize; scope.len()];
+        let mut at = vec![0usize; outer.len()];
         let mut bases = vec![0usize; turned.len()];
         let mut line = vec![0u64; values];
         for _ in 0..cells {
@@ -175,42 +225,39 @@ impl Tables {
                 }
             }
             out.push(line.iter().copied().min().unwrap_or(0));
-            for d in (0..scope.len()).rev() {
+            for (d, &place) in outer.iter().enumerate().rev() {
                 at[d] += 1;
                 for ((_, strides), base) in turned.iter().zip(&mut bases) {
                     *base += strides[d];
                 }
-                if at[d] < sizes[d] {
+                if at[d] < self.sizes[place] {
                     break;
                 }
                 at[d] = 0;
                 for ((_, strides), base) in turned.iter().zip(&mut bases) {
-                    *base -= strides[d] * sizes[d];
+                    *base -= strides[d] * self.sizes[place];
                 }
             }
         }
-        let table = self.enter(out.into());
-        self.sums.insert(key, table);
-        (scope, table)
+        out
     }
 
-    /// A table's cells with `v` innermost, and its stride along each variable of `scope`.
-    fn turned(&self, factor: &Factor, v: usize, scope: &[usize]) -> (Vec<u64>, Vec<usize>) {
-        let cells = &self.cells[factor.table];
-        let order: Vec<usize> =
-            factor.scope.iter().copied().filter(|&u| u != v).chain([v]).collect();
-        let stride_in = |u: usize, scope: &[usize]| -> usize {
-            scope.iter().skip_while(|&&w| w != u).skip(1).map(|&w| self.sizes[w]).product()
+    /// A table's cells with the variable that is taken out innermost, and its stride along each other one.
+    fn turned(&self, scope: &[usize], cells: &[u64]) -> (Vec<u64>, Vec<usize>) {
+        let stride_in = |place: usize, scope: &[usize]| -> usize {
+            scope.iter().skip_while(|&&p| p != place).skip(1).map(|&p| self.sizes[p]).product()
         };
-        let strides = scope
-            .iter()
-            .map(|&u| if order.contains(&u) { stride_in(u, &order) } else { 0 })
+        let others = scope.iter().copied().filter(|&place| place != self.out);
+        let order: Vec<usize> = others.chain([self.out]).collect();
+        let strides = (0..self.sizes.len())
+            .filter(|&place| place != self.out)
+            .map(|place| if scope.contains(&place) { stride_in(place, &order) } else { 0 })
             .collect();
-        if order == factor.scope {
+        if order == scope {
             return (cells.to_vec(), strides);
         }
         let mut data = Vec::with_capacity(cells.len());
-        let from: Vec<usize> = order.iter().map(|&u| stride_in(u, &factor.scope)).collect();
+        let from: Vec<usize> = order.iter().map(|&place| stride_in(place, scope)).collect();
         let mut at = vec![0usize; order.len()];
         let mut base = 0;
         for _ in 0..cells.len() {
@@ -227,27 +274,6 @@ impl Tables {
         }
         (data, strides)
     }
-
-    /// Values in the opposite order of elimination, each the best (the first of equals) given the later ones.
-    fn replay(&self, taken: &[(usize, Vec<Factor>)]) -> Vec<usize> {
-        let mut choice = vec![0usize; self.sizes.len()];
-        for (v, named) in taken.iter().rev() {
-            let sum = |value: usize| -> u64 {
-                named
-                    .iter()
-                    .map(|f| {
-                        let place = f.scope.iter().fold(0, |place, &u| {
-                            place * self.sizes[u] + if u == *v { value } else { choice[u] }
-                        });
-                        self.cells[f.table][place]
-                    })
-                    .sum()
-            };
-            let best = (0..self.sizes[*v]).min_by_key(|&value| (sum(value), value));
-            choice[*v] = best.unwrap_or_default();
-        }
-        choice
-    }
 }
 
 #[cfg(test)]
@@ -257,16 +283,11 @@ mod tests {
     #[test]
     fn a_triangle_is_solved_exactly() {
         // Equal neighbours cost 5; the third value is dear: 0, 1 and 2 in some order, 0 + 1 + 3 = 4.
-        let mut tables = Tables::new(vec![3; 3]);
-        let own = tables.enter(vec![0, 1, 3].into());
-        let differ = tables.enter(vec![5, 0, 0, 0, 5, 0, 0, 0, 5].into());
-        for v in 0..3 {
-            tables.add_one(v, own);
-        }
-        for (a, b) in [(0, 1), (0, 2), (1, 2)] {
-            tables.add_two(a, b, differ);
-        }
-        let found = tables.eliminate();
+        let own = [0, 1, 3].into();
+        let differ = [5, 0, 0, 0, 5, 0, 0, 0, 5].into();
+        let scopes = vec![vec![0], vec![1], vec![2], vec![0, 1], vec![0, 2], vec![1, 2]];
+        let order = Order::new(vec![3; 3], scopes);
+        let found = order.eliminate(vec![own, differ], vec![0, 0, 0, 1, 1, 1]);
         assert_eq!(found.bound, 4);
         let mut values = found.choice.clone();
         values.sort_unstable();
@@ -274,16 +295,12 @@ mod tests {
     }
 
     #[test]
-    fn like_parts_of_a_chain_are_summed_once() {
-        let mut tables = Tables::new(vec![2; 100]);
-        let own = tables.enter(vec![1, 2].into());
-        let step = tables.enter(vec![0, 9, 9, 0].into());
-        for v in 0..100 {
-            tables.add_one(v, own);
-        }
-        for v in 0..99 {
-            tables.add_two(v, v + 1, step);
-        }
-        assert_eq!(tables.eliminate().bound, 100);
+    fn an_order_serves_any_tables_over_its_scopes() {
+        let scopes = (0..100).map(|v| vec![v]).chain((0..99).map(|v| vec![v, v + 1])).collect();
+        let order = Order::new(vec![2; 100], scopes);
+        let step: Rc<[u64]> = [0, 9, 9, 0].into();
+        let tables = || [vec![0; 100], vec![1; 99]].concat();
+        assert_eq!(order.eliminate(vec![[1, 2].into(), step.clone()], tables()).bound, 100);
+        assert_eq!(order.eliminate(vec![[3, 2].into(), step], tables()).bound, 200);
     }
 }

@@ -1,6 +1,7 @@
 //! The mesh of devices, refined to its prime factors, and how a tensor lies on it.
 
 use crate::spec::cluster::Group;
+use std::ops::Range;
 
 /// Devices as a grid: rank = mixed radix number of its coordinates, outermost first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub struct MeshAxis {
 pub type AxisIndex = u8;
 
 /// How a tensor lies on the mesh. Axes that are named nowhere hold copies.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Layout {
     /// For each dimension the prime axes that cut it, the one that cuts first in front.
     pub dims: Vec<Vec<AxisIndex>>,
@@ -80,9 +81,28 @@ impl Mesh {
         Group { size: self.parts(run), stride }
     }
 
+    /// The devices along a run of axes.
+    pub fn neighbours(&self, run: &Range<AxisIndex>) -> Group {
+        let run = &self.axes[usize::from(run.start)..usize::from(run.end)];
+        let stride = run.last().map_or(1, |axis| axis.stride);
+        Group { size: run.iter().map(|axis| axis.size).product(), stride }
+    }
+
     /// The axes, ascending, that are not among `used`.
     pub fn others(&self, used: impl Fn(AxisIndex) -> bool) -> Vec<AxisIndex> {
         (0..self.axes.len() as AxisIndex).filter(|&i| !used(i)).collect()
+    }
+}
+
+impl Clone for Layout {
+    fn clone(&self) -> Layout {
+        Layout { dims: self.dims.clone(), summed: self.summed.clone() }
+    }
+
+    /// Keeps the room that it has: reshards are walked through in one layout.
+    fn clone_from(&mut self, other: &Layout) {
+        self.dims.clone_from(&other.dims);
+        self.summed.clone_from(&other.summed);
     }
 }
 

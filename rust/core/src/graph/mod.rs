@@ -1,11 +1,12 @@
 //! The operator level: which axis of which tensor of each operator is cut over which devices.
 //!
-//! A [`ir::Graph`] is checked once. [`strategy`] lists the ways to run each operator on the mesh, [`price`] and [`reshard`] say what
+//! A [`ir::Graph`] is checked once. [`strategy`] lists the ways to run each operator on the mesh, [`price`], `work` and [`reshard`] say what
 //! they cost, [`cost`] keeps that in tables, and the methods choose: [`dp`], a solver of integer programs for [`ilp`],
 //! [`recursive`], [`double_recursive`] and [`propagate`].
 //! Whatever is chosen is priced again for the [`answer`].
 
 pub mod answer;
+pub mod backward;
 pub mod communications;
 pub mod cost;
 pub mod double_recursive;
@@ -24,11 +25,13 @@ pub mod problem;
 pub mod propagate;
 pub mod recursive;
 pub mod reshard;
+pub mod routes;
 pub mod servers;
 pub mod slices;
 pub mod strategy;
 pub mod transformer;
 pub mod uneven;
+mod work;
 
 use crate::error::Error;
 use crate::spec::workload::Precision;

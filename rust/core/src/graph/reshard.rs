@@ -11,6 +11,7 @@ use super::problem::{Collective, ReshardStep};
 use crate::estimate::collective::Fabric;
 use crate::estimate::compute::Device;
 use crate::units::{Bytes, Time};
+use std::ops::Range;
 
 /// Prices reshards on one mesh.
 pub struct Carrier<'a> {
@@ -24,30 +25,59 @@ pub struct Carrier<'a> {
     pub all_to_all: bool,
 }
 
+/// A step: what is done over neighbouring axes of the mesh, and what it does to the dimensions.
+#[derive(Clone, Debug)]
+struct Move {
+    operation: Collective,
+    axes: Range<AxisIndex>,
+    dimension: Option<usize>,
+    cut: Option<usize>,
+}
+
 impl Carrier<'_> {
     /// The steps that turn `from` into `to`, which holds no summands, for a tensor of `shape` in `width` bytes an element.
     pub fn steps(&self, from: &Layout, to: &Layout, shape: &[u64], width: u64) -> Vec<ReshardStep> {
-        let mut now = from.clone();
         let mut steps = Vec::new();
-        while &now != to {
-            let before = Bytes(now.elements(shape, self.mesh) * width);
-            let (operation, axes, dimension, cut) = self.next(&mut now, to);
-            let after = Bytes(now.elements(shape, self.mesh) * width);
-            let bytes = if operation == Collective::AllGather { after } else { before };
-            let (size, group) = (bytes.0 as f64, self.mesh.group(&axes));
-            let seconds = match operation {
+        self.walk(&mut from.clone(), to, shape, width, |taken, bytes, time_ps| {
+            let Move { operation, axes, dimension, cut } = taken;
+            let axes = axes.map(usize::from).collect();
+            steps.push(ReshardStep { operation, axes, dimension, cut, bytes, time_ps });
+        });
+        steps
+    }
+
+    /// The time of these steps. `now` begins as the layout from which they go, and ends as `to`.
+    pub fn time(&self, now: &mut Layout, to: &Layout, shape: &[u64], width: u64) -> Time {
+        let mut total = Time::ZERO;
+        self.walk(now, to, shape, width, |_, _, time| total += time);
+        total
+    }
+
+    fn walk(
+        &self,
+        now: &mut Layout,
+        to: &Layout,
+        shape: &[u64],
+        width: u64,
+        mut step: impl FnMut(Move, Bytes, Time),
+    ) {
+        let mut before = now.elements(shape, self.mesh) * width;
+        while now != to {
+            let taken = self.next(now, to);
+            let after = now.elements(shape, self.mesh) * width;
+            let bytes = if taken.operation == Collective::AllGather { after } else { before };
+            let (size, group) = (bytes as f64, self.mesh.neighbours(&taken.axes));
+            let seconds = match taken.operation {
                 Collective::ReduceScatter | Collective::AllGather => {
                     self.fabric.all_gather(size, group)
                 }
                 Collective::AllReduce => self.fabric.all_reduce(size, group),
                 Collective::AllToAll => self.fabric.all_to_all(size, group),
-                Collective::Slice => self.device.stream(2.0 * after.0 as f64),
+                Collective::Slice => self.device.stream(2.0 * after as f64),
             };
-            let time_ps = Time::from_seconds(seconds);
-            let axes = axes.into_iter().map(usize::from).collect();
-            steps.push(ReshardStep { operation, axes, dimension, cut, bytes, time_ps });
+            step(taken, Bytes(bytes), Time::from_seconds(seconds));
+            before = after;
         }
-        steps
     }
 
     /// Seconds to add summands of `bytes` along `axes` on every device, one run of neighbouring axes after the other.
@@ -69,74 +99,78 @@ impl Carrier<'_> {
     }
 
     /// Takes the next step towards `to`.
-    fn next(
-        &self,
-        now: &mut Layout,
-        to: &Layout,
-    ) -> (Collective, Vec<AxisIndex>, Option<usize>, Option<usize>) {
-        let shared: Vec<usize> = now
-            .dims
-            .iter()
-            .zip(&to.dims)
-            .map(|(a, b)| a.iter().zip(b).take_while(|(a, b)| a == b).count())
-            .collect();
-        let ready = |now: &Layout, dim: usize| {
-            now.dims[dim].len() == shared[dim] && to.dims[dim].len() > shared[dim]
+    fn next(&self, now: &mut Layout, to: &Layout) -> Move {
+        let shared = |now: &Layout, dim: usize| {
+            let pairs = now.dims[dim].iter().zip(&to.dims[dim]);
+            pairs.take_while(|(a, b)| a == b).count()
+        };
+        // Axes that a dimension is to be cut by next: everything that it is cut by now stays.
+        let wanted = |now: &Layout, dim: usize| {
+            let kept = shared(now, dim);
+            let ready = now.dims[dim].len() == kept;
+            if ready {
+                &to.dims[dim][kept..]
+            } else {
+                &[]
+            }
         };
         let rank = now.dims.len();
-        for dim in (0..rank).filter(|&dim| ready(now, dim)) {
-            let wanted = &to.dims[dim][shared[dim]..];
+        for dim in 0..rank {
+            let wanted = wanted(now, dim);
             let summed = neighbours(wanted, |axis| now.summed.contains(&axis));
             if !summed.is_empty() {
                 now.summed.retain(|axis| !summed.contains(axis));
-                now.dims[dim].extend(&summed);
-                return (Collective::ReduceScatter, summed, None, Some(dim));
+                now.dims[dim].extend(summed.clone());
+                let (operation, cut) = (Collective::ReduceScatter, Some(dim));
+                return Move { operation, axes: summed, dimension: None, cut };
             }
             let free = neighbours(wanted, |axis| !now.uses(axis));
             if !free.is_empty() {
-                now.dims[dim].extend(&free);
-                return (Collective::Slice, free, None, Some(dim));
+                now.dims[dim].extend(free.clone());
+                let (operation, cut) = (Collective::Slice, Some(dim));
+                return Move { operation, axes: free, dimension: None, cut };
             }
         }
-        for dim in (0..rank).filter(|&dim| self.all_to_all && ready(now, dim)) {
-            let wanted = &to.dims[dim][shared[dim]..];
-            for source in (0..rank).filter(|&source| now.dims[source].len() > shared[source]) {
-                let loose = &now.dims[source][shared[source]..];
+        for dim in (0..rank).filter(|_| self.all_to_all) {
+            let wanted = wanted(now, dim);
+            for source in (0..rank).filter(|_| !wanted.is_empty()) {
+                let loose = &now.dims[source][shared(now, source)..];
                 let most = neighbours(wanted, |axis| loose.contains(&axis)).len();
                 if let Some(count) = (1..=most).rev().find(|&n| loose.ends_with(&wanted[..n])) {
-                    let moved = wanted[..count].to_vec();
+                    let axes = wanted[0]..wanted[0] + count as AxisIndex;
                     let left = now.dims[source].len() - count;
                     now.dims[source].truncate(left);
-                    now.dims[dim].extend(&moved);
-                    return (Collective::AllToAll, moved, Some(source), Some(dim));
+                    now.dims[dim].extend(axes.clone());
+                    let (operation, dimension) = (Collective::AllToAll, Some(source));
+                    return Move { operation, axes, dimension, cut: Some(dim) };
                 }
             }
         }
-        let unwanted: Vec<_> = now.summed.iter().copied().filter(|&axis| !to.uses(axis)).collect();
-        if let Some(run) = runs(&unwanted).next() {
-            now.summed.retain(|axis| !run.contains(axis));
-            return (Collective::AllReduce, run.to_vec(), None, None);
+        let unwanted = now.summed.iter().copied().find(|&axis| !to.uses(axis));
+        if let Some(first) = unwanted {
+            let goes = |axis: &AxisIndex| now.summed.contains(axis) && !to.uses(*axis);
+            let axes = first..(first..).find(|axis| !goes(axis)).unwrap_or(first);
+            now.summed.retain(|axis| !axes.contains(axis));
+            let operation = Collective::AllReduce;
+            return Move { operation, axes, dimension: None, cut: None };
         }
         // Something is left to go: otherwise every dimension would be ready or done.
-        let dim = (0..rank).find(|&dim| now.dims[dim].len() > shared[dim]).unwrap_or_default();
-        let loose = &now.dims[dim][shared[dim]..];
-        let last = loose.chunk_by(|a, b| a + 1 == *b).next_back().unwrap_or_default().to_vec();
+        let dim = (0..rank).find(|&dim| now.dims[dim].len() > shared(now, dim)).unwrap_or_default();
+        let loose = &now.dims[dim][shared(now, dim)..];
+        let last = loose.chunk_by(|a, b| a + 1 == *b).next_back().unwrap_or_default();
+        let axes = last.first().map_or(0..0, |&first| first..first + last.len() as AxisIndex);
         let left = now.dims[dim].len() - last.len();
         now.dims[dim].truncate(left);
-        (Collective::AllGather, last, Some(dim), None)
+        Move { operation: Collective::AllGather, axes, dimension: Some(dim), cut: None }
     }
 }
 
 /// The longest beginning of `axes` that consists of neighbours for which `takes` holds.
-fn neighbours(axes: &[AxisIndex], takes: impl Fn(AxisIndex) -> bool) -> Vec<AxisIndex> {
-    let mut found: Vec<AxisIndex> = Vec::new();
-    for &axis in axes {
-        if !takes(axis) || found.last().is_some_and(|last| last + 1 != axis) {
-            break;
-        }
-        found.push(axis);
-    }
-    found
+fn neighbours(axes: &[AxisIndex], takes: impl Fn(AxisIndex) -> bool) -> Range<AxisIndex> {
+    let Some(&first) = axes.first() else { return 0..0 };
+    let next = |(&axis, expected): (&AxisIndex, AxisIndex)| axis == expected && takes(axis);
+    let count = axes.iter().zip(first..).take_while(|&pair| next(pair)).count();
+    first..first + count as AxisIndex
 }
 
 #[cfg(test)]

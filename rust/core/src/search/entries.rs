@@ -11,6 +11,7 @@ use crate::estimate::shard::Shard;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// One choice of degrees and micro-batch.
@@ -102,6 +103,27 @@ impl Entries {
             })
         };
         self.prices[entry.prices].iter().enumerate().map(of_kind).collect()
+    }
+}
+
+impl Entries {
+    /// Prices of every kind of chip that an entry may use, under a sharding.
+    pub fn prices(
+        &self,
+        problem: &Problem,
+        entry: &Entry,
+        shard: Shard,
+    ) -> Vec<Option<Cow<'_, Prices>>> {
+        let key = priced_as(shard, &problem.framework);
+        let by_kind = self.prices[entry.prices].iter().enumerate();
+        by_kind
+            .map(|(kind, (loud, _))| {
+                space::places(problem, entry.cell, kind, false).then(|| match key.zero {
+                    0 => Cow::Borrowed(loud),
+                    _ => Cow::Owned(Prices::new(problem, kind, key)),
+                })
+            })
+            .collect()
     }
 }
 

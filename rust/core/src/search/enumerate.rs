@@ -9,25 +9,27 @@
 //! the heap until it is closed.
 
 use super::best::Best;
-use super::bound::Shape;
+use super::caps::Places;
+use super::compositions::{class_bound, cut_composition, stage_kinds, Compositions, Listed};
 use super::descent::close;
 use super::entries::{entry_bound, offered, shard, Entries, Entry};
 use super::guess::guess;
 use super::holds::Holds;
-use super::relax::{Question, Stages, Verdict};
+use super::relax::{Question, Verdict};
 use super::report::{Counters, Cut};
-use super::space::{self, Composition, Walked};
+use super::space::{self, Composition};
 use super::stages::{solve, Class, Outcome};
 use super::walk::{Found, Node, Opened, Part, Walk};
 use super::watch::Watch;
 use crate::estimate::layer::priced_as;
 use crate::estimate::least::{Least, Prices};
 use crate::estimate::shard::Shard;
-use crate::estimate::{sends, Tables};
+use crate::estimate::Tables;
 use crate::plan::Plan;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,7 +37,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const OPENED: usize = 32;
 /// Classes that are solved against the same incumbents, at first.
 const SOLVED: usize = 4;
-/// Classes of a block that are guessed at before their turn.
+/// Schedules, and classes, of a block that are looked at before their turn.
 const AHEAD: usize = 4;
 
 /// What the parts of a search share: the question, and what was priced for it.
@@ -79,13 +81,14 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
                 guessed.push((node, guess));
             }
         }
-        // The most promising classes are guessed at before their turn: a tight limit spares looks at the others.
-        fresh.sort_unstable_by(|a, b| b.cmp(a));
+        // The most promising schedules and classes are looked at before their turn: a tight limit spares looks at the others.
         let limit = walk.best.limit();
-        let classes = |node: &Node| matches!(node.part, Part::Class(..)) && node.bound <= limit;
-        let ahead: Vec<usize> =
-            (0..fresh.len()).filter(|&n| classes(&fresh[n])).take(AHEAD).collect();
-        let early: Vec<Node> = ahead.iter().rev().map(|&n| fresh.remove(n)).collect();
+        let early = promising(&mut fresh, limit, |part| matches!(part, Part::Schedule(..)));
+        let results: Vec<Opened> = early.par_iter().map(|node| ground.open(node, limit)).collect();
+        for (node, opened) in early.into_iter().zip(results) {
+            fresh.extend(walk.take(&node, opened));
+        }
+        let early = promising(&mut fresh, limit, |part| matches!(part, Part::Class(..)));
         walk.heap.extend(fresh);
         let results: Vec<Opened> = early.par_iter().map(|node| ground.guess(node, limit)).collect();
         for (node, opened) in early.into_iter().zip(results) {
@@ -112,6 +115,14 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
         watch.advance(walk.done, walk.serial);
     }
     walk.finish()
+}
+
+/// Takes the nodes with the least bounds whose parts are `wanted`, if they are within `limit`.
+fn promising(fresh: &mut Vec<Node>, limit: Time, wanted: impl Fn(&Part) -> bool) -> Vec<Node> {
+    fresh.sort_unstable_by(|a, b| b.cmp(a));
+    let counts = |node: &Node| wanted(&node.part) && node.bound <= limit;
+    let places: Vec<usize> = (0..fresh.len()).filter(|&n| counts(&fresh[n])).take(AHEAD).collect();
+    places.into_iter().rev().map(|n| fresh.remove(n)).collect()
 }
 
 impl<'a> Ground<'a, '_> {
@@ -160,9 +171,7 @@ impl<'a> Ground<'a, '_> {
         match &node.part {
             Part::Entry => self.weigh(node, limit, &mut opened),
             Part::Weighed => self.open_entry(self.entry(node), limit, &mut opened),
-            Part::Schedule(sharding, schedule) => {
-                self.open_schedule(self.entry(node), *sharding, *schedule, limit, &mut opened);
-            }
+            Part::Schedule(..) => self.open_schedule(node, limit, &mut opened),
             Part::Class(sharding, schedule, runs) => {
                 let holds = self.holds((node.entry, *sharding, *schedule));
                 let class = Class { holds: &holds, kinds: &stage_kinds(runs), watch: self.watch };
@@ -233,8 +242,17 @@ impl<'a> Ground<'a, '_> {
             if one_kind {
                 class_bound(problem, entry, schedule, leasts, &kinds, limit)
             } else {
-                question(problem, entry, schedule, false, limit).in_any_order(leasts, &offered)
+                Question::of(problem, entry, schedule, false, limit).in_any_order(leasts, &offered)
             }
+        };
+        // With several kinds: when the fastest at each stage could hold the model.
+        let held = |schedule, bound: Time| {
+            if one_kind {
+                return Ok(bound);
+            }
+            let asked = Question::of(problem, entry, schedule, false, limit);
+            Places::new(&asked, &leasts, &offered)
+                .map_or(Err(Cut::Placement), |places| places.bound(bound, limit))
         };
         let all = axes.compositions * axes.sharding.len() as u64;
         let mut schedules = Vec::with_capacity(axes.schedules.len());
@@ -251,13 +269,13 @@ impl<'a> Ground<'a, '_> {
                 continue;
             }
             counters.bounds += 1;
-            match within(bound(schedule, &leasts), limit) {
+            match within(bound(schedule, &leasts), limit).and_then(|bound| held(schedule, bound)) {
                 Err(reason) => counters.cut(reason, all),
-                Ok(_) => schedules.push(schedule),
+                Ok(bound) => schedules.push((schedule, bound)),
             }
         }
         let below = axes.compositions * schedules.len() as u64;
-        let mut prices: Vec<(Shard, Vec<Option<Prices>>)> = Vec::new();
+        let mut prices: Vec<(Shard, Vec<Option<Cow<'_, Prices>>>)> = Vec::new();
         for &sharding in &axes.sharding {
             if self.watch.stopped() {
                 counters.cut(Cut::Unreached, below);
@@ -270,19 +288,19 @@ impl<'a> Ground<'a, '_> {
             let shard = self.shard(entry, sharding);
             let key = priced_as(shard, &problem.framework);
             let place = prices.iter().position(|known| known.0 == key).unwrap_or_else(|| {
-                prices.push((key, self.prices(entry, key)));
+                prices.push((key, self.entries.prices(problem, entry, key)));
                 prices.len() - 1
             });
             let leasts = leasts_of(problem, shard, &prices[place].1);
-            for &schedule in &schedules {
+            for &(schedule, least) in &schedules {
                 counters.bounds += 1;
-                match within(bound(schedule, &leasts), limit) {
+                match within(bound(schedule, &leasts), limit).map(|bound| bound.max(least)) {
                     Err(reason) => counters.cut(reason, axes.compositions),
                     Ok(bound) if one_kind => {
                         parts.push((bound, 1, Part::Class(sharding, schedule, runs.clone())));
                     }
                     Ok(bound) => {
-                        let part = Part::Schedule(sharding, schedule);
+                        let part = Part::Schedule(sharding, schedule, Listed::new(bound));
                         parts.push((bound, axes.compositions, part));
                     }
                 }
@@ -290,75 +308,42 @@ impl<'a> Ground<'a, '_> {
         }
     }
 
-    /// Prices of every kind of chip that an entry may use.
-    fn prices(&self, entry: &Entry, shard: Shard) -> Vec<Option<Prices>> {
-        (0..self.problem.cluster.groups.len())
-            .map(|kind| {
-                space::places(self.problem, entry.cell, kind, false)
-                    .then(|| Prices::new(self.problem, kind, shard))
-            })
-            .collect()
-    }
-
-    /// Bounds every composition under a sharding and a schedule.
-    fn open_schedule(
-        &self,
-        entry: &Entry,
-        sharding: (u8, u64),
-        schedule: (Schedule, u64),
-        limit: Time,
-        opened: &mut Opened,
-    ) {
-        let (problem, cell) = (self.problem, entry.cell);
+    /// Lists the next compositions under a sharding and a schedule.
+    fn open_schedule(&self, node: &Node, limit: Time, opened: &mut Opened) {
+        let Part::Schedule(sharding, schedule, listed) = &node.part else { return };
+        let (sharding, schedule) = (*sharding, *schedule);
+        let (problem, entry, watch) = (self.problem, self.entry(node), self.watch);
         let shard = self.shard(entry, sharding);
-        let leasts = leasts_of(problem, shard, &self.prices(entry, shard));
-        let offered = offered(problem, entry);
-        let any_order = question(problem, entry, schedule, false, limit);
-        let prune = |counts: &[u64], left: u64| {
-            if self.watch.stopped() {
-                return Some(Cut::Unreached);
-            }
-            if let Some(reason) = beyond_limits(problem, entry, counts) {
-                return Some(reason);
-            }
-            // Of the kinds that are still to come each may have all that are left.
-            let most = |s: &Stages| counts.get(s.kind).copied().unwrap_or(s.most.min(left));
-            let placed = |s: &&Stages| leasts[s.kind].is_some();
-            let stages: Vec<Stages> =
-                offered.iter().filter(placed).map(|s| Stages { most: most(s), ..*s }).collect();
-            if stages.iter().map(|s| s.most).sum::<u64>() < cell.pp {
-                return Some(Cut::Limits);
-            }
-            within(any_order.in_any_order(&leasts, &stages), limit).err()
-        };
+        let leasts = leasts_of(problem, shard, &self.entries.prices(problem, entry, shard));
+        let compositions = Compositions { problem, entry, schedule, leasts: &leasts, watch };
         let Opened { counters, parts, .. } = opened;
-        space::each_composition(problem.cluster.groups.len(), cell.pp, &prune, &mut |step| {
-            let runs = match step {
-                Walked::One(runs) => runs,
-                Walked::Cut(reason, classes) => {
-                    counters.cut(reason, classes);
-                    return;
-                }
-            };
-            if let Some(reason) = cut_composition(problem, entry, schedule, runs) {
-                counters.cut(reason, 1);
-                return;
-            }
-            counters.bounds += 1;
-            let bound = class_bound(problem, entry, schedule, &leasts, &stage_kinds(runs), limit);
-            match within(bound, limit) {
-                Err(reason) => counters.cut(reason, 1),
-                Ok(bound) => {
-                    parts.push((bound, 1, Part::Class(sharding, schedule, runs.clone())));
-                }
-            }
-        });
+        let (now, found) = compositions.list(listed, node.classes, limit, counters);
+        if watch.stopped() {
+            let again = Part::Schedule(sharding, schedule, listed.clone());
+            parts.push((node.bound, node.classes, again));
+            return;
+        }
+        parts.extend(
+            found
+                .into_iter()
+                .map(|(bound, runs)| (bound, 1, Part::Class(sharding, schedule, runs))),
+        );
+        let left = node.classes.saturating_sub(now.since(listed, counters));
+        if now.until == limit {
+            counters.cut(Cut::Bound, left);
+        } else if left > 0 {
+            parts.push((now.until, left, Part::Schedule(sharding, schedule, now)));
+        }
     }
 }
 
 /// What any stage costs at least on each kind that is priced.
-fn leasts_of(problem: &Problem, shard: Shard, prices: &[Option<Prices>]) -> Vec<Option<Least>> {
-    let of = |(kind, prices): (usize, &Option<Prices>)| {
+fn leasts_of(
+    problem: &Problem,
+    shard: Shard,
+    prices: &[Option<Cow<'_, Prices>>],
+) -> Vec<Option<Least>> {
+    let of = |(kind, prices): (usize, &Option<Cow<'_, Prices>>)| {
         prices.as_ref().map(|prices| Least::of(problem, kind, &shard, prices))
     };
     prices.iter().enumerate().map(of).collect()
@@ -373,73 +358,8 @@ fn within(verdict: Verdict, limit: Time) -> Result<Time, Cut> {
     }
 }
 
-/// What is asked about a schedule of an entry; `even`: all stages hold equally many layers.
-fn question<'p>(
-    problem: &'p Problem,
-    entry: &Entry,
-    (schedule, vpp): (Schedule, u64),
-    even: bool,
-    limit: Time,
-) -> Question<'p> {
-    let micro_batches = problem.workload.global_batch_size / (entry.cell.dp * entry.mbs);
-    Question {
-        problem,
-        shape: Shape { schedule, pp: entry.cell.pp, vpp, micro_batches },
-        sends: sends(problem, schedule),
-        even,
-        any_schedule: false,
-        limit: limit.seconds(),
-    }
-}
-
 fn is_zero_bubble(schedule: Schedule) -> bool {
     matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV)
-}
-
-/// A bound for one class.
-fn class_bound(
-    problem: &Problem,
-    entry: &Entry,
-    schedule: (Schedule, u64),
-    leasts: &[Option<Least>],
-    kinds: &[usize],
-    limit: Time,
-) -> Verdict {
-    let one_kind = kinds.iter().all(|&k| k == kinds[0]);
-    let even = is_zero_bubble(schedule.0)
-        || entry.cell.pp == 1
-        || (one_kind && !problem.options.uneven_layers);
-    question(problem, entry, schedule, even, limit).bound(leasts, kinds)
-}
-
-/// The kind of each stage.
-fn stage_kinds(runs: &Composition) -> Vec<usize> {
-    runs.iter().flat_map(|&(kind, stages)| std::iter::repeat_n(kind, stages as usize)).collect()
-}
-
-/// Why a composition is not legal, if it is not.
-fn cut_composition(
-    problem: &Problem,
-    entry: &Entry,
-    schedule: (Schedule, u64),
-    runs: &Composition,
-) -> Option<Cut> {
-    let mixed = runs.len() > 1;
-    if !runs.iter().all(|&(kind, _)| space::places(problem, entry.cell, kind, mixed)) {
-        return Some(Cut::Placement);
-    }
-    let per_stage = entry.cell.dp * entry.cell.tp * entry.cell.cp;
-    if runs.iter().any(|&(kind, n)| n * per_stage > problem.available(kind)) {
-        return Some(Cut::Limits);
-    }
-    space::cut_schedule(problem, entry.cell, entry.mbs, schedule, runs.len())
-}
-
-/// Whether the last of some counts of stages already asks for more devices than its kind has.
-fn beyond_limits(problem: &Problem, entry: &Entry, counts: &[u64]) -> Option<Cut> {
-    let per_stage = entry.cell.dp * entry.cell.tp * entry.cell.cp;
-    let (kind, n) = (counts.len().checked_sub(1)?, counts.last()?);
-    (n * per_stage > problem.available(kind)).then_some(Cut::Limits)
 }
 
 /// The class's plan without stages.

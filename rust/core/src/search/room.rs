@@ -90,6 +90,10 @@ impl Room<'_> {
         if allowed.none || allowed.block {
             ends[0] = (self.most(0), unit);
         }
+        if allowed.offload {
+            // Transfers may hide behind passes.
+            ends[0] = (limit, unit);
+        }
         if allowed.selective {
             ends[1] = (self.most(1), unit + l.again[0]);
         }
@@ -128,9 +132,47 @@ impl Room<'_> {
         }
     }
 
-    /// Seconds a micro-batch of exactly `layers` frequent layers of one chunk each; nothing if they do not fit. `alone`: without
-    /// a pipeline, where activations may wait on the host.
-    pub fn seconds(&self, allowed: &Allowed, layers: f64, alone: bool) -> Option<f64> {
+    /// Layers that fit when their time must fit too.
+    ///
+    /// With r of x layers recomputed both memory and time are linear in x and r: where the two meet, x is largest.
+    pub fn most_within(&self, allowed: &Allowed, budget: &Budget) -> f64 {
+        let Budget { seconds, layer, again: [selective, full] } = *budget;
+        let in_time = |each: f64| if each > 0.0 { seconds / each } else { f64::INFINITY };
+        let mut most = f64::NEG_INFINITY;
+        if allowed.none || allowed.block {
+            most = self.most(0).min(in_time(layer));
+        }
+        if allowed.offload {
+            most = most.max(in_time(layer));
+        }
+        if allowed.selective {
+            most = most.max(self.most(1).min(in_time(layer + selective)));
+        }
+        if allowed.block {
+            let (n, l) = (self.spot.in_flight, self.least);
+            let spared = n * (l.kept[0] - l.kept[2]);
+            let both = if spared > 0.0 {
+                let each = l.resident[self.on_host].each + n * l.kept[0];
+                let seconds = seconds + full * self.left(2) / spared;
+                let each = layer + full * each / spared;
+                if each > 0.0 {
+                    seconds / each
+                } else {
+                    f64::INFINITY
+                }
+            } else {
+                f64::INFINITY
+            };
+            most = most.max(self.most(2).min(in_time(layer)).min(both));
+        }
+        if allowed.uniform {
+            most = most.max(self.most_grouped().min(in_time(layer + full)));
+        }
+        most
+    }
+
+    /// Seconds a micro-batch of exactly `layers` frequent layers of one chunk each; nothing if they do not fit.
+    pub fn seconds(&self, allowed: &Allowed, layers: f64) -> Option<f64> {
         let l = self.least;
         let plain = layers * l.layer.both();
         if allowed.none && self.most(0) >= layers {
@@ -153,7 +195,7 @@ impl Room<'_> {
         if allowed.uniform && self.most_grouped() >= layers {
             best = best.min(plain + layers * l.again[1]);
         }
-        if allowed.offload && alone {
+        if allowed.offload {
             // Two layers are on their way to and from the host.
             let spare = self.left_beside(2.0 * l.working[2]);
             let moved =
@@ -180,6 +222,17 @@ impl Room<'_> {
     }
 }
 
+/// A time that a stage's layers must fit.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// All of it.
+    pub seconds: f64,
+    /// What a layer takes of it.
+    pub layer: f64,
+    /// What selective and full recompute of a layer take besides.
+    pub again: [f64; 2],
+}
+
 /// The ways to save memory that the options allow.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowed {
@@ -191,7 +244,8 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    pub fn new(problem: &Problem) -> Allowed {
+    /// In pipelines of `pp` stages: activations wait on the host without one alone.
+    pub fn new(problem: &Problem, pp: u64) -> Allowed {
         let o = &problem.options;
         let allows = |g| o.recompute.is_empty() || o.recompute.contains(&g);
         Allowed {
@@ -199,7 +253,7 @@ impl Allowed {
             selective: allows(Granularity::Selective),
             block: allows(Granularity::Block),
             uniform: allows(Granularity::Uniform),
-            offload: o.activation_offload && allows(Granularity::None),
+            offload: pp == 1 && o.activation_offload && allows(Granularity::None),
         }
     }
 
