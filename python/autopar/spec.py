@@ -19,7 +19,7 @@ Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
 GatheredUnit: TypeAlias = Literal["layer", "matrix"]
 Shards: TypeAlias = Literal["slices", "tensors"]
-Fp8Scaling: TypeAlias = Literal["tensor", "row"]
+Fp8Scaling: TypeAlias = Literal["tensor", "block", "row"]
 Selective: TypeAlias = Literal["attention", "operators"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
 ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
@@ -353,8 +353,9 @@ class Framework:
             work.
         shard_copies: What ZeRO copies on the device beside its collectives in every pass.
         eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
-        fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`,
-            or each `row`, which is cast for each product by itself.
+        fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`, a
+            `block` whose maximum the cast itself finds, or each `row`, which is cast for each
+            product by itself.
         loss_in_16_bits: The loss reads and writes logits in 16 bits; else it casts them to 32.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel

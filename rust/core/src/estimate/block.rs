@@ -127,9 +127,9 @@ impl<'p, 'a> Block<'p, 'a> {
         let elements = |rows: u64, columns: u64| (g.batch * rows * columns) as f64;
         let (input, weights, output) = (elements(g.m, g.k), elements(g.k, g.n), elements(g.m, g.n));
         match self.p.framework.fp8_scaling {
-            Fp8Scaling::Tensor => {
+            Fp8Scaling::Tensor | Fp8Scaling::Block => {
                 // Cast and transposed at once: read 2, write 1 + 1 bytes an element of the input and of the output's gradient
-                // (Transformer Engine's delayed scaling reads no extra maximum).
+                // (Transformer Engine's delayed scaling and its blocks read no extra maximum).
                 self.forward.run(d.stream(4.0 * input));
                 self.input.run(d.stream(4.0 * output));
             }
@@ -154,8 +154,12 @@ impl<'p, 'a> Block<'p, 'a> {
                 self.weight.run(d.stream(4.0 * weights));
             }
         }
-        self.forward.loops(g.batch, CASTS);
-        self.input.loops(g.batch, CASTS);
+        let each = match self.p.framework.fp8_scaling {
+            Fp8Scaling::Block => 1,
+            Fp8Scaling::Tensor | Fp8Scaling::Row => CASTS,
+        };
+        self.forward.loops(g.batch, each);
+        self.input.loops(g.batch, each);
     }
 
     /// Projections of one input of `tokens` rows and `k` columns, each a product of its own of one of `widths`; their input

@@ -143,6 +143,8 @@ pub enum Selective {
 pub enum Fp8Scaling {
     /// All of it: one cast serves each product that reads it.
     Tensor,
+    /// A block of it (MXFP8: 32 in a row), whose maximum the cast itself finds.
+    Block,
     /// Each row, along the dimension that a product sums over: two products of one operand sum over different dimensions and
     /// need a cast each (pytorch/ao, recipe `rowwise`).
     Row,
