@@ -24,14 +24,16 @@ RUST_ORDER = """
     estimate::layer estimate::block estimate::attention estimate::experts estimate::memory
     estimate::longest estimate::pipeline
     estimate::replica estimate::servers estimate::least estimate::stage estimate
-    search::watch search::report search::space search::bound search::room search::relax
+    search::watch search::report search::space search::bound search::room search::relax search::caps
     search::holds search::pace search::stages search::labels
-    search::guess search::descent search::best search::entries search::walk search::enumerate
+    search::guess search::descent search::best search::entries search::compositions search::walk
+    search::enumerate
     search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
     graph::strategy graph::reshard graph::backward
-    graph::price graph::work graph::routes graph::cost graph::overlap graph::fusion graph::communications graph::answer
+    graph::price graph::work graph::routes graph::cost
+    graph::overlap graph::fusion graph::communications graph::answer
     graph::eliminate graph::front graph::dp graph::ilp
     graph::recursive graph::propagate graph::double_recursive graph::servers
     graph::transformer graph::transformer::attention graph::transformer::mlp graph
@@ -40,8 +42,8 @@ RUST_ORDER = """
 """.split()
 
 PYTHON_ORDER = """
-    errors spec bulk report fit graph sharding placement wire schema files protobuf catalog
-    runs points shelf
+    errors cluster spec bulk report fit graph sharding placement wire schema files protobuf catalog
+    runs points shelf trained
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from autopar import SpecError
+import autopar
+from autopar import SpecError, partition
 from autopar.files import write_all
 from autopar.frontends import atc
 from autopar.frontends.mindspore_strategy import read
+from autopar.graph import Graph, MatMul, Operator, Tensor
 from conftest import Command
 
 # The example of ATC's guide up to CANN 8.0, in English and Chinese: a comma is missing.
@@ -434,6 +436,44 @@ def test_automatic_is_never_slower_than_what_may_be_set(
     automatic = command(*line())
     assert automatic.code == 0, automatic.err
     assert total(automatic.out) <= total(set_.out)
+
+
+def test_automatic_solves_each_division_and_says_which_was_chosen(ask: Ask) -> None:
+    Path("parallel_option.json").write_text('{"graph_parallel_option": {"auto": true}}', "utf-8")
+    ways = [(options.zero, options.prefetch_mb) for options in ask().options]
+    assert ways == [(0, None), (1, None), (2, None), (3, None), (3, 0)]
+    shape = (1024, 1024)
+    graph = Graph(
+        name="two products",
+        gradients="implied",
+        tensors=(
+            Tensor("x", shape, "bfloat16", "input"),
+            Tensor("v", shape, "bfloat16", "parameter"),
+            Tensor("w", shape, "bfloat16", "parameter"),
+            Tensor("y", shape, "bfloat16"),
+            Tensor("z", shape, "bfloat16"),
+        ),
+        operators=(
+            Operator(name="first", form=MatMul(), inputs=("x", "v"), outputs=("y",)),
+            Operator(name="second", form=MatMul(), inputs=("y", "w"), outputs=("z",)),
+        ),
+    )
+
+    def said(zero: int, prefetch_mb: int | None) -> str:
+        options = {"others": "data_parallel", "zero": zero, "prefetch_mb": prefetch_mb}
+        return partition.chosen(autopar.shard(graph, "ascend_910b", devices=2, **options))  # type: ignore[arg-type]
+
+    assert said(1, None) == (
+        "chosen: tensor_parallel_size 1, optimizer_state_sharding true, "
+        "gradient_sharding false, model_weight_sharding false"
+    )
+    divided = (
+        "chosen: tensor_parallel_size 1, optimizer_state_sharding true, "
+        "gradient_sharding true, model_weight_sharding true, model_weight_prefetch "
+    )
+    assert said(3, None) == f"{divided}false"
+    # While one product runs, the other's weight of 2 x 1024 x 1024 bytes arrives beside its own.
+    assert said(3, 0) == f"{divided}true, model_weight_prefetch_buffer_size 5"
 
 
 def test_the_command_reads_onnx(command: Command, files_of_atc: Path) -> None:

@@ -139,34 +139,35 @@ def operators(degrees: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def test_tensor_parallel_becomes_the_cuts_of_operators() -> None:
     cuts, file = operators({"tp": 4, "pp": 2, "sp": False})
-    # Two replicas of four ranks on each of two stages; columns first, then rows.
-    assert file["BatchMatMul_layers.0.attention.qkv.weight"].inputs == ((2, 1, 1), (1, 4))
-    assert file["BatchMatMul_layers.0.attention.out.weight"].inputs == ((2, 1, 4), (4, 1))
-    assert file["Gather_embedding"].inputs == ((4, 1), (2, 1))
+    # Two replicas of four ranks on each of two stages; columns first, then rows. Tokens are rows.
+    assert file["MatMul_layers.0.attention.qkv.weight"].inputs == ((2, 1), (1, 4))
+    assert file["MatMul_layers.0.attention.out.weight"].inputs == ((2, 4), (4, 1))
+    assert file["Gather_embedding"].inputs == ((4, 1), (2,))
     assert cuts["layers.*.attention.core"] == (((2, 4, 1, 1),) * 3, None)
     assert cuts["layers.*.mlp.residual"] == (((2, 1, 1), (2, 1, 1)), None)
     assert "layers.*.attention.out" not in cuts
     stages = {name: each.stage for name, each in file.items()}
-    assert stages["Gather_embedding"] == stages["BatchMatMul_layers.5.mlp.down.weight"] == 0
-    assert stages["BatchMatMul_layers.6.mlp.down.weight"] == stages["BatchMatMul_head"] == 1
+    assert stages["Gather_embedding"] == stages["MatMul_layers.5.mlp.down.weight"] == 0
+    assert stages["MatMul_layers.6.mlp.down.weight"] == stages["MatMul_head"] == 1
 
 
 def test_chunks_take_their_layers_to_stages_in_turn() -> None:
     _, file = operators({"tp": 2, "pp": 2, "vpp": 3})
-    stages = [file[f"BatchMatMul_layers.{layer}.mlp.down.weight"].stage for layer in range(12)]
+    stages = [file[f"MatMul_layers.{layer}.mlp.down.weight"].stage for layer in range(12)]
     assert stages == [0, 0, 1, 1] * 3
 
 
 def test_sequence_parallel_cuts_what_stands_between_the_products() -> None:
     cuts, file = operators({"tp": 2, "sp": True})
     assert file["RmsNorm_layers.0.mlp.norm.scale"].inputs == ((8, 2, 1), (1,))
-    assert file["BatchMatMul_layers.11.mlp.down.weight"].inputs == ((8, 1, 2), (2, 1))
-    assert cuts["layers.*.mlp.down"] == (((8, 1, 2), (2, 1)), ((8, 2, 1),))
+    assert file["MatMul_layers.11.mlp.down.weight"].inputs == ((8, 2), (2, 1))
+    assert cuts["layers.*.mlp.down"] == (((8, 2), (2, 1)), ((16, 1),))
+    assert cuts["embed"] == (((2, 1), (8,)), ((16, 1),))
 
 
 def test_context_parallel_cuts_the_sequence_of_all_but_keys_and_values() -> None:
     cuts, file = operators({"cp": 2})
-    assert file["BatchMatMul_layers.0.mlp.down.weight"].inputs == ((8, 2, 1), (1, 1))
+    assert file["MatMul_layers.0.mlp.down.weight"].inputs == ((16, 1), (1, 1))
     assert cuts["layers.*.attention.core"] == (((8, 1, 2, 1), (8, 1, 1, 1), (8, 1, 1, 1)), None)
 
 

@@ -49,11 +49,13 @@ def test_recursion_by_mindspore_s_costs_cuts_products_and_losses_as_it_does(
     assert {name: ours[name] for name in decided} == {name: theirs[name] for name in decided}
 
 
-@pytest.mark.parametrize("line", cases(most=8))
+@pytest.mark.parametrize("line", cases())
 def test_no_plan_of_mindspore_s_costs_less_than_ours(line: plans.Line) -> None:
-    row = plans.row(line, ("dp",))
-    assert row.ours["dp"].proof.exact
-    assert row.ours["dp"].cost.total_ps <= row.theirs.cost.total_ps
+    # Integer programs of 64 devices take 20 s each: the check beside MindSpore solves them too.
+    row = plans.row(line, ("dp", "ilp") if plans.devices(line) <= 8 else ("dp",))
+    for plan in row.ours.values():
+        assert plan.proof.exact
+        assert plan.cost.total_ps <= row.theirs.cost.total_ps
     if row.ours["dp"].cost.total_ps == row.theirs.cost.total_ps:
         assert row.equal
 

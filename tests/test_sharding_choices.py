@@ -154,6 +154,25 @@ def test_weights_gathered_ahead_are_hidden_as_far_as_the_buffer_goes() -> None:
     assert found[-1].overlap.gathers_exposed_ps > 0
 
 
+def test_a_buffer_without_a_limit_takes_the_memory_that_is_left() -> None:
+    graph = mlp(6)
+    plain = autopar.shard(graph, CHIP, zero=3, **DATA_PARALLEL)  # type: ignore[arg-type]
+    weight = WIDTH * WIDTH * 2
+
+    def within(room: int) -> Sharding:
+        limit = (plain.cost.memory_bytes + room) / 2**30
+        options = {**DATA_PARALLEL, "zero": 3, "prefetch_mb": 0, "memory_gib": limit}
+        return autopar.shard(graph, CHIP, **options)  # type: ignore[arg-type]
+
+    # There is room for two weights and a half, and two lie in it: as with 20 MB.
+    two = autopar.shard(graph, CHIP, zero=3, prefetch_mb=20, **DATA_PARALLEL)  # type: ignore[arg-type]
+    found = within(weight * 5 // 2)
+    assert found.fits
+    assert found.overlap == two.overlap
+    # A weight that does not fit comes alone all the same: then the plan does not fit.
+    assert not within(weight // 2).fits
+
+
 def grouped(mode: str, mb: int | None = None, places: tuple[int, ...] = ()) -> Fusion:
     return Fusion(all_reduce=Grouping(mode=mode, mb=mb, places=places))  # type: ignore[arg-type]
 

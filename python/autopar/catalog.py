@@ -11,18 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from autopar import files, wire
+from autopar.cluster import AttentionRate, Chip, DeviceGroup, FabricLevel, NetworkLink, Peaks
 from autopar.errors import SpecError, shown
-from autopar.spec import (
-    Attention,
-    AttentionRate,
-    Chip,
-    DeviceGroup,
-    FabricLevel,
-    Framework,
-    Model,
-    NetworkLink,
-    Peaks,
-)
+from autopar.spec import Attention, Framework, Model
 
 CATALOG_DATE = "2026-11-21"
 ROOT = Path(__file__).parent / "catalog"

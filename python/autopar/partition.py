@@ -19,7 +19,8 @@ def solve(
 ) -> tuple[Sharding, tuple[str, ...]]:
     """Returns the fastest sharding that fits, or one of the least memory, and notes.
 
-    In automatic mode each way to divide optimizer state, gradients and weights is solved.
+    In automatic mode each way to divide optimizer state, gradients and weights is solved, divided
+    weights with and without being gathered ahead.
 
     Raises:
         SpecError: The graph or an option is wrong.
@@ -58,9 +59,11 @@ def chosen(found: Sharding) -> str:
     zero = found.problem.options.zero
     flags = ("optimizer_state_sharding", "gradient_sharding", "model_weight_sharding")
     values = [f"{flag} {str(zero >= stage).lower()}" for stage, flag in enumerate(flags, 1)]
-    if zero >= 3 and found.overlap is not None:
+    if zero >= 3:
+        values.append(f"model_weight_prefetch {str(found.overlap is not None).lower()}")
+    if found.overlap is not None:
         buffer = math.ceil(found.overlap.buffer_bytes / MB)
-        values.append(f"model_weight_prefetch true, model_weight_prefetch_buffer_size {buffer}")
+        values.append(f"model_weight_prefetch_buffer_size {buffer}")
     return f"chosen: tensor_parallel_size {size}, {', '.join(values)}"
 
 

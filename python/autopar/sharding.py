@@ -14,8 +14,8 @@ this is the device matrix that MindSpore makes of the same cuts.
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from autopar.cluster import Cluster
 from autopar.graph import Graph
-from autopar.spec import Cluster
 
 Method: TypeAlias = Literal["ilp", "dp", "recursive", "propagate"]
 CostModel: TypeAlias = Literal["estimate", "mindspore"]
@@ -119,7 +119,8 @@ class ShardingOptions:
         dataset: How tensors of the dataset are cut; those that are not named lie as their readers
             want them.
         prefetch_mb: Buffer for weights that are gathered ahead of their use, in MB (10^6 bytes), 0
-            for no limit; null gathers none ahead. It acts where parameters are divided (`zero` 3).
+            for as large as is of use and memory has room for; null gathers none ahead. It acts
+            where parameters are divided (`zero` 3).
         reuse_limit: Identical communication operators that may be replaced by calls of a shared
             subgraph: at most so many, 0 for no limit; null replaces none.
         fusion: How gradients are grouped to be exchanged behind the backward pass; null charges

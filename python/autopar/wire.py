@@ -7,7 +7,9 @@ No number of any document is negative, infinite or NaN, and whole numbers have a
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache, partial
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -15,6 +17,8 @@ from autopar.errors import SpecError, shown
 
 T = TypeVar("T")
 LARGEST = 2**64 - 1
+# Takes a value and its path, which opens the path of every error.
+Reader = Callable[[Any, str], Any]
 
 
 def key_of(field: Field[Any]) -> str:
@@ -58,15 +62,17 @@ def read_fields(
     if not isinstance(value, dict):
         what = f"must be a table, found {shown(value)}"
         raise SpecError(path.rstrip(": "), what, "Give keys and values.")
-    known = {key_of(field): field for field in fields(cls) if field.name not in given}
+    known = _keys(cls)  # type: ignore[arg-type]
+    if given:
+        known = {key: field for key, field in known.items() if field[0] not in given}
     for key in value:
         if key not in known:
             raise SpecError(join(path, str(key)), "unknown key", _nearest(str(key), list(known)))
     values = {}
-    for key, field in known.items():
+    for key, (name, reader, required) in known.items():
         if key in value:
-            values[field.name] = _read_type(field.type, value[key], join(path, key))
-        elif is_required(field):
+            values[name] = reader(value[key], join(path, key))
+        elif required:
             raise SpecError(join(path, key), "missing key", "Add it.")
     return values
 
@@ -80,10 +86,10 @@ def write(document: object) -> dict[str, Any]:
         {'size': 4096, 'global_every': 0}
     """
     table = {}
-    for field in fields(document):  # type: ignore[arg-type]
-        value = getattr(document, field.name)
-        if value is not None or not field.metadata.get("absent"):
-            table[key_of(field)] = _write_value(value)
+    for name, key, absent in _written(type(document)):  # type: ignore[arg-type]
+        value = getattr(document, name)
+        if value is not None or not absent:
+            table[key] = _write_value(value)
     return table
 
 
@@ -161,58 +167,100 @@ def whole(table: Any, key: str, path: str, least: int = 0) -> int:
     return value
 
 
-def _read_type(kind: Any, value: object, path: str) -> Any:
-    """Returns `value` as the annotated type `kind`."""
-    if kind is bool:
-        if isinstance(value, bool):
-            return value
-        raise SpecError(path, f"must be true or false, found {shown(value)}")
-    if kind is int:
-        return _read_int(value, path)
-    if kind is float:
-        return _read_float(value, path)
-    if kind is str:
-        return _read_str(value, path)
+@cache
+def _written(cls: type[Any]) -> tuple[tuple[str, str, bool], ...]:
+    """Returns each field's name and key, and whether the key is left out of it if null."""
+    return tuple(
+        (field.name, key_of(field), bool(field.metadata.get("absent"))) for field in fields(cls)
+    )
+
+
+@cache
+def _keys(cls: type[Any]) -> dict[str, tuple[str, Reader, bool]]:
+    """Returns the keys of a dataclass: the field's name, its reader, and whether it is required."""
+    return {
+        key_of(field): (field.name, _reader(field.type), is_required(field))  # type: ignore[arg-type]
+        for field in fields(cls)
+    }
+
+
+@cache
+def _reader(kind: Any) -> Reader:
+    """Returns what reads a value as the annotated type `kind`."""
+    scalars: dict[Any, Reader] = {
+        bool: _read_bool,
+        int: _read_int,
+        float: _read_float,
+        str: _read_str,
+    }
+    if kind in scalars:
+        return scalars[kind]
     if is_dataclass(kind):
-        return read(kind, value, path)  # type: ignore[arg-type]
+        return partial(_read_table, kind)  # type: ignore[arg-type]
     origin, args = get_origin(kind), get_args(kind)
     if origin is Literal:
-        if isinstance(value, str) and value in args:
-            return value
-        choices = ", ".join(args)
-        raise SpecError(path, f"must be one of {choices}, found {shown(value)}")
+        return partial(_read_choice, args)
     if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise SpecError(path, f"must be a list, found {shown(value)}", "Write it in brackets.")
-        return tuple(_read_type(args[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+        return partial(_read_list, _reader(args[0]))
     if origin is dict:
-        if not isinstance(value, dict):
-            raise SpecError(path, f"must be a table, found {shown(value)}")
-        return {
-            _read_type(args[0], key, path): _read_type(args[1], item, join(path, str(key)))
-            for key, item in value.items()
-        }
+        return partial(_read_dict, _reader(args[0]), _reader(args[1]))
     if origin is UnionType or isinstance(kind, UnionType):
-        return _read_union(args, value, path)
-    raise TypeError(f"{path}: no reading of {kind}")
+        return _union_reader(args)
+    raise TypeError(f"no reading of {kind}")
 
 
-def _read_union(kinds: tuple[Any, ...], value: object, path: str) -> Any:
-    """Returns `value` as null or one of several kinds, which differ in a tag, their first field."""
-    if value is None and type(None) in kinds:
-        return None
+def _union_reader(kinds: tuple[Any, ...]) -> Reader:
+    """Returns what reads null or one of several kinds, which differ in a tag, their first field."""
+    optional = type(None) in kinds
     kinds = tuple(kind for kind in kinds if kind is not type(None))
     if len(kinds) == 1:
-        return _read_type(kinds[0], value, path)
+        reader = _reader(kinds[0])
+    else:
+        tags = {get_args(fields(kind)[0].type)[0]: kind for kind in kinds}
+        reader = partial(_read_tagged, fields(kinds[0])[0].name, tags)
+    return partial(_read_optional, reader) if optional else reader
+
+
+def _read_table(kind: type[Any], value: object, path: str) -> Any:
+    return kind(**read_fields(kind, value, path))
+
+
+def _read_choice(choices: tuple[str, ...], value: object, path: str) -> str:
+    if isinstance(value, str) and value in choices:
+        return value
+    raise SpecError(path, f"must be one of {', '.join(choices)}, found {shown(value)}")
+
+
+def _read_list(reader: Reader, value: object, path: str) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise SpecError(path, f"must be a list, found {shown(value)}", "Write it in brackets.")
+    return tuple([reader(item, f"{path}[{i}]") for i, item in enumerate(value)])
+
+
+def _read_dict(keys: Reader, values: Reader, value: object, path: str) -> dict[Any, Any]:
     if not isinstance(value, dict):
         raise SpecError(path, f"must be a table, found {shown(value)}")
-    tags = {get_args(fields(kind)[0].type)[0]: kind for kind in kinds}
-    key = fields(kinds[0])[0].name
+    return {keys(key, path): values(item, join(path, str(key))) for key, item in value.items()}
+
+
+def _read_optional(reader: Reader, value: object, path: str) -> Any:
+    return None if value is None else reader(value, path)
+
+
+def _read_tagged(key: str, tags: dict[str, type[Any]], value: object, path: str) -> Any:
+    if not isinstance(value, dict):
+        raise SpecError(path, f"must be a table, found {shown(value)}")
     tag = value.get(key)
     if not isinstance(tag, str) or tag not in tags:
         choices = ", ".join(tags)
         raise SpecError(join(path, key), f"must be one of {choices}, found {shown(tag)}")
-    return read(tags[tag], value, path)
+    return _read_table(tags[tag], value, path)
+
+
+def _read_bool(value: object, path: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise SpecError(path, f"must be true or false, found {shown(value)}")
 
 
 def _read_int(value: object, path: str) -> int:
@@ -246,10 +294,12 @@ def _read_str(value: object, path: str) -> str:
 
 
 def _write_value(value: object) -> Any:
-    if is_dataclass(value):
-        return write(value)
+    if isinstance(value, str | int | float | None):
+        return value
     if isinstance(value, tuple | list):
         return [_write_value(item) for item in value]
+    if is_dataclass(value):
+        return write(value)
     if isinstance(value, dict):
         return {key: _write_value(item) for key, item in value.items()}
     return value

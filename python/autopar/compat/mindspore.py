@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Required, Unpack
 
 from autopar import planner
+from autopar.cluster import Cluster
 from autopar.compat import effects, operators
 from autopar.compat.context import Context
 from autopar.compat.effects import Effect
@@ -35,7 +36,7 @@ from autopar.errors import SpecError, shown
 from autopar.export.job import Job
 from autopar.planner import Limits, Name
 from autopar.report import Report
-from autopar.spec import Attention, Cluster, Framework, Model, Precision, Problem
+from autopar.spec import Attention, Framework, Model, Precision, Problem
 
 version = "2.10"
 

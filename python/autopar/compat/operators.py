@@ -1,17 +1,68 @@
 """What settings of single operators do to a plan, which has none: priced at the operator level.
 
-Groups of gradients by their places (`all_reduce_fusion_config`) and shared communication subgraphs
+`Primitive.recompute` acts on operators of a layer, and is priced for one layer. Groups of gradients
+by their places (`all_reduce_fusion_config`) and shared communication subgraphs
 (`MS_COMM_COMPILER_OPT`) act on the compiled graph of a rank. The plan is cut into operators as the
 `mindspore` exporter cuts it, and the graph of its whole model is priced with the setting and
 without it, recompute apart. What a plan does is not changed by either.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from autopar.compat.effects import Effect
+from autopar.errors import SpecError
 from autopar.export import mindspore_operators
 from autopar.export.job import Job
 from autopar.sharding import Fusion, Grouping
 
 PS_PER_MS = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """What it brings and costs a device to compute operators of a layer again.
+
+    Attributes:
+        operators: The operators.
+        time_ps: Time that a micro-batch takes longer in one layer.
+        memory_bytes: Bytes that a micro-batch keeps less in one layer until its backward pass.
+    """
+
+    operators: tuple[str, ...]
+    time_ps: int
+    memory_bytes: int
+
+
+def recomputed(job: Job, names: Iterable[str]) -> Recomputed:
+    """Returns what `Primitive.recompute` of operators does to one layer of a plan.
+
+    Args:
+        job: The plan.
+        names: Operators of the graph of `autopar shard MODEL`; a star stands for any letters.
+
+    Raises:
+        SpecError: The plan's operators have no cuts, or a name is that of none.
+
+    Example:
+        >>> from autopar import planner
+        >>> asked = planner.problem("llama2-7b", "ascend_910b", devices=8, global_batch_size=64,
+        ...                         sequence_length=4096, framework="mindformers")
+        >>> plan = planner.plan(asked, tp=2)
+        >>> job = Job(asked, plan, planner.estimate(asked, plan))
+        >>> again = recomputed(job, ["*.mlp.act"])
+        >>> again.operators, again.memory_bytes == 4096 * 11008 // 2 * 2
+        (('layers.0.mlp.act',), True)
+    """
+    if reasons := mindspore_operators.unsaid(job):
+        raise SpecError("recompute", f"no cuts of single operators: {', '.join(reasons)}")
+    kept = mindspore_operators.sharding(job)
+    again = mindspore_operators.sharding(job, again=names)
+    return Recomputed(
+        tuple(each.name for each in again.problem.graph.operators if each.recompute),
+        again.cost.recompute_ps,
+        kept.cost.memory_bytes - again.cost.memory_bytes,
+    )
 
 
 def grouped(job: Job, places: list[int]) -> Effect:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autopar import catalog, files
+from autopar.cluster import Cluster, DeviceGroup
 from autopar.errors import SpecError, shown
 from autopar.report import NoFactorisation, Plan, Ranked, Recompute, Report
-from autopar.spec import Cluster, DeviceGroup, Options, Problem, Workload
+from autopar.spec import Options, Problem, Workload
 
 MODELS = (
     "llama-7b",

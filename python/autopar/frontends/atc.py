@@ -11,10 +11,10 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from autopar import catalog, files, wire
+from autopar.cluster import Cluster, DeviceGroup
 from autopar.errors import SpecError, shown
 from autopar.graph import Gradients
 from autopar.sharding import ShardingOptions
-from autopar.spec import Cluster, DeviceGroup
 from autopar.wire import join
 
 Framework = Literal["tensorflow", "onnx"]
@@ -34,7 +34,8 @@ class TensorSharding:
         gradient_sharding: The gradients.
         model_weight_sharding: The weights.
         model_weight_prefetch: Whether weights are gathered ahead of their use.
-        model_weight_prefetch_buffer_size: Megabytes for weights gathered ahead; 0 sets no limit.
+        model_weight_prefetch_buffer_size: Megabytes for weights gathered ahead; 0 sets no limit but
+            the memory that is left.
     """
 
     optimizer_state_sharding: bool = False
@@ -145,10 +146,15 @@ class Question:
     def options(self) -> tuple[ShardingOptions, ...]:
         """What the solver may choose; in automatic mode several, of which the best is taken."""
         if self.option.auto:
-            ahead = {3: 0}
-            return tuple(
-                ShardingOptions(zero=stage, prefetch_mb=ahead.get(stage)) for stage in range(4)
+            # Where weights are divided, once gathered ahead and once not: a buffer takes memory.
+            ways: tuple[tuple[int, int | None], ...] = (
+                (0, None),
+                (1, None),
+                (2, None),
+                (3, None),
+                (3, 0),
             )
+            return tuple(ShardingOptions(zero=stage, prefetch_mb=mb) for stage, mb in ways)
         sharding = self.option.tensor_sharding or TensorSharding()
         stages = (
             sharding.optimizer_state_sharding,

@@ -7,6 +7,7 @@ from os import fspath
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from autopar import _core, catalog, wire
+from autopar.cluster import Cluster
 from autopar.graph import Graph
 from autopar.placement import Servers, ServersOptions, ServersProblem
 from autopar.planner.question import Name, __version__, cluster_of
@@ -21,7 +22,7 @@ from autopar.sharding import (
     ShardingOptions,
     ShardingProblem,
 )
-from autopar.spec import Cluster, Framework, Model, Precision
+from autopar.spec import Framework, Model, Precision
 
 if TYPE_CHECKING:
     from autopar.frontends.draft import Reading

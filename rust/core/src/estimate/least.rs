@@ -314,6 +314,11 @@ impl Least {
         least
     }
 
+    /// Leaves the end of the step without time.
+    pub fn forget_tail(&mut self) {
+        self.rates = None;
+    }
+
     /// Seconds that a stage of `vpp` chunks needs at least after its last pass when it holds `layers` frequent layers, whatever
     /// it recomputes: convex in `layers`.
     pub fn tail(

@@ -122,7 +122,8 @@ pub fn answer(
         + cost.reshard_ps
         + cost.gradient_ps
         + cost.optimizer_ps;
-    let overlap = fusion::overlap(pricer, graph, &found.choice);
+    let room = Bytes(limit.0.saturating_sub(cost.memory_bytes.0));
+    let overlap = fusion::overlap(pricer, graph, &found.choice, room);
     if let Some(overlap) = &overlap {
         let exposed = overlap.gradients_exposed_ps + overlap.gathers_exposed_ps;
         // Rounding a picosecond up each time may leave more than their sum.

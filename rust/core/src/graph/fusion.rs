@@ -19,8 +19,14 @@ const AUTO_MB: u64 = 64;
 /// The largest group tried for the best is of two to this many megabytes.
 const LARGEST_POWER: u32 = 11;
 
-/// What runs beside computation, as the options ask; nothing if they do not.
-pub fn overlap(pricer: &Pricer<'_>, graph: &CostGraph, choice: &[usize]) -> Option<Overlap> {
+/// What runs beside computation, as the options ask; nothing if they do not. `room` is the memory that the plan leaves for
+/// a buffer.
+pub fn overlap(
+    pricer: &Pricer<'_>,
+    graph: &CostGraph,
+    choice: &[usize],
+    room: Bytes,
+) -> Option<Overlap> {
     let options = pricer.options;
     let buffer = options.prefetch_mb.filter(|_| options.zero >= 3);
     if options.fusion.is_none() && buffer.is_none() {
@@ -39,7 +45,7 @@ pub fn overlap(pricer: &Pricer<'_>, graph: &CostGraph, choice: &[usize]) -> Opti
     };
     step.gradients(options.fusion.as_ref(), &mut all);
     if options.zero >= 3 {
-        step.gathers_of_each_pass(buffer, &mut all);
+        step.gathers_of_each_pass(buffer, room, &mut all);
     } else if options.zero > 0 {
         step.gathers_after_update(options.fusion.as_ref(), &mut all);
     }
@@ -231,8 +237,9 @@ impl<'a, 'b> Step<'a, 'b> {
         }));
     }
 
-    /// Gathers divided parameters before each pass, as far ahead as the buffer allows.
-    fn gathers_of_each_pass(&self, buffer_mb: Option<u64>, all: &mut Overlap) {
+    /// Gathers divided parameters before each pass, as far ahead as the buffer allows. One without a limit of its own is as
+    /// large as is of use, within the room that there is.
+    fn gathers_of_each_pass(&self, buffer_mb: Option<u64>, room: Bytes, all: &mut Overlap) {
         let mut gathers = vec![(Time::ZERO, Bytes::ZERO); self.passes.len()];
         for weight in &self.weights {
             let Exchange { bytes, copies, .. } = &weight.exchange;
@@ -245,19 +252,25 @@ impl<'a, 'b> Step<'a, 'b> {
             all.gathers_exposed_ps = once * 2;
             return;
         };
-        let buffer = Some(mb).filter(|&mb| mb > 0).map(|mb| Bytes(mb.saturating_mul(MB)));
         let with = |mut turns: Vec<Turn>| {
             for (turn, &(gather, bytes)) in turns.iter_mut().zip(&gathers) {
                 (turn.gather, turn.bytes) = (gather, bytes);
             }
             turns
         };
-        let forward = ahead(&with(self.turns(|(forward, _)| forward)), buffer);
-        let mut turns = with(self.turns(|(_, backward)| backward));
-        turns.reverse();
-        let backward = ahead(&turns, buffer);
-        all.gathers_exposed_ps = forward.exposed + backward.exposed;
-        all.buffer_bytes = forward.peak.max(backward.peak);
+        let there = with(self.turns(|(forward, _)| forward));
+        let mut back = with(self.turns(|(_, backward)| backward));
+        back.reverse();
+        let within = |buffer| {
+            let (forward, backward) = (ahead(&there, buffer), ahead(&back, buffer));
+            (forward.exposed + backward.exposed, forward.peak.max(backward.peak))
+        };
+        let asked = Some(mb).filter(|&mb| mb > 0).map(|mb| Bytes(mb.saturating_mul(MB)));
+        let mut found = within(asked);
+        if asked.is_none() && found.1 > room {
+            found = within(Some(room));
+        }
+        (all.gathers_exposed_ps, all.buffer_bytes) = found;
     }
 
     fn turns(&self, time: impl Fn((Time, Time)) -> Time) -> Vec<Turn> {

@@ -45,8 +45,8 @@ pub struct ShardingOptions {
     pub others: Others,
     /// How tensors of the dataset are cut; those that are not named lie as their readers want them.
     pub dataset: Vec<FixedInput>,
-    /// Buffer for weights that are gathered ahead of their use, in MB (10^6 bytes), 0 for no limit; `null` to gather
-    /// none ahead. It acts where parameters are divided (ZeRO 3).
+    /// Buffer for weights that are gathered ahead of their use, in MB (10^6 bytes), 0 for as large as is of use and memory
+    /// has room for; `null` to gather none ahead. It acts where parameters are divided (ZeRO 3).
     pub prefetch_mb: Option<u64>,
     /// Identical communication operators that may be replaced by calls of a shared subgraph: at most so many, 0 for no
     /// limit; `null` replaces none.

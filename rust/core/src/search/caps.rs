@@ -5,9 +5,10 @@
 //! room for fewer than the model's layers takes longer than T. Before their order is known, n stages of a kind have at most
 //! the n largest of its rooms.
 
+use super::bound::Shape;
 use super::relax::{Question, Stages};
 use super::report::Cut;
-use super::room::{Allowed, Budget, Room};
+use super::room::{Allowed, Pass, Room, Stall};
 use super::space::Composition;
 use crate::estimate::least::{Least, Passes};
 use crate::spec::problem::Schedule;
@@ -69,82 +70,129 @@ fn largest_first(mut list: Vec<i64>) -> Vec<i64> {
     list
 }
 
-/// The times that a path through the schedule passes a stage's forward and backward work, and the seconds that it spends
-/// elsewhere.
-#[derive(Clone, Copy)]
-struct Path {
-    forward: f64,
-    backward: f64,
-    elsewhere: f64,
-}
-
-/// The stages of a schedule, of any kind each, and what they can hold within a time.
-pub struct Places<'q, 'p> {
-    asked: &'q Question<'p>,
-    /// What any stage costs at least, by kind.
-    leasts: &'q [Option<Least>],
+/// The stages of a schedule, on any kind each, and what they can hold within a time.
+pub struct Places<'q> {
+    /// By kind; nothing where it is not priced.
+    kinds: Vec<Option<Vec<Place>>>,
     /// Stages that there may be of each kind.
     offered: &'q [Stages],
-    allowed: Allowed,
+    shape: Shape,
+    /// Whether layers differ.
+    differ: bool,
     /// Layers that a stage can hold while every other has one of each chunk.
     most: f64,
     /// Seconds of the first stage after its last pass, at least.
     tail: f64,
-    /// Seconds of a layer of the first chunk on the fastest kind, where every stage has one.
-    layer: f64,
-    /// Seconds in which one micro-batch passes down and up, at least.
-    once: f64,
     /// Layers of the most frequent sort.
     layers: i64,
 }
 
-impl<'q, 'p> Places<'q, 'p> {
+/// What limits the layers of a stage on a kind: memory and two paths through the schedule, with the optimizer's state on the
+/// device and, where that is allowed, on the host.
+type Place = [Option<(Stall, [Pass; 2])>; 2];
+
+/// What one micro-batch takes at least, on any kind.
+struct Once {
+    /// A layer of the first chunk, where every stage has one.
+    layer: f64,
+    /// All of the model.
+    once: f64,
+}
+
+impl<'q> Places<'q> {
     /// `leasts` and `offered` by kind; nothing where no kind can hold a stage.
     pub fn new(
-        asked: &'q Question<'p>,
-        leasts: &'q [Option<Least>],
+        asked: &Question<'_>,
+        leasts: &[Option<Least>],
         offered: &'q [Stages],
-    ) -> Option<Places<'q, 'p>> {
-        let (o, shape) = (&asked.problem.options, &asked.shape);
+    ) -> Option<Places<'q>> {
+        let (o, shape) = (&asked.problem.options, asked.shape);
         let most = (u64::from(asked.problem.model.layers) - (shape.pp - 1) * shape.vpp) as f64;
-        let hosts: &[bool] = if o.optimizer_offload { &[false, true] } else { &[false] };
+        let hosts = if o.optimizer_offload { 2 } else { 1 };
         let mut least = [f64::INFINITY; 4];
         let (mut frequent, mut tail) = (None, f64::INFINITY);
         for of in leasts.iter().flatten() {
             let times = [of.layer, of.other, of.ends[0], of.ends[1]].map(Passes::both);
             least = [0, 1, 2, 3].map(|n| f64::min(least[n], times[n]));
             frequent = Some((of.frequent, of.others > 0));
-            for &on_host in hosts {
-                let line = asked.tail_line(of, asked.spot(of, 0), on_host);
+            // Chunks hide more of it: one is not the least of all schedules.
+            for on_host in (0..hosts).filter(|_| !asked.any_schedule) {
+                let line = asked.tail_line(of, asked.spot(of, 0), on_host == 1);
                 let fewest = if of.others > 0 { 0.0 } else { shape.vpp as f64 };
-                tail =
-                    tail.min(line.base + line.each * if line.each < 0.0 { most } else { fewest });
+                let layers = if line.each < 0.0 { most } else { fewest };
+                tail = tail.min(line.base + line.each * layers);
             }
         }
         let ([layer, other, first, last], (frequent, differ)) = (least, frequent?);
+        let once = frequent as f64 * layer + other + first + last;
+        let one = Once { layer: if differ { 0.0 } else { layer }, once };
+        let allowed = Allowed::new(asked.problem, shape.pp);
+        let of_kind = |least: &Least| {
+            (0..shape.pp as usize).map(|i| place(asked, least, i, &allowed, &one, hosts)).collect()
+        };
         Some(Places {
-            asked,
-            leasts,
+            kinds: leasts.iter().map(|least| least.as_ref().map(of_kind)).collect(),
             offered,
-            allowed: Allowed::new(asked.problem, shape.pp),
+            shape,
+            differ,
             most,
-            tail: tail.max(0.0),
-            layer: if differ { 0.0 } else { layer },
-            once: frequent as f64 * layer + other + first + last,
+            tail: if tail.is_finite() { tail.max(0.0) } else { 0.0 },
             layers: frequent as i64,
         })
     }
 
     /// The layers that stages can hold when a step takes at most `seconds`, unless all of them together cannot hold the model.
     pub fn within(&self, seconds: f64) -> Option<Caps> {
-        let pp = self.asked.shape.pp as usize;
+        let held = self.held(seconds);
+        let rest = self.rest(&held);
+        (rest[0][self.shape.pp as usize] >= self.layers).then(|| Caps {
+            before: held.iter().map(|held| sums(held)).collect(),
+            most: held.into_iter().map(|held| sums(&largest_first(held))).collect(),
+            rest,
+            layers: self.layers,
+        })
+    }
+
+    /// Whether the stages could hold the model when a step takes at most `seconds`.
+    fn hold(&self, seconds: f64) -> bool {
+        let held = self.held(seconds);
+        let best = |i: usize| held.iter().map(|held| held[i]).max().unwrap_or(NOTHING);
+        let pp = self.shape.pp as usize;
+        (0..pp).map(best).sum::<i64>() >= self.layers
+            && (self.offered.iter().all(|s| s.most >= self.shape.pp)
+                || self.rest(&held)[0][pp] >= self.layers)
+    }
+
+    /// By kind, what each stage can hold.
+    fn held(&self, seconds: f64) -> Vec<Vec<i64>> {
         let seconds = seconds * (1.0 + 1e-9) + 1e-9 - self.tail;
-        let of_kind = |least: &Option<Least>| match least {
-            Some(least) => (0..pp).map(|i| self.cap(least, i, seconds)).collect(),
-            None => vec![NOTHING; pp],
+        let of_kind = |places: &Option<Vec<Place>>| match places {
+            Some(places) => places.iter().map(|place| self.layers_of(place, seconds)).collect(),
+            None => vec![NOTHING; self.shape.pp as usize],
         };
-        let held: Vec<Vec<i64>> = self.leasts.iter().map(of_kind).collect();
-        // The best of the kinds from one on: at each place, and of as many stages as there are of each.
+        self.kinds.iter().map(of_kind).collect()
+    }
+
+    fn layers_of(&self, place: &Place, seconds: f64) -> i64 {
+        let held = place
+            .iter()
+            .flatten()
+            .map(|(stall, [a, b])| a.most(stall, seconds).min(b.most(stall, seconds)));
+        let held = (held.fold(0.0, f64::max).min(self.most) + 1e-9) as i64;
+        if self.differ {
+            return held;
+        }
+        let chunks = self.shape.vpp as i64;
+        match held / chunks * chunks {
+            0 => NOTHING,
+            whole => whole,
+        }
+    }
+
+    /// The most that so many stages can hold of the kinds from one on: the best at each place, and of each kind as many as
+    /// there are.
+    fn rest(&self, held: &[Vec<i64>]) -> Vec<Vec<i64>> {
+        let pp = self.shape.pp as usize;
         let mut any = vec![NOTHING; pp];
         let mut most = vec![NOTHING; pp];
         let mut rest = vec![sums(&any)];
@@ -157,12 +205,7 @@ impl<'q, 'p> Places<'q, 'p> {
             rest.push(anywhere.into_iter().zip(sums(&most)).map(|(a, b)| a.min(b)).collect());
         }
         rest.reverse();
-        (rest[0][pp] >= self.layers).then(|| Caps {
-            before: held.iter().map(|held| sums(held)).collect(),
-            most: held.into_iter().map(|held| sums(&largest_first(held))).collect(),
-            rest,
-            layers: self.layers,
-        })
+        rest
     }
 
     /// A time that no plan undercuts, from one that is known to be none on: within it the stages cannot hold the model, within
@@ -171,10 +214,10 @@ impl<'q, 'p> Places<'q, 'p> {
         let (mut bound, mut step) = (from, (from.0 / 64).max(1));
         loop {
             let next = Time(bound.0.saturating_add(step)).min(limit);
-            if self.within(next.seconds()).is_some() {
+            if self.hold(next.seconds()) {
                 return Ok(bound);
             }
-            if bound == from && self.within(f64::INFINITY).is_none() {
+            if bound == from && !self.hold(f64::INFINITY) {
                 return Err(Cut::Memory);
             }
             if next == limit {
@@ -183,59 +226,47 @@ impl<'q, 'p> Places<'q, 'p> {
             (bound, step) = (next, 2 * step);
         }
     }
+}
 
-    /// The paths through the schedule that meet stage `i` most often (see [`super::bound::Tail`]).
-    fn paths(&self, i: usize) -> [Path; 2] {
-        let (m, pp) = (self.asked.shape.micro_batches as f64, self.asked.shape.pp as f64);
-        let zero_bubble =
-            matches!(self.asked.shape.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
-        // Each stage ahead passes a layer of its first chunk on, and back.
-        let ahead = if zero_bubble { 0.0 } else { i as f64 * self.layer };
-        let all = Path { forward: m, backward: m, elsewhere: ahead };
-        let fill = |forward| Path { forward, backward: m - 1.0, elsewhere: self.once };
-        match self.asked.shape.schedule {
-            Schedule::OneFOneB => [all, fill(m - m.min(pp - i as f64))],
-            Schedule::GPipe => [all, fill(m - 1.0)],
-            Schedule::Interleaved | Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => [all; 2],
-        }
+/// What limits stage `i` on a kind.
+fn place(
+    asked: &Question<'_>,
+    least: &Least,
+    i: usize,
+    allowed: &Allowed,
+    one: &Once,
+    hosts: usize,
+) -> Place {
+    let spot = asked.spot(least, i);
+    let pass = |(forward, backward, elsewhere): (f64, f64, f64), stall: &Stall| {
+        let on_path = |p: Passes| forward * p.forward + backward * p.backward;
+        let ends = [(0, spot.first), (1, spot.last)].into_iter().filter(|end| end.1);
+        let ends: f64 = ends.map(|(at, _)| on_path(least.ends[at])).sum();
+        let again = least.again.map(|again| backward * again);
+        Pass::new(elsewhere + ends, on_path(least.layer), again, stall)
+    };
+    let paths = paths(asked, one, i);
+    [0, 1].map(|on_host| {
+        (on_host < hosts).then(|| {
+            let stall = Room::new(least, spot, on_host).stall(allowed);
+            (stall, paths.map(|path| pass(path, &stall)))
+        })
+    })
+}
+
+/// The paths through the schedule that meet stage `i` most often (see [`super::bound::Tail`]): how many of its forward and
+/// of its backward passes, and the seconds elsewhere.
+fn paths(asked: &Question<'_>, one: &Once, i: usize) -> [(f64, f64, f64); 2] {
+    let (m, pp) = (asked.shape.micro_batches as f64, asked.shape.pp as f64);
+    if asked.any_schedule {
+        return [(m, m, 0.0); 2];
     }
-
-    /// Layers that stage `i` can hold on a kind within the time.
-    fn cap(&self, least: &Least, i: usize, seconds: f64) -> i64 {
-        let spot = self.asked.spot(least, i);
-        let paths = self.paths(i);
-        let on_path = |path: &Path, passes: Passes| {
-            path.forward * passes.forward + path.backward * passes.backward
-        };
-        let hosts = if self.asked.problem.options.optimizer_offload { 2 } else { 1 };
-        let held = (0..hosts).map(|on_host| {
-            let room = Room::new(least, spot, on_host);
-            let within = paths.iter().map(|path| {
-                let mut left = seconds - path.elsewhere;
-                for (at, there) in [(0, spot.first), (1, spot.last)] {
-                    if there {
-                        left -= on_path(path, least.ends[at]);
-                    }
-                }
-                let budget = Budget {
-                    seconds: left,
-                    layer: on_path(path, least.layer),
-                    again: least.again.map(|again| path.backward * again),
-                };
-                room.most_within(&self.allowed, &budget)
-            });
-            within.fold(self.most, f64::min)
-        });
-        let held = (held.fold(f64::NEG_INFINITY, f64::max) + 1e-9).floor();
-        if least.others > 0 {
-            return held.max(0.0) as i64;
-        }
-        let chunks = self.asked.shape.vpp as i64;
-        let held = held.max(0.0) as i64 / chunks * chunks;
-        if held > 0 {
-            held
-        } else {
-            NOTHING
-        }
+    // Each stage ahead passes a layer of its first chunk on, and back.
+    let all = (m, m, i as f64 * one.layer);
+    match asked.shape.schedule {
+        Schedule::OneFOneB => [all, (m - m.min(pp - i as f64), m - 1.0, one.once)],
+        Schedule::GPipe => [all, (m - 1.0, m - 1.0, one.once)],
+        Schedule::Interleaved => [all; 2],
+        Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => [(m, m, 0.0); 2],
     }
 }

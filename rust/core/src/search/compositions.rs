@@ -6,7 +6,7 @@
 
 use super::caps::{hold, Places};
 use super::entries::{offered, Entry};
-use super::relax::{Question, Verdict};
+use super::relax::Verdict;
 use super::report::{Counters, Cut};
 use super::space::{self, Composition, Walked};
 use super::watch::Watch;
@@ -71,7 +71,7 @@ impl Compositions<'_, '_> {
         counters: &mut Counters,
     ) -> (Listed, Vec<(Time, Composition)>) {
         let (problem, entry) = (self.problem, self.entry);
-        let asked = Question::of(problem, entry, self.schedule, false, limit);
+        let asked = entry.question(problem, self.schedule, false, limit);
         let offered = offered(problem, entry);
         let nothing = |reason| {
             let cut = BTreeMap::from([(reason, classes)]);
@@ -179,7 +179,7 @@ pub fn class_bound(
     let even = matches!(schedule.0, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV)
         || entry.cell.pp == 1
         || (one_kind && !problem.options.uneven_layers);
-    Question::of(problem, entry, schedule, even, limit).bound(leasts, kinds)
+    entry.question(problem, schedule, even, limit).bound(leasts, kinds)
 }
 
 /// Why a composition is not legal, if it is not.

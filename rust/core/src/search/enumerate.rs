@@ -9,13 +9,12 @@
 //! the heap until it is closed.
 
 use super::best::Best;
-use super::caps::Places;
+use super::caps::{hold, Places};
 use super::compositions::{class_bound, cut_composition, stage_kinds, Compositions, Listed};
 use super::descent::close;
 use super::entries::{entry_bound, offered, shard, Entries, Entry};
 use super::guess::guess;
 use super::holds::Holds;
-use super::relax::{Question, Verdict};
 use super::report::{Counters, Cut};
 use super::space::{self, Composition};
 use super::stages::{solve, Class, Outcome};
@@ -141,6 +140,32 @@ impl<'a> Ground<'a, '_> {
         opened
     }
 
+    /// Whether the stages of a class could hold the model within `limit`.
+    fn could_hold(
+        &self,
+        node: &Node,
+        holds: &Holds<'_>,
+        schedule: (Schedule, u64),
+        runs: &Composition,
+        limit: Time,
+    ) -> bool {
+        if limit == Time::MAX {
+            return true;
+        }
+        let kinds = 0..self.problem.cluster.groups.len();
+        let leasts: Vec<Option<Least>> = kinds
+            .map(|kind| {
+                let used = runs.iter().any(|run| run.0 == kind);
+                used.then(|| holds.tables.kind(kind).least())
+            })
+            .collect();
+        let entry = self.entry(node);
+        let asked = entry.question(self.problem, schedule, false, limit);
+        let offered = offered(self.problem, entry);
+        let places = Places::new(&asked, &leasts, &offered);
+        hold(&places.and_then(|places| places.within(limit.seconds())), runs)
+    }
+
     /// What the stages of an entry hold under a sharding and a schedule.
     fn holds(&self, key: HeldKey) -> Arc<Holds<'a>> {
         let lock = || self.held.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,11 +195,16 @@ impl<'a> Ground<'a, '_> {
         let mut opened = Opened::default();
         match &node.part {
             Part::Entry => self.weigh(node, limit, &mut opened),
-            Part::Weighed => self.open_entry(self.entry(node), limit, &mut opened),
+            Part::Weighed(zero) => self.open_entry(self.entry(node), *zero, limit, &mut opened),
             Part::Schedule(..) => self.open_schedule(node, limit, &mut opened),
             Part::Class(sharding, schedule, runs) => {
                 let holds = self.holds((node.entry, *sharding, *schedule));
                 let class = Class { holds: &holds, kinds: &stage_kinds(runs), watch: self.watch };
+                opened.counters.bounds += 1;
+                if !self.could_hold(node, &holds, *schedule, runs, limit) {
+                    opened.counters.cut(Cut::Bound, 1);
+                    return opened;
+                }
                 match solve(&class, limit, &mut opened.counters) {
                     Outcome::Found(f) => {
                         opened.counters.estimated += 1;
@@ -207,34 +237,40 @@ impl<'a> Ground<'a, '_> {
         opened
     }
 
-    /// Bounds an entry with a look at memory.
+    /// Bounds an entry with a look at memory, for each ZeRO stage by itself.
     fn weigh(&self, node: &Node, limit: Time, opened: &mut Opened) {
-        let entry = self.entry(node);
-        opened.counters.bounds += 1;
-        let offered: u64 = offered(self.problem, entry).iter().map(|s| s.most).sum();
+        let (problem, entry) = (self.problem, self.entry(node));
+        let Opened { counters, parts, .. } = opened;
+        let offered: u64 = offered(problem, entry).iter().map(|s| s.most).sum();
         if offered < entry.cell.pp {
-            opened.counters.cut(Cut::Limits, node.classes);
+            counters.cut(Cut::Limits, node.classes);
             return;
         }
-        let leasts = self.entries.leasts(self.problem, entry);
-        match entry_bound(self.problem, entry, &leasts, limit) {
-            Verdict::Memory => opened.counters.cut(Cut::Memory, node.classes),
-            Verdict::Seconds(s) if Time::from_seconds(s) > limit => {
-                opened.counters.cut(Cut::Bound, node.classes);
+        let axes = space::axes(problem, entry.cell);
+        for of_stage in axes.sharding.chunk_by(|a, b| a.0 == b.0) {
+            let zero = of_stage[0].0;
+            let classes = node.classes / axes.sharding.len() as u64 * of_stage.len() as u64;
+            let cut = |&sharding| space::cut_sharding(problem, entry.cell, sharding);
+            if let Some(reason) = of_stage.iter().map(cut).min().flatten() {
+                counters.cut(reason, classes);
+                continue;
             }
-            Verdict::Seconds(s) => {
-                opened.parts.push((Time::from_seconds(s), node.classes, Part::Weighed));
+            counters.bounds += 1;
+            let leasts = self.entries.leasts(problem, entry, zero);
+            match entry_bound(problem, entry, &leasts, limit) {
+                Err(reason) => counters.cut(reason, classes),
+                Ok(bound) => parts.push((bound, classes, Part::Weighed(zero))),
             }
         }
     }
 
-    /// Bounds every schedule of an entry for all shardings at once, and those that may matter with each sharding.
-    fn open_entry(&self, entry: &Entry, limit: Time, opened: &mut Opened) {
+    /// Bounds every schedule of an entry for all shardings of a ZeRO stage at once, and those that may matter with each.
+    fn open_entry(&self, entry: &Entry, zero: u8, limit: Time, opened: &mut Opened) {
         let (problem, cell) = (self.problem, entry.cell);
         let axes = space::axes(problem, cell);
         let one_kind = problem.cluster.groups.len() == 1;
         let Opened { counters, parts, .. } = opened;
-        let leasts = self.entries.leasts(problem, entry);
+        let leasts = self.entries.leasts(problem, entry, zero);
         let kinds = vec![0; if one_kind { cell.pp as usize } else { 0 }];
         let runs: Composition = vec![(0, cell.pp)];
         let offered = offered(problem, entry);
@@ -242,7 +278,7 @@ impl<'a> Ground<'a, '_> {
             if one_kind {
                 class_bound(problem, entry, schedule, leasts, &kinds, limit)
             } else {
-                Question::of(problem, entry, schedule, false, limit).in_any_order(leasts, &offered)
+                entry.question(problem, schedule, false, limit).in_any_order(leasts, &offered)
             }
         };
         // With several kinds: when the fastest at each stage could hold the model.
@@ -250,11 +286,12 @@ impl<'a> Ground<'a, '_> {
             if one_kind {
                 return Ok(bound);
             }
-            let asked = Question::of(problem, entry, schedule, false, limit);
+            let asked = entry.question(problem, schedule, false, limit);
             Places::new(&asked, &leasts, &offered)
                 .map_or(Err(Cut::Placement), |places| places.bound(bound, limit))
         };
-        let all = axes.compositions * axes.sharding.len() as u64;
+        let shardings = || axes.sharding.iter().copied().filter(|sharding| sharding.0 == zero);
+        let all = axes.compositions * shardings().count() as u64;
         let mut schedules = Vec::with_capacity(axes.schedules.len());
         for &schedule in &axes.schedules {
             let illegal = if one_kind {
@@ -269,14 +306,14 @@ impl<'a> Ground<'a, '_> {
                 continue;
             }
             counters.bounds += 1;
-            match within(bound(schedule, &leasts), limit).and_then(|bound| held(schedule, bound)) {
+            match bound(schedule, &leasts).within(limit).and_then(|bound| held(schedule, bound)) {
                 Err(reason) => counters.cut(reason, all),
                 Ok(bound) => schedules.push((schedule, bound)),
             }
         }
         let below = axes.compositions * schedules.len() as u64;
         let mut prices: Vec<(Shard, Vec<Option<Cow<'_, Prices>>>)> = Vec::new();
-        for &sharding in &axes.sharding {
+        for sharding in shardings() {
             if self.watch.stopped() {
                 counters.cut(Cut::Unreached, below);
                 continue;
@@ -294,7 +331,7 @@ impl<'a> Ground<'a, '_> {
             let leasts = leasts_of(problem, shard, &prices[place].1);
             for &(schedule, least) in &schedules {
                 counters.bounds += 1;
-                match within(bound(schedule, &leasts), limit).map(|bound| bound.max(least)) {
+                match bound(schedule, &leasts).within(limit).map(|bound| bound.max(least)) {
                     Err(reason) => counters.cut(reason, axes.compositions),
                     Ok(bound) if one_kind => {
                         parts.push((bound, 1, Part::Class(sharding, schedule, runs.clone())));
@@ -347,15 +384,6 @@ fn leasts_of(
         prices.as_ref().map(|prices| Least::of(problem, kind, &shard, prices))
     };
     prices.iter().enumerate().map(of).collect()
-}
-
-/// The bound of a verdict, or why nothing is within `limit`.
-fn within(verdict: Verdict, limit: Time) -> Result<Time, Cut> {
-    match verdict {
-        Verdict::Memory => Err(Cut::Memory),
-        Verdict::Seconds(s) if Time::from_seconds(s) > limit => Err(Cut::Bound),
-        Verdict::Seconds(s) => Ok(Time::from_seconds(s)),
-    }
 }
 
 fn is_zero_bubble(schedule: Schedule) -> bool {

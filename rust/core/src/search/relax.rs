@@ -9,12 +9,11 @@
 //! The y are chosen so that a layer without recompute weighs the same on every stage.
 
 use super::bound::{Continuous, Shape};
-use super::entries::Entry;
+use super::report::Cut;
 use super::room::{cheapest, Allowed, Room, Rung, Spot};
 use crate::estimate::least::{Least, Line, Passes};
 use crate::estimate::memory::in_flight;
 use crate::estimate::pipeline::Sends;
-use crate::estimate::sends;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 
@@ -52,23 +51,13 @@ pub enum Verdict {
     Memory,
 }
 
-impl<'p> Question<'p> {
-    /// What is asked about a schedule of an entry.
-    pub fn of(
-        problem: &'p Problem,
-        entry: &Entry,
-        (schedule, vpp): (Schedule, u64),
-        even: bool,
-        limit: Time,
-    ) -> Question<'p> {
-        let micro_batches = problem.workload.global_batch_size / (entry.cell.dp * entry.mbs);
-        Question {
-            problem,
-            shape: Shape { schedule, pp: entry.cell.pp, vpp, micro_batches },
-            sends: sends(problem, schedule),
-            even,
-            any_schedule: false,
-            limit: limit.seconds(),
+impl Verdict {
+    /// The bound as a time, or why nothing is within `limit`.
+    pub fn within(self, limit: Time) -> Result<Time, Cut> {
+        match self {
+            Verdict::Memory => Err(Cut::Memory),
+            Verdict::Seconds(s) if Time::from_seconds(s) > limit => Err(Cut::Bound),
+            Verdict::Seconds(s) => Ok(Time::from_seconds(s)),
         }
     }
 }

@@ -132,43 +132,23 @@ impl Room<'_> {
         }
     }
 
-    /// Layers that fit when their time must fit too.
-    ///
-    /// With r of x layers recomputed both memory and time are linear in x and r: where the two meet, x is largest.
-    pub fn most_within(&self, allowed: &Allowed, budget: &Budget) -> f64 {
-        let Budget { seconds, layer, again: [selective, full] } = *budget;
-        let in_time = |each: f64| if each > 0.0 { seconds / each } else { f64::INFINITY };
-        let mut most = f64::NEG_INFINITY;
-        if allowed.none || allowed.block {
-            most = self.most(0).min(in_time(layer));
+    /// What limits the layers when their time must fit too.
+    pub fn stall(&self, allowed: &Allowed) -> Stall {
+        let (n, l) = (self.spot.in_flight, self.least);
+        let of = |is: bool, layers: f64| if is { layers } else { f64::NEG_INFINITY };
+        let plain = of(allowed.none || allowed.block, self.most(0));
+        // Transfers to the host may hide behind passes.
+        let plain = if allowed.offload { f64::INFINITY } else { plain };
+        // With r of x layers recomputed, memory asks for r of at least `each` x less what is left.
+        let spared = (n * (l.kept[0] - l.kept[2])).max(1.0);
+        let each = l.resident[self.on_host].each + n * l.kept[0];
+        Stall {
+            plain,
+            selective: of(allowed.selective, self.most(1)),
+            block: of(allowed.block, self.most(2)),
+            recomputed: (each / spared, self.left(2) / spared),
+            uniform: of(allowed.uniform, self.most_grouped()),
         }
-        if allowed.offload {
-            most = most.max(in_time(layer));
-        }
-        if allowed.selective {
-            most = most.max(self.most(1).min(in_time(layer + selective)));
-        }
-        if allowed.block {
-            let (n, l) = (self.spot.in_flight, self.least);
-            let spared = n * (l.kept[0] - l.kept[2]);
-            let both = if spared > 0.0 {
-                let each = l.resident[self.on_host].each + n * l.kept[0];
-                let seconds = seconds + full * self.left(2) / spared;
-                let each = layer + full * each / spared;
-                if each > 0.0 {
-                    seconds / each
-                } else {
-                    f64::INFINITY
-                }
-            } else {
-                f64::INFINITY
-            };
-            most = most.max(self.most(2).min(in_time(layer)).min(both));
-        }
-        if allowed.uniform {
-            most = most.max(self.most_grouped().min(in_time(layer + full)));
-        }
-        most
     }
 
     /// Seconds a micro-batch of exactly `layers` frequent layers of one chunk each; nothing if they do not fit.
@@ -222,15 +202,47 @@ impl Room<'_> {
     }
 }
 
-/// A time that a stage's layers must fit.
+/// The most layers that a stage has memory for, by the way in which it saves memory; without number where it may not.
 #[derive(Clone, Copy, Debug)]
-pub struct Budget {
-    /// All of it.
-    pub seconds: f64,
-    /// What a layer takes of it.
-    pub layer: f64,
-    /// What selective and full recompute of a layer take besides.
-    pub again: [f64; 2],
+pub struct Stall {
+    plain: f64,
+    selective: f64,
+    block: f64,
+    /// Of `block`, what each layer and what is left of memory add to and spare of the layers that are recomputed.
+    recomputed: (f64, f64),
+    uniform: f64,
+}
+
+/// How long a path through the schedule spends with a stage's layers.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass {
+    /// Seconds that the path spends elsewhere.
+    elsewhere: f64,
+    /// Layers a second: nothing recomputed, selectively, some in whole so that memory is filled, all.
+    rates: [f64; 4],
+    /// Seconds that memory spares of what the third would take.
+    spared: f64,
+}
+
+impl Pass {
+    /// With the seconds of a layer, and what selective and full recompute of one add.
+    pub fn new(elsewhere: f64, layer: f64, again: [f64; 2], stall: &Stall) -> Pass {
+        let (each, left) = stall.recomputed;
+        let seconds = [layer, layer + again[0], layer + again[1] * each, layer + again[1]];
+        let rates = seconds.map(|s| if s > 0.0 { 1.0 / s } else { f64::INFINITY });
+        Pass { elsewhere, rates, spared: again[1] * left }
+    }
+
+    /// The most layers that the path leaves time for, and the stage memory.
+    pub fn most(&self, stall: &Stall, seconds: f64) -> f64 {
+        let left = seconds - self.elsewhere;
+        let [plain, selective, filled, full] = self.rates;
+        let block = stall.block.min(left * plain).min((left + self.spared) * filled);
+        (stall.plain.min(left * plain))
+            .max(stall.selective.min(left * selective))
+            .max(block)
+            .max(stall.uniform.min(left * full))
+    }
 }
 
 /// The ways to save memory that the options allow.

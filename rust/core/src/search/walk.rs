@@ -37,8 +37,8 @@ pub struct Node {
 pub enum Part {
     /// All classes of an entry, bounded without a look at memory.
     Entry,
-    /// The same, bounded with it.
-    Weighed,
+    /// Those with one ZeRO stage, bounded with it.
+    Weighed(u8),
     /// All compositions under a sharding and a schedule that are not yet listed.
     Schedule((u8, u64), (Schedule, u64), Listed),
     /// One class.
