@@ -9,6 +9,7 @@ import pytest
 
 import autopar
 from autopar.cli import main
+from autopar.shelf import Shelf
 
 # They need other packages, each in an environment of its own, and are started by themselves.
 collect_ignore = ["clients", "data"]
@@ -50,3 +51,9 @@ def command(
 def small() -> autopar.Problem:
     """Returns a problem that takes milliseconds: Llama2-7B on one node of A800."""
     return autopar.problem("llama2-7b", "a800:8", global_batch_size=64, sequence_length=4096)
+
+
+@pytest.fixture(scope="session")
+def shelf() -> Shelf:
+    """Returns the catalogs that rows of measured runs are read with."""
+    return Shelf()

@@ -265,6 +265,22 @@ def test_a_batch_that_apss_would_refuse_is_not_proposed(command: Command) -> Non
     assert "possible with 8,192 devices or a global batch of 12,800\n" in run.err
 
 
+def test_a_count_or_batch_beyond_the_largest_is_not_proposed(command: Command) -> None:
+    # 10^6 devices leave 5^5 to the replicas: 512 x 3,125 = 1,600,000 is the nearest such batch.
+    asked = ["--num-gpus", "1000000", "--gpu-infos", "h800", "--global-batch-size", "1048576"]
+    run = command("apss", *asked)
+    assert (run.code, run.out) == (1, "")
+    assert run.err.endswith("; possible with 1,048,576 devices\n")
+
+
+def test_a_chip_in_other_nodes_is_refused(command: Command, tmp_path: Path) -> None:
+    text = (EXAMPLES / "chip.toml").read_text("utf-8")
+    (tmp_path / "small.toml").write_text(text.replace("per_node = 8", "per_node = 4"), "utf-8")
+    run = command("apss", "--gpu-infos", "small.toml", "--num-gpus", "40")
+    assert (run.code, run.out) == (2, "")
+    assert 'error: --gpu-infos: "small.toml" has 4 devices in a node, not 8. APSS knows' in run.err
+
+
 def test_too_little_memory_is_an_answer_that_names_the_nearest_miss(command: Command) -> None:
     run = command("apss", "--model-name", "llama-1800b", "--num-gpus", "8")
     assert (run.code, run.out) == (1, "")
@@ -319,9 +335,14 @@ def test_a_trace_has_a_process_for_each_stage_whose_threads_do_not_overlap(
         assert where.startswith("communication") == (e["cat"] in ("send", "data"))
     assert {e["cat"] for e in work} == {"forward", "backward", "send", "data", "optimizer"}
     assert max(e["ts"] + e["dur"] for e in work) <= best["sim_total_time_s"] * 1e6 * (1 + 1e-9)
+    # Perfetto takes a thread of another process's number, or of one's own, for its main thread.
+    assert len({tid for _, tid in tracks}) == len(tracks)
+    assert {pid for pid, tid in tracks if pid == tid} == {pid for pid, _ in tracks}
     for thread in tracks:
-        busy = sorted((e["ts"], e["ts"] + e["dur"]) for e in work if (e["pid"], e["tid"]) == thread)
-        assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(busy))
+        mine = [e for e in work if (e["pid"], e["tid"]) == thread]
+        # It rounds both figures to nanoseconds, and drops what overlaps then.
+        rounded = sorted((round(e["ts"] * 1e3), round(e["dur"] * 1e3)) for e in mine)
+        assert all(start + took <= after for (start, took), (after, _) in pairwise(rounded))
 
 
 def test_the_module_takes_the_same_flags(command: Command) -> None:

@@ -24,9 +24,10 @@ RUST_ORDER = """
     estimate::layer estimate::block estimate::attention estimate::experts estimate::memory
     estimate::longest estimate::pipeline
     estimate::replica estimate::servers estimate::least estimate::stage estimate
-    search::watch search::report search::space search::bound search::room search::relax
+    search::watch search::report search::space search::bound search::room search::relax search::caps
     search::holds search::pace search::stages search::labels
-    search::guess search::descent search::best search::entries search::walk search::enumerate
+    search::guess search::descent search::best search::entries search::compositions search::walk
+    search::enumerate
     search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
@@ -41,8 +42,8 @@ RUST_ORDER = """
 """.split()
 
 PYTHON_ORDER = """
-    errors spec bulk report fit graph sharding placement wire schema files protobuf catalog
-    runs points shelf
+    errors cluster spec bulk report fit graph sharding placement wire schema files protobuf catalog
+    runs points shelf trained
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches
@@ -53,11 +54,11 @@ PYTHON_ORDER = """
     ilp
     planner.question planner.plans planner.answers planner.operators planner.measured planner
     setups validate calibrate
-    compat compat.keys compat.context compat.settings compat.effects compat.mindspore
-    compat.mindformers compat.plans compat.cells compat.functional
-    render render.text render.terminal render.trace render.errors render.fit render.sharding
-    render.placement
+    render render.text render.terminal render.trace render.errors render.fit
     export export.job export.mindspore_strategy export.mindspore_operators
+    compat compat.keys compat.context compat.settings compat.effects compat.operators
+    compat.mindspore compat.mindformers compat.plans compat.cells compat.functional
+    render.sharding render.placement
     export.megatron export.mindformers export.mindspore export.deepspeed
     export.torchtitan export.accelerate export.flagscale export.kubernetes export.launchers
     export.sharding_table

@@ -1,5 +1,6 @@
 """Wrong input: exit code 2, one line with where, what, found and cure, nothing written."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,7 @@ def test_apss_refuses_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+SHARD = ("shard", "llama2-7b", "--layers", "1", "--chip", "a800", "--devices", "8")
 WRONG_SEARCH = {
     "no model of the name": (
         replaced("--model", "lama2-70b"),
@@ -215,6 +217,37 @@ WRONG_SEARCH = {
     "an unknown setting of recompute": (
         ("estimate", *SEARCH[1:], "--recompute", "block"),
         '--recompute: no setting "block"',
+    ),
+    "an image for no pods": (
+        (*SEARCH, "--image", "team/train"),
+        "--image: given without --export kubernetes. Leave it out.",
+    ),
+    "negative devices of a graph": (
+        ("shard", "llama2-7b", "--chip", "a800", "--devices=-8"),
+        "cluster.devices: must be from 0 to 2^64 - 1, found -8. Give a count.",
+    ),
+    "a negative buffer": (
+        (*SHARD, "--prefetch-mb=-1"),
+        "options.prefetch_mb: must be from 0 to 2^64 - 1, found -1. Give a count.",
+    ),
+    "a solver's time that is no number": (
+        (*SHARD, "--method", "ilp", "--time-limit", "nan"),
+        "time_limit_s: must be seconds from 0, found nan. Leave it out for no limit.",
+    ),
+    "a recovery that is no number": (
+        (
+            "servers",
+            "llama2-7b",
+            "--layers",
+            "1",
+            "--chip",
+            "a800",
+            "--workers",
+            "8",
+            "--checkpoint-s",
+            "nan",
+        ),
+        "options.checkpoint_s: must be a finite number from 0, found nan",
     ),
     "a chip outside the cluster": (
         ("estimate", *SEARCH[1:], "--chips", "h800"),
@@ -370,6 +403,21 @@ WRONG_FILES = {
         edited("cluster.toml", "= 160", "= 0"),
         "cluster.groups[1].limit: must be positive, found 0",
     ),
+    "a framework that follows none": (
+        "framework.toml",
+        b'follows = "torchtitam"\n',
+        'follows: no framework named "torchtitam" in the catalog. Nearest: torchtitan',
+    ),
+    "a framework that follows itself": (
+        "framework.toml",
+        b'follows = "./framework.toml"\n',
+        "./framework.toml: follows: comes back to itself",
+    ),
+    "a framework that follows a number": (
+        "framework.toml",
+        edited("framework.toml", "context_gib = 2.0", "context_gib = 2.0\nfollows = 3"),
+        "framework.toml: follows: must be a text, found 3",
+    ),
     "a share over 1": (
         "cluster.toml",
         edited("cluster.toml", "= 0.5", "= 1.5"),
@@ -383,8 +431,9 @@ def test_a_wrong_file_is_refused_in_one_line(
     command: Command, tmp_path: Path, name: str, data: bytes, what: str
 ) -> None:
     (tmp_path / name).write_bytes(data)
-    flag = "--model" if name == "model.toml" else "--cluster"
-    run = command(*replaced(flag, f"./{name}"), "--devices", "8")
+    flag = f"--{Path(name).stem}".replace("chip", "cluster")
+    arguments = replaced(flag, f"./{name}") if flag in SEARCH else (*SEARCH, flag, f"./{name}")
+    run = command(*arguments, "--devices", "8")
     assert run.code == 2
     assert any(part in run.err for part in what.split("|")), run.err
     assert run.err.count("\n") == 1
@@ -423,3 +472,23 @@ def test_a_report_cut_short_is_refused(command: Command, tmp_path: Path) -> None
     assert (run.code, run.out) == (2, "")
     assert run.err.startswith("error: report.json: not JSON: ")
     assert run.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("flags", [("--devices", "8"), ("--at-most", "8")])
+def test_a_step_too_long_to_be_told_is_refused(
+    command: Command, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    # 70 billion weights need several devices, and 10^-300 GB/s bring nothing from one to another.
+    text = (EXAMPLES.parent / "chips/a800.toml").read_text("utf-8")
+    for rate in ("all_reduce", "all_gather", "all_to_all", "p2p"):
+        text = re.sub(rf"^{rate}_gb_per_s = \S+", f"{rate}_gb_per_s = 1e-300", text, flags=re.M)
+    (tmp_path / "still.toml").write_text(text, "utf-8")
+    run = command(
+        "search", "--model", "llama2-70b", "--cluster", "still.toml", *flags,
+        "--global-batch-size", "8", "--sequence-length", "4096",
+    )  # fmt: skip
+    assert (run.code, run.out) == (2, "")
+    assert run.err == (
+        "error: problem: a step takes over 213 days, the longest time that can be told."
+        " Check the rates of its chips, the batch and the sequence.\n"
+    )

@@ -10,13 +10,13 @@ import pytest
 
 from autopar import _core, catalog, planner, wire
 from autopar.calibrate import Calibration, calibrate, chip_toml
+from autopar.cluster import Chip
 from autopar.errors import SpecError
 from autopar.fit import Figure, MeasuredGemm, Point
 from autopar.points import parse_points
 from autopar.runs import parse_runs, read_runs
 from autopar.setups import setup
 from autopar.shelf import Shelf
-from autopar.spec import Chip
 from autopar.validate import check
 from conftest import Command
 

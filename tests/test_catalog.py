@@ -229,6 +229,30 @@ def test_a_framework_says_where_each_choice_is_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_framework_that_follows_another_says_why_for_what_it_changes(name: str) -> None:
+    entry, written = catalog.framework(name), table("frameworks", name)
+    if entry.follows is None:
+        return
+    leader = catalog.framework(entry.follows).framework
+    choices = {field.name for field in dataclasses.fields(leader)} & set(written)
+    changed = {key for key in choices if getattr(entry.framework, key) != getattr(leader, key)}
+    assert choices == changed, "what is as the leader's need not be said again"
+    assert changed <= set(written["source"])
+
+
+def test_a_framework_has_what_its_file_leaves_out_from_the_one_that_it_follows(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('follows = "torchtitan"\n[bytes]\ngradient_sent = 2\n[run]\nzero = 2\n')
+    mine, leader = catalog.framework(str(file)), catalog.framework("torchtitan")
+    bytes_ = dataclasses.replace(leader.framework.bytes, gradient_sent=2)
+    assert mine.framework == dataclasses.replace(leader.framework, name="mine", bytes=bytes_)
+    assert mine.run == dataclasses.replace(leader.run, zero=2)
+    assert (mine.source, mine.aliases, mine.checked) == (leader.source, (), "")
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_framework_s_kernels_are_ones_that_a_chip_was_measured_with(name: str) -> None:
     measured = {row.kernel for chip in CHIPS for row in catalog.chip(chip).chip.attention}
     assert set(catalog.framework(name).framework.attention_kernels) <= measured

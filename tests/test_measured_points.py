@@ -33,6 +33,7 @@ from typing import Any
 import pytest
 
 from autopar import catalog
+from autopar.cluster import AttentionRate, Chip
 from autopar.fit import (
     MeasuredAttention,
     MeasuredCollective,
@@ -41,7 +42,6 @@ from autopar.fit import (
     MeasuredOperator,
 )
 from autopar.planner import operator_seconds
-from autopar.spec import AttentionRate, Chip
 
 TABLES = Path(__file__).parent / "data" / "operators"
 Row = dict[str, str]

@@ -1,5 +1,6 @@
 """A search driven by the parallel context: each key that acts, and that the plan obeys it."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -8,8 +9,9 @@ import pytest
 
 import autopar
 from autopar import Problem, SpecError
-from autopar.compat import mindspore
+from autopar.compat import mindspore, operators
 from autopar.compat.keys import KEYS
+from autopar.export.job import Job
 
 
 @pytest.fixture(autouse=True)
@@ -307,6 +309,67 @@ def test_the_limit_on_reused_subgraphs_changes_no_step_and_is_checked(
         monkeypatch.setenv("MS_COMM_COMPILER_OPT", wrong)
         with pytest.raises(SpecError, match="MS_COMM_COMPILER_OPT: must be -1 or a positive"):
             question()
+
+
+def replicas(**degrees: Any) -> Job:
+    """Returns a plan of 16 devices for Llama2-7B; of replicas alone unless it says otherwise."""
+    problem = question().problem
+    plan = autopar.plan(problem, **degrees)
+    return Job(problem, plan, autopar.estimate(problem, plan))
+
+
+def test_places_of_gradients_group_those_of_the_fastest_plan() -> None:
+    # 32 layers of 6 parameters, the embedding, the last norm and the head: 195, in three groups.
+    effect = operators.grouped(replicas(), [20, 35])
+    assert effect.changes == {"fusion.all_reduce.places": [20, 35]}
+    assert effect.because.startswith("195 gradients of the fastest plan are summed in 3 groups, ")
+    # The backward pass begins with the last place: the longer that group, the later it is summed.
+    late = [
+        float(re.findall(r"groups, ([\d.]+) ms", operators.grouped(replicas(), [place]).because)[0])
+        for place in (1, 97)
+    ]
+    assert late[0] > late[1]
+
+
+def test_identical_communication_operators_are_calls_of_shared_subgraphs() -> None:
+    # One sum a gradient: 65 norms, 32 each of four products, two matrices of the
+    # vocabulary; and the loss's.
+    effect = operators.reused(replicas(), -1)
+    assert effect.changes == {"reuse_limit": 0}
+    assert effect.because == (
+        "of the fastest plan's 196 communication operators 195 are calls of 6 shared subgraphs,"
+        " 7 are compiled; saves compilation and streams, not a step"
+    )
+    # Room for the norms alone, with one sum of each other left: 65 become one.
+    limited = operators.reused(replicas(), 65)
+    assert "196 communication operators 65 are calls of 1 shared subgraphs, 132" in limited.because
+
+
+@pytest.mark.parametrize(
+    ("degrees", "why"),
+    [
+        ({"pp": 2}, "the fastest plan has pipeline stages, each of which"),
+        ({"zero": 1}, "the fastest plan scatters gradients"),
+        ({"tp": 16}, "no gradients|are summed in"),
+    ],
+)
+def test_a_plan_that_groups_do_not_touch_says_why(degrees: dict[str, Any], why: str) -> None:
+    effect = operators.grouped(replicas(**degrees), [20])
+    assert re.search(why, effect.because)
+
+
+def test_the_answer_tells_what_keys_about_operators_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MS_COMM_COMPILER_OPT", "-1")
+    mindspore.set_auto_parallel_context(
+        parallel_mode="semi_auto_parallel", device_num=16, all_reduce_fusion_config=[20, 35]
+    )
+    answer = mindspore.search(
+        "llama2-7b", "ascend_910b", global_batch_size=64, sequence_length=4096,
+        pp=[1], cp=[1], tp=[4],
+    )  # fmt: skip
+    told = {effect.key: effect for effect in answer.effects}
+    assert "are summed in" in told["all_reduce_fusion_config"].because
+    assert "shared subgraphs" in told["MS_COMM_COMPILER_OPT"].because
 
 
 def test_keys_of_the_automatic_modes_change_nothing_in_the_others() -> None:

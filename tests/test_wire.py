@@ -12,6 +12,7 @@ from autopar import (
     AutoparError,
     SpecError,
     _core,
+    cluster,
     graph,
     placement,
     report,
@@ -28,9 +29,9 @@ ROOTS = {
     "report": report.Report,
     "sizes": report.Sizes,
     "model": spec.Model,
-    "chip": spec.Chip,
+    "chip": cluster.Chip,
     "framework": spec.Framework,
-    "cluster": spec.Cluster,
+    "cluster": cluster.Cluster,
     "workload": spec.Workload,
     "options": spec.Options,
     "graph": graph.Graph,
@@ -241,8 +242,11 @@ def test_recompute_of_a_whole_layer_has_its_number_of_layers_and_no_other_has() 
         ({"size": "4096"}, 'window.size: must be a whole number, found "4096".'),
         ({"size": 4096.0}, "window.size: must be a whole number, found 4096.0."),
         ({"size": True}, "window.size: must be a whole number, found true."),
-        ({"size": -1}, "window.size: must be from 0 to 2^64 - 1, found -1."),
-        ({"size": 2**64}, "window.size: must be from 0 to 2^64 - 1, found 18446744073709551616."),
+        ({"size": -1}, "window.size: must be from 0 to 2^64 - 1, found -1. Give a count."),
+        (
+            {"size": 2**64},
+            "window.size: must be from 0 to 2^64 - 1, found 18446744073709551616. Give a count.",
+        ),
         ([4096], "window: must be a table, found a list of 1. Give keys and values."),
         (None, "window: must be a table, found null. Give keys and values."),
     ],
@@ -259,12 +263,12 @@ def test_a_wrong_table_is_refused_with_where_what_found_and_cure(
 def test_a_figure_is_a_finite_number_from_0(number: object) -> None:
     link = {"bandwidth_gb_per_s": number, "latency_us": 1}
     with pytest.raises(SpecError, match=r"^link\.bandwidth_gb_per_s: must be "):
-        wire.read(spec.NetworkLink, link, "link")
+        wire.read(cluster.NetworkLink, link, "link")
 
 
 def test_a_whole_number_is_a_figure_too() -> None:
-    link = wire.read(spec.NetworkLink, {"bandwidth_gb_per_s": 25, "latency_us": 1})
-    assert link == spec.NetworkLink(bandwidth_gb_per_s=25.0, latency_us=1.0)
+    link = wire.read(cluster.NetworkLink, {"bandwidth_gb_per_s": 25, "latency_us": 1})
+    assert link == cluster.NetworkLink(bandwidth_gb_per_s=25.0, latency_us=1.0)
     assert isinstance(link.bandwidth_gb_per_s, float)
 
 

@@ -10,6 +10,7 @@ Example:
 """
 
 from autopar.bulk import VIOLATIONS
+from autopar.cluster import Chip, Cluster, DeviceGroup
 from autopar.errors import AutoparError, SpecError
 from autopar.planner import (
     __version__,
@@ -29,7 +30,7 @@ from autopar.planner import (
     timeline,
 )
 from autopar.report import Estimate, Plan, Ranked, Recompute, Report, Sizes, Stage, Timeline
-from autopar.spec import Chip, Cluster, DeviceGroup, Framework, Model, Options, Problem, Workload
+from autopar.spec import Framework, Model, Options, Problem, Workload
 
 __all__ = [
     "VIOLATIONS",

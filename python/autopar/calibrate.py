@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from autopar import planner, wire
 from autopar.catalog import ChipEntry
+from autopar.cluster import Chip
 from autopar.errors import SpecError, shown
 from autopar.files import printable
 from autopar.fit import Figure, Fit, MeasuredRun, Point
@@ -20,7 +21,6 @@ from autopar.points import read_points
 from autopar.runs import BadRow, Run, read_runs
 from autopar.setups import setup
 from autopar.shelf import Shelf, chip_as_written, plain
-from autopar.spec import Chip
 
 # Those of the chip itself; the host time of a framework's kernels is no figure of a chip.
 FIGURES: tuple[Figure, ...] = tuple(name for name in get_args(Figure) if name != "launch_us")

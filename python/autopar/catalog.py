@@ -11,22 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from autopar import files, wire
+from autopar.cluster import AttentionRate, Chip, DeviceGroup, FabricLevel, NetworkLink, Peaks
 from autopar.errors import SpecError, shown
-from autopar.spec import (
-    Attention,
-    AttentionRate,
-    Chip,
-    DeviceGroup,
-    FabricLevel,
-    Framework,
-    Model,
-    NetworkLink,
-    Peaks,
-)
+from autopar.spec import Attention, Framework, Model
 
 CATALOG_DATE = "2026-11-21"
 ROOT = Path(__file__).parent / "catalog"
 Kind = Literal["models", "chips", "frameworks", "clusters"]
+_OWN = ("aliases", "checked", "note")  # What a framework says of itself alone, whatever follows it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,16 +139,19 @@ class FrameworkEntry:
     Attributes:
         framework: The framework.
         run: What a run of it used where nobody says.
+        follows: Framework whose choices, sources and defaults of runs it has where its own file
+            states none; the aliases, the date and the note are its own.
         aliases: Other names.
         source: Where each choice is written.
         checked: When it was compared with the source.
         note: What else to know.
         fitted: Figures that were fitted to training runs, each with the sources of the runs.
-        digest: SHA-256 of the file.
+        digest: SHA-256 of the files.
     """
 
     framework: Framework
     run: RunDefaults = RunDefaults()
+    follows: str | None = None
     aliases: tuple[str, ...] = ()
     source: dict[str, str]
     checked: str = ""
@@ -239,7 +234,7 @@ def framework(name: str, path: str = "framework") -> FrameworkEntry:
         >>> framework("megatron-core").framework.bytes.parameter
         2
     """
-    file, table, digest = _open("frameworks", name, path)
+    file, table, digest = _followed(name, path, ())
     known, provenance = _split(table, FrameworkEntry)
     provenance.setdefault("source", {})
     spec = wire.read(Framework, _named(known, file), f"{file}: ")
@@ -373,6 +368,33 @@ def _cluster_file(table: dict[str, Any], file: str, folder: Path, digest: str) -
         between_kinds=rows.between_kinds,
         digests=tuple(digests),
     )
+
+
+def _followed(name: str, path: str, heirs: tuple[str, ...]) -> tuple[str, dict[str, Any], str]:
+    """Returns a framework's file, its table completed by those it follows, and their digest.
+
+    `heirs` are the files that follow this one, which it may not follow.
+    """
+    file, table, digest = _open("frameworks", name, path)
+    if file in heirs:
+        raise SpecError(
+            f"{heirs[-1]}: follows", "comes back to itself", "Follow another framework."
+        )
+    leader = table.get("follows")
+    if not isinstance(leader, str):
+        return file, table, digest
+    _, given, given_digest = _followed(leader, f"{file}: follows", (*heirs, file))
+    given = {key: value for key, value in given.items() if key not in _OWN}
+    return file, _completed(table, given), _sha256((digest + given_digest).encode())
+
+
+def _completed(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Returns a table with the keys that it lacks as another has them, in inner tables likewise."""
+    both = {**given, **own}
+    for key in own.keys() & given.keys():
+        if isinstance(own[key], dict) and isinstance(given[key], dict):
+            both[key] = _completed(own[key], given[key])
+    return both
 
 
 def _chip(name: str, path: str, heirs: tuple[str, ...]) -> ChipEntry:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from autopar.cluster import Chip
 from autopar.report import Plan
-from autopar.spec import Chip, Precision, Problem
+from autopar.spec import Precision, Problem
 
 Figure = Literal[
     "gemm.efficiency",

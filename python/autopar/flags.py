@@ -272,62 +272,36 @@ def graph(command: F) -> F:
 def servers(command: F) -> F:
     """Adds the flags of workers and servers; most are fields of `ServersOptions`."""
     default = ServersOptions()
-    command = _added(
-        command,
-        (
-            click.option("--chip", required=True, help="Chip: a name or a path to a TOML file."),
-            click.option("--workers", type=int, required=True, help="Workers, one a device."),
-            click.option(
-                "--servers",
-                type=int,
-                default=default.servers,
-                show_default=True,
-                help="Servers, each on a node of its own.",
-            ),
-            click.option("--server-memory-gib", type=float, help="Memory of a server."),
-            click.option("--memory-gib", type=float, help="Memory of a worker; the chip's."),
-            click.option(
-                "--optimizer-bytes",
-                type=int,
-                default=default.optimizer_bytes,
-                show_default=True,
-                help="Optimizer state a parameter, its copy in 32 bits included.",
-            ),
-            click.option(
-                "--gradient-bytes",
-                type=int,
-                default=default.gradient_bytes,
-                show_default=True,
-                help="A gradient as it travels and is summed.",
-            ),
-            click.option(
-                "--dynamic-workers",
-                is_flag=True,
-                help="The job goes on while a lost worker is replaced.",
-            ),
-            click.option(
-                "--restart-s",
-                type=float,
-                default=default.restart_s,
-                show_default=True,
-                help="Until a lost process runs again.",
-            ),
-            click.option(
-                "--checkpoint-s",
-                type=float,
-                default=default.checkpoint_s,
-                show_default=True,
-                help="Between two checkpoints.",
-            ),
-            click.option(
-                "--storage-gb-per-s",
-                type=float,
-                default=default.storage_gb_per_s,
-                show_default=True,
-                help="What one process reads of a checkpoint.",
-            ),
+    defaulted = {
+        "servers": "Servers, each on a node of its own.",
+        "optimizer-bytes": "Optimizer state a parameter, its copy in 32 bits included.",
+        "gradient-bytes": "A gradient as it travels and is summed.",
+        "restart-s": "Until a lost process runs again.",
+        "checkpoint-s": "Between two checkpoints.",
+        "storage-gb-per-s": "What one process reads of a checkpoint.",
+    }
+    options = [
+        click.option("--chip", required=True, help="Chip: a name or a path to a TOML file."),
+        click.option("--workers", type=int, required=True, help="Workers, one a device."),
+        click.option("--server-memory-gib", type=float, help="Memory of a server."),
+        click.option("--memory-gib", type=float, help="Memory of a worker; the chip's."),
+        click.option(
+            "--dynamic-workers",
+            is_flag=True,
+            help="The job goes on while a lost worker is replaced.",
         ),
-    )
+    ]
+    # The type is that of the default.
+    options += [
+        click.option(
+            f"--{name}",
+            default=getattr(default, name.replace("-", "_")),
+            show_default=True,
+            help=text,
+        )
+        for name, text in defaulted.items()
+    ]
+    command = _added(command, options)
     return graph(command)
 
 

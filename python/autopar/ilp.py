@@ -1,5 +1,6 @@
 """Integer programs of the operator level, solved by HiGHS: flat arrays in, chosen columns out."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.errors import AutoparError
+from autopar.errors import AutoparError, SpecError, shown
 
 FEASIBILITY = 1e-6
 """How far HiGHS may be off in a row; the retry after a limit missed by that much asks for more."""
@@ -72,8 +73,12 @@ def solve(program: Program, *, time_limit_s: float | None = None, tighten: float
         tighten: Share by which the last row's upper bound, if it is not a sum's, is lowered.
 
     Raises:
+        SpecError: The limit is no time.
         SolverError: There is no solution, or none was found in time.
     """
+    if time_limit_s is not None and not 0 <= time_limit_s < math.inf:
+        what = f"must be seconds from 0, found {shown(time_limit_s)}"
+        raise SpecError("time_limit_s", what, "Leave it out for no limit.")
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)

@@ -8,8 +8,8 @@ whole bytes.
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from autopar.cluster import Cluster
 from autopar.graph import Graph
-from autopar.spec import Cluster
 
 Where: TypeAlias = Literal["all_reduce", "servers", "mixed"]
 Limit: TypeAlias = Literal["workers", "push", "update", "pull"]

@@ -14,23 +14,14 @@ from typing import Any, get_args
 
 from autopar import planner
 from autopar.catalog import FrameworkEntry
+from autopar.cluster import Chip, Cluster
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
 from autopar.runs import Run
-from autopar.shelf import GATED, Shelf, devices, framework, kin, stores_scores, words_of
-from autopar.spec import (
-    Attention,
-    Chip,
-    Cluster,
-    Framework,
-    Model,
-    Moe,
-    Precision,
-    Problem,
-    Schedule,
-)
+from autopar.shelf import Shelf, devices, framework, stores_scores, words_of
+from autopar.spec import Attention, Framework, Model, Precision, Problem, Schedule
+from autopar.trained import noted, trained
 
-VOCAB = 50257  # of GPT-2, for rows that give none
 LARGEST_MICRO_BATCH = 64
 DRIVER_ERROR = 0.05  # stated for the memory that the driver shows or the allocator reserves
 
@@ -73,7 +64,7 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     device = groups[0].chip
     degrees = _degrees(run, entry, assumed)
     problem = planner.problem(
-        _model(run, shelf, assumed),
+        trained(run, shelf, assumed),
         Cluster(groups=groups, devices=degrees.pop("devices")),
         global_batch_size=run.gbs or 0,
         sequence_length=run.seq_len or 0,
@@ -153,7 +144,7 @@ def _sharding(
         zero = 0  # One rank shards nothing.
     etp = 1
     if model.moe and tp > 1:
-        etp = run.etp or _noted(r"expert[ -]tp[ =]*(\d+)", run.notes) or 0
+        etp = run.etp or noted(r"expert[ -]tp[ =]*(\d+)", run.notes) or 0
         if not etp and not re.search(r"expert[ -]tp *= *tp", run.notes, re.I):
             etp = tp if entry.run.expert_tensor_parallel else 1
             assumed.append(f"etp={etp}")
@@ -193,114 +184,6 @@ def _shard_group(run: Run, ranks: int, device: Chip) -> int:
     if inside or "hsdp" in run.zero.lower():
         return gcd(ranks, int((inside and inside[1]) or device.devices_per_node))
     return ranks
-
-
-# --- The model
-
-
-def _model(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
-    """Returns a run's model: its shape from the row, the rest from its kin in the catalog.
-
-    A model without kin is as GPT-2 where its MLP is plain, and as Llama where it is gated.
-    """
-    like, exact = kin(run, shelf)
-    if like and exact:
-        run = _completed(run, like)
-    layers, hidden, heads = run.layers or 0, run.hidden or 0, run.heads or 0
-    for key in ("layers", "hidden", "heads"):
-        if not getattr(run, key):
-            raise SpecError(key, "missing, and the catalog has no model of that name and shape")
-    wide = like if like and (like.hidden, like.heads) == (hidden, heads) else None
-    gated = run.gated_mlp
-    if gated is None:
-        gated = like is None or like.activation in GATED
-        assumed.append(f"gated_mlp={str(gated).lower()}")
-    ffn = run.ffn_hidden or 4 * hidden
-    if not run.ffn_hidden:
-        assumed.append(f"ffn_hidden={ffn}")
-    vocab = run.vocab
-    if vocab is None:
-        vocab = wide.vocab if wide and wide.layers == layers else VOCAB
-        assumed.append(f"vocab={vocab}")
-    positions = run.seq_len or 1
-    shape: dict[str, Any] = {
-        "name": run.model or "model",
-        "layers": layers,
-        "hidden": hidden,
-        "ffn_hidden": ffn,
-        "heads": heads,
-        "kv_heads": run.kv_heads or heads,
-        "head_dim": run.head_dim
-        or _noted(r"head_dim\D{0,3}(\d+)", run.notes)
-        or (wide.head_dim if wide else max(1, hidden // heads)),
-        "vocab": vocab,
-        "max_positions": positions,
-        "moe": None,
-    }
-    if run.experts and run.experts > 1:
-        shape["moe"] = _moe(run, wide, ffn)
-        if wide and wide.moe and ffn == wide.moe.expert_ffn:
-            shape["ffn_hidden"] = wide.ffn_hidden  # The row gives the experts' width.
-    if like is None:
-        return Model(
-            **shape, **(LLAMA_BLOCK if gated else GPT_BLOCK | {"position_rows": positions})
-        )
-    model = replace(like, **shape)
-    if not wide:
-        model = replace(model, mla=None, window=None)
-    if model.position == "learned":
-        model = replace(model, position_rows=positions)
-    if "alibi" in run.notes.lower():
-        model = replace(model, position="alibi", position_rows=0)
-    return model
-
-
-LLAMA_BLOCK: dict[str, Any] = {"norm": "rmsnorm", "position": "rope", "activation": "swiglu"}
-GPT_BLOCK: dict[str, Any] = {
-    "norm": "layernorm",
-    "norm_bias": True,
-    "position": "learned",
-    "activation": "gelu",
-    "tied_embeddings": True,
-    "qkv_bias": True,
-    "o_bias": True,
-    "mlp_bias": True,
-}
-
-
-def _completed(run: Run, model: Model) -> Run:
-    """Returns a run with the dimensions of its model where the row leaves them out."""
-    known: dict[str, Any] = {
-        key: getattr(model, key)
-        for key in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab")
-    }
-    known["gated_mlp"] = model.activation in GATED
-    if model.moe:
-        known |= {"experts": model.moe.experts, "topk": model.moe.topk}
-    return replace(run, **{key: value for key, value in known.items() if getattr(run, key) is None})
-
-
-def _moe(run: Run, wide: Model | None, ffn: int) -> Moe:
-    """Returns a run's experts: from its columns, else as its kin's of the same width has them."""
-    stated: dict[str, Any] = {
-        "experts": run.experts,
-        "topk": run.topk,
-        "expert_ffn": run.expert_ffn,
-        "shared_ffn": run.shared_ffn,
-        "first_dense": run.dense_layers
-        if run.dense_layers is not None
-        else _noted(r"dense_layers\D{0,3}(\d+)", run.notes),
-    }
-    stated = {key: value for key, value in stated.items() if value is not None}
-    if wide and wide.moe and wide.moe.experts == run.experts:
-        moe = replace(wide.moe, **stated)
-        return replace(moe, first_dense=min(moe.first_dense, run.layers or 0))
-    return Moe(**{"topk": 1, "expert_ffn": ffn, **stated})
-
-
-def _noted(pattern: str, notes: str) -> int | None:
-    found = re.search(pattern, notes, re.I)
-    return int(found[1]) if found else None
 
 
 # --- The plan
@@ -469,7 +352,7 @@ def _layers(run: Run, layers: int, pp: int, assumed: list[str]) -> tuple[int, ..
     slots = re.search(r"embedding slots?", run.notes)
     if layers % pp == 0 and not slots:
         return (layers // pp,) * pp
-    last = _noted(r"last stage has (\d+) (?:block|layer)", run.notes)
+    last = noted(r"last stage has (\d+) (?:block|layer)", run.notes)
     if last and (layers - last) % (pp - 1) == 0:
         return (*((layers - last) // (pp - 1),) * (pp - 1), last)
     chunks = pp * (run.vpp or 1)

@@ -14,8 +14,8 @@ this is the device matrix that MindSpore makes of the same cuts.
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from autopar.cluster import Cluster
 from autopar.graph import Graph
-from autopar.spec import Cluster
 
 Method: TypeAlias = Literal["ilp", "dp", "recursive", "propagate"]
 CostModel: TypeAlias = Literal["estimate", "mindspore"]

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from autopar import catalog
 from autopar.catalog import FrameworkEntry, ModelEntry
+from autopar.cluster import Chip, DeviceGroup, Network
 from autopar.errors import SpecError, shown
 from autopar.runs import Run
-from autopar.spec import Chip, DeviceGroup, Model, Network
+from autopar.spec import Model
 
 MAKERS = (
     r"(nvidia|amd|huawei|intel|habana|google|aws|moore threads|metax|cambricon|kunlunxin|hygon"

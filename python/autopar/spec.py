@@ -1,23 +1,25 @@
-"""What is asked, as frozen dataclasses, and the defaults.
+"""What is asked, as frozen dataclasses, and the defaults; `autopar.cluster` holds the cluster.
 
 The fields are those of the Rust core, name by name; a contract test holds the two together. Units
 stand in the keys: `_gib` is 2^30 bytes, `_gb_per_s` 10^9 bytes a second, `_tflops` 10^12 operations
 a second, `_us` microseconds, `_ps` picoseconds. Dimensions are element counts.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from autopar.cluster import Cluster
 
 Norm: TypeAlias = Literal["rmsnorm", "layernorm"]
 Position: TypeAlias = Literal["rope", "learned", "alibi", "relative"]
 Activation: TypeAlias = Literal["swiglu", "geglu", "gelu", "relu", "relu2"]
 QkNorm: TypeAlias = Literal["none", "head", "full"]
-Pass: TypeAlias = Literal["forward", "backward", "both"]
-Topology: TypeAlias = Literal["switch", "mesh", "cubemesh", "pcie"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
 GatheredUnit: TypeAlias = Literal["layer", "matrix"]
+Shards: TypeAlias = Literal["slices", "tensors"]
+Fp8Scaling: TypeAlias = Literal["tensor", "block", "row"]
 Selective: TypeAlias = Literal["attention", "operators"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
 ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
@@ -152,224 +154,6 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peaks:
-    """Dense matrix peaks by number format, in 10^12 operations a second; absent formats are null.
-
-    Attributes:
-        bf16: bfloat16.
-        fp16: IEEE half.
-        fp8: 8-bit floating point.
-        tf32: TensorFloat-32.
-        fp32: 32-bit products.
-    """
-
-    bf16: float | None = None
-    fp16: float | None = None
-    fp8: float | None = None
-    tf32: float | None = None
-    fp32: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmCurve:
-    """Efficiency of matrix products by shape: a few physical figures.
-
-    Attributes:
-        efficiency: Share of the 16-bit peak that a large, aligned product sustains in training.
-        fp8_efficiency: The same of the 8-bit peak.
-        half_k: Inner dimension that costs as much again: time grows as (k + half_k)/k.
-        fp8_half_k: The same for 8-bit operands.
-        tile_m: Rows of an output tile.
-        tile_n: Columns of an output tile.
-        processors: Processors that each hold one tile at a time.
-        alignment_bytes: Bytes to which a row must be aligned for the matrix units.
-        unaligned_slowdown: Slowdown of an unaligned product.
-    """
-
-    efficiency: float
-    fp8_efficiency: float
-    half_k: float
-    fp8_half_k: float
-    tile_m: int
-    tile_n: int
-    processors: int
-    alignment_bytes: int
-    unaligned_slowdown: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionRate:
-    """One row of a fused-attention table: rate by sequence length.
-
-    Attributes:
-        kernel: Kernel generation: `fa1`, `fa2`, `fa3`, `cudnn`, `npu`, ...
-        pass_: Which pass was timed; `pass` in documents.
-        head_dim: Head width.
-        causal: Whether the upper triangle was skipped (its operations are then not counted).
-        sequence: Sequence lengths, ascending.
-        tflops: 10^12 operations a second at each.
-    """
-
-    kernel: str
-    pass_: Pass = field(metadata={"key": "pass"})
-    head_dim: int
-    causal: bool
-    sequence: tuple[int, ...]
-    tflops: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """The link inside a node or scale-up domain, as nccl-tests bus bandwidths of one device.
-
-    Attributes:
-        topology: How devices are wired: all at full rate behind a switch, one wire to each peer,
-            eight with six wires each as in a DGX-1, or a PCIe tree.
-        all_reduce_gb_per_s: All-reduce, 10^9 bytes a second.
-        all_gather_gb_per_s: All-gather and reduce-scatter, 10^9 bytes a second.
-        all_to_all_gb_per_s: All-to-all, 10^9 bytes a second.
-        p2p_gb_per_s: One pair of devices, one direction, 10^9 bytes a second.
-        latency_us: One step of a collective between two devices, in microseconds.
-        processor_share: Share of the processors that a collective takes from what it runs beside.
-    """
-
-    topology: Topology
-    all_reduce_gb_per_s: float
-    all_gather_gb_per_s: float
-    all_to_all_gb_per_s: float
-    p2p_gb_per_s: float
-    latency_us: float
-    processor_share: float = 0.15
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
-    """The network between nodes.
-
-    Attributes:
-        nics_per_node: Network cards of one node.
-        nic_gbit_per_s: Line rate of one card, 10^9 bits a second.
-        efficiency: Share of the line rate that collectives reach.
-        latency_us: One step of a collective between two nodes, in microseconds.
-    """
-
-    nics_per_node: int
-    nic_gbit_per_s: float
-    efficiency: float
-    latency_us: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """The host beside the devices.
-
-    Attributes:
-        pcie_gb_per_s: Device to host memory, one direction, 10^9 bytes a second for one device.
-        kernel_us: Time that a kernel occupies the device beyond its work, in microseconds.
-        memory_gb_per_s: Host memory bandwidth of one device's share, 10^9 bytes a second.
-    """
-
-    pcie_gb_per_s: float
-    kernel_us: float
-    memory_gb_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chip:
-    """A kind of device with the node that it comes in.
-
-    Attributes:
-        name: Name in the catalog, or the file's stem.
-        devices_per_node: Devices in one node.
-        link_domain: Devices that reach each other by `link`: a node, or several nodes.
-        memory_gib: Memory visible to the driver, in GiB.
-        memory_bandwidth_gb_per_s: Memory bandwidth by the data sheet, 10^9 bytes a second.
-        memory_efficiency: Share of it that a streaming kernel reaches.
-        peak_tflops: Dense matrix peaks.
-        speed_spread: Standard deviation of the sustained speed between devices, as a share of it.
-        gemm: How matrix products approach the peak.
-        attention: Fused-attention rates.
-        link: Link inside the domain.
-        network: Network between nodes.
-        host: The host's side.
-        price_per_hour: Price of one device-hour, in any one currency.
-        caveats: What about these figures is not measured; carried into the report.
-    """
-
-    name: str
-    devices_per_node: int
-    link_domain: int
-    memory_gib: float
-    memory_bandwidth_gb_per_s: float
-    memory_efficiency: float
-    peak_tflops: Peaks
-    speed_spread: float = 0.0
-    gemm: GemmCurve
-    attention: tuple[AttentionRate, ...] = ()
-    link: Link
-    network: Network
-    host: Host
-    price_per_hour: float | None = None
-    caveats: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceGroup:
-    """Devices of one kind.
-
-    Attributes:
-        chip: The kind.
-        limit: How many there are at most; null for no limit.
-    """
-
-    chip: Chip
-    limit: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FabricLevel:
-    """A level of the network that carries fewer bytes a second than a device's NIC takes.
-
-    Attributes:
-        nodes: Nodes below one switch of this level; traffic that leaves them passes the next level.
-        bandwidth_fraction: Share of the NIC's bandwidth left beyond them: 0.5 for 2:1.
-    """
-
-    nodes: int
-    bandwidth_fraction: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkLink:
-    """A network link as one device sees it.
-
-    Attributes:
-        bandwidth_gb_per_s: One direction, 10^9 bytes a second.
-        latency_us: Time until the first byte arrives, in microseconds.
-    """
-
-    bandwidth_gb_per_s: float
-    latency_us: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """Devices of one or several kinds and how they are connected.
-
-    Attributes:
-        groups: The kinds of device that may be used.
-        devices: Devices that a plan uses, all kinds together.
-        fabric: Network levels above the node, inner first; empty without a bottleneck.
-        between_kinds: Link between devices of different kinds; null for the slower of the two.
-    """
-
-    groups: tuple[DeviceGroup, ...]
-    devices: int
-    fabric: tuple[FabricLevel, ...] = ()
-    between_kinds: NetworkLink | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """What one optimizer step does.
 
@@ -426,6 +210,8 @@ class Overlap:
         pipeline: Pipeline sends of the interleaved schedule.
         context: Ring attention behind attention.
         expert: Expert all-to-all behind the shared expert and the other micro-batch.
+        replicas_alone: Gradients are reduced behind computation only without tensor and pipeline
+            parallel, whose collectives run in turn with computation.
     """
 
     gradient_reduce: bool
@@ -434,6 +220,7 @@ class Overlap:
     pipeline: bool
     context: bool
     expert: bool
+    replicas_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -551,6 +338,9 @@ class Framework:
         vocab_multiple: The embedding is padded to a multiple of this many rows a tensor rank.
         gathers: When FSDP and ZeRO gather parameters and reduce gradients: for each pass of each
             micro-batch, once a step, or once a step where stages form a pipeline.
+        shards: What a rank owns of the tensors that ZeRO shards once a step: an equal slice of all
+            of them, or whole tensors, which are reduced to and broadcast from one owner after
+            another.
         gather_pieces: Collectives in which ZeRO gathers one layer's parameters; 1 for one buffer.
         gather_copy_us: Host time to copy one rank's share into or out of each such collective's
             buffer, in microseconds; 0 where shares are gathered and reduced in place.
@@ -563,6 +353,10 @@ class Framework:
             work.
         shard_copies: What ZeRO copies on the device beside its collectives in every pass.
         eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
+        fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`, a
+            `block` whose maximum the cast itself finds, or each `row`, which is cast for each
+            product by itself.
+        loss_in_16_bits: The loss reads and writes logits in 16 bits; else it casts them to 32.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
             group, and gathered to recompute.
@@ -597,6 +391,7 @@ class Framework:
     repeats_key_heads: bool = False
     vocab_multiple: int
     gathers: Gathers
+    shards: Shards = "slices"
     gather_pieces: int = 1
     gather_copy_us: float = 0.0
     context_exchange: ContextExchange
@@ -604,6 +399,8 @@ class Framework:
     whole_vocabulary: bool = False
     shard_copies: ShardCopies = ShardCopies()
     eight_bit_gathers: EightBitGathers = EightBitGathers()
+    fp8_scaling: Fp8Scaling = "tensor"
+    loss_in_16_bits: bool = False
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False
     casts_weights: bool = False

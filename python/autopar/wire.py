@@ -267,7 +267,8 @@ def _read_int(value: object, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise SpecError(path, f"must be a whole number, found {shown(value)}")
     if not 0 <= value <= LARGEST:
-        raise SpecError(path, f"must be from 0 to 2^64 - 1, found {shown(value)}")
+        what = f"must be from 0 to 2^64 - 1, found {shown(value)}"
+        raise SpecError(path, what, "Give a count.")
     return value
 
 
@@ -275,7 +276,8 @@ def _read_float(value: object, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SpecError(path, f"must be a number, found {shown(value)}")
     if isinstance(value, int) and not 0 <= value <= LARGEST:
-        raise SpecError(path, f"must be from 0 to 2^64 - 1, found {shown(value)}")
+        what = f"must be from 0 to 2^64 - 1, found {shown(value)}"
+        raise SpecError(path, what, "Give the figure in the unit that the key names.")
     if not math.isfinite(value) or value < 0:
         hint = "Give the figure in the unit that the key names."
         raise SpecError(path, f"must be a finite number from 0, found {shown(value)}", hint)

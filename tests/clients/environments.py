@@ -36,6 +36,7 @@ class Environment:
 
 TORCH = Environment("torch", 8)
 # MindFormers on the MindSpore that it is made for, and the MindSpore that is followed.
+PERFETTO = Environment("perfetto", 1)
 MINDFORMERS, MINDSPORE = Environment("mindspore-2.7", 5), Environment("mindspore-2.10", 5)
 
 

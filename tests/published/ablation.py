@@ -17,9 +17,10 @@ from statistics import mean, median
 from left_out import source_of
 
 from autopar import planner
+from autopar.cluster import Chip
 from autopar.report import Plan
 from autopar.runs import read_runs
-from autopar.spec import Chip, Framework, Fused, Overlap, Problem
+from autopar.spec import Framework, Fused, Overlap, Problem
 from autopar.validate import Checked, check
 
 FOLDER = Path(__file__).parent

@@ -12,11 +12,11 @@ from statistics import median
 
 from autopar import catalog, planner
 from autopar.catalog import ChipEntry
+from autopar.cluster import Chip, Peaks
 from autopar.errors import SpecError
 from autopar.fit import Figure, MeasuredRun, Point
 from autopar.runs import Run
 from autopar.shelf import Shelf, chip_as_written
-from autopar.spec import Chip, Peaks
 from autopar.validate import Checked, check_one
 
 Factors = dict[Figure, float]

@@ -3,17 +3,20 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from autopar import files, flags, planner, wire, writing
 from autopar.cli.asking import QUESTION, solve, with_devices
 from autopar.cli.ends import DONE, NO_PLAN, fail, print_notes, verdict
-from autopar.cli.launchers import launched, search_for, search_like
+from autopar.cli.launchers import check_image, launched, search_for, search_like
 from autopar.errors import SpecError, shown
-from autopar.report import Plan, Report
+from autopar.report import Plan, Ranked, Report
 from autopar.spec import Problem
+
+if TYPE_CHECKING:
+    from autopar.export.job import Job
 
 Format = Literal["table", "json", "apss"]
 Objective = Literal["throughput", "cost"]
@@ -31,6 +34,12 @@ Objective = Literal["throughput", "cost"]
     type=click.Choice(flags.LAUNCHERS),
     help="Search only what a launcher can say and write its files, -o being a folder.",
 )
+@click.option(
+    "--launcher",
+    "within",
+    type=click.Choice(flags.LAUNCHERS),
+    help="List only plans that a launcher can say exactly.",
+)
 @click.option("--image", help="Container image, for --export kubernetes.")
 @click.option("--like", help="What runs today, a launcher's file: how much faster is the best?")
 @flags.output
@@ -40,6 +49,7 @@ Objective = Literal["throughput", "cost"]
 def search(
     form: Format,
     launcher: str | None,
+    within: str | None,
     image: str | None,
     like: str | None,
     output: Path | None,
@@ -54,10 +64,23 @@ def search(
 ) -> int:
     """Find the fastest plans that fit, and prove it.
 
+    The last column of the table names the launchers that can say a plan exactly.
+
     A degree's flag takes the values that are allowed, as --tp 2,4,8. With --at-most the plans are
     those of the device count whose first plan is the fastest of all counts (--objective cost: the
     cheapest). At one count and one price the fastest plan is the cheapest.
     """
+    check_image(image, launcher, "--export")
+    if within is not None:
+        others = {
+            "--export": launcher is not None,
+            "--like": like is not None,
+            "--frontier": frontier,
+            f"--format {form}": form != "table",
+        }
+        if beside := [flag for flag, is_given in others.items() if is_given]:
+            what = f"given beside {beside[0]}"
+            raise SpecError("--launcher", what, "It lists plans as a table; leave one out.")
     if launcher is None:
         flags.check_output(output, force)
     given = {key: value for key, value in arguments.items() if value is not None}
@@ -82,6 +105,8 @@ def search(
         problem = _sized(problem, objective, threads, time_limit)
     if launcher is not None:
         return search_for(launcher, image, problem, threads, time_limit, output, force)
+    if within is not None:
+        return _list_within(within, problem, threads, time_limit, output, force)
     text = solve(problem, threads, time_limit)
     report = wire.loads(Report, text)
     if form == "json":
@@ -89,7 +114,10 @@ def search(
     elif form == "apss":
         writing.text("\n".join(map(repr, _strategies(report))), output, force)
     else:
-        _print_report(report, output, force)
+        from autopar.export.job import Job
+
+        jobs = [Job(report.problem, ranked.plan, ranked.estimate) for ranked in report.ranked]
+        _print_plans(jobs, [report], output, force)
     return verdict(report)
 
 
@@ -184,7 +212,7 @@ def apss(mode: str, **arguments: Any) -> int:
     from autopar.frontends import apss as frontend
 
     asked = frontend.question(version=planner.__version__, **arguments)
-    report = wire.loads(Report, solve(asked.problem, 0, None))
+    report = frontend.proposable(wire.loads(Report, solve(asked.problem, 0, None)))
     print_notes((*asked.notes, *report.notes))
     strategies = [frontend.strategy(report.problem, r, asked.kinds) for r in report.ranked]
     if mode == "analytic":
@@ -238,15 +266,41 @@ def _strategies(report: Report) -> list[dict[str, Any]]:
     return [frontend.strategy(report.problem, ranked) for ranked in report.ranked]
 
 
-def _print_report(report: Report, output: Path | None, force: bool) -> None:
-    """Writes a report as a table and notes, drawn on a terminal and plain elsewhere."""
+def _list_within(
+    name: str,
+    problem: Problem,
+    threads: int,
+    time_limit: float | None,
+    output: Path | None,
+    force: bool,
+) -> int:
+    """Prints the fastest plans that a launcher can say exactly."""
+    from autopar.export import launchers
+
+    def found(part: Problem) -> Report:
+        return wire.loads(Report, solve(part, threads, time_limit))
+
+    jobs, reports = launchers.fastest(name, problem, found, problem.options.top)
+    _print_plans(jobs, reports, output, force)
+    return DONE if jobs else verdict(reports[0])
+
+
+def _print_plans(
+    jobs: list["Job"], reports: list[Report], output: Path | None, force: bool
+) -> None:
+    """Writes plans as a table, and their reports' notes; drawn on a terminal, plain elsewhere."""
+    from autopar.export import launchers
     from autopar.render import text as render
 
-    table = render.report_table(report)
-    notes = "\n".join(render.report_notes(report))
-    if not report.ranked:
+    notes = "\n".join(
+        dict.fromkeys(line for report in reports for line in render.report_notes(report))
+    )
+    if not jobs:
         writing.text(notes, output, force)
-    elif output is None and sys.stdout is not None and sys.stdout.isatty():
+        return
+    ranked = tuple(Ranked(plan=job.plan, estimate=job.estimate) for job in jobs)
+    table = render.report_table(jobs[0].problem, ranked, [launchers.able(job) for job in jobs])
+    if output is None and sys.stdout is not None and sys.stdout.isatty():
         from autopar.render.terminal import draw
 
         draw(table)

@@ -43,9 +43,16 @@ def export(
     """
     from autopar.export import launchers
 
+    check_image(image, launcher, "--to")
     job = replace(_job(document, rank, asked), image=image)
     writing.folder(launchers.export(launcher, job), output, force)
     return DONE
+
+
+def check_image(image: str | None, launcher: str | None, flag: str) -> None:
+    """Refuses a container image where no files name one."""
+    if image is not None and launcher != "kubernetes":
+        raise SpecError("--image", f"given without {flag} kubernetes", "Leave it out.")
 
 
 def search_like(
@@ -87,11 +94,12 @@ def search_for(
     def found(part: Problem) -> Report:
         return wire.loads(Report, solve(part, threads, time_limit))
 
-    job, reports = launchers.fastest(name, problem, found, image)
+    jobs, reports = launchers.fastest(name, problem, found)
     if not all(report.proved for report in reports):
         print_notes(["not proved, the search was stopped"])
-    if job is None:
+    if not jobs:
         return verdict(reports[0])
+    job = replace(jobs[0], image=image)
     writing.folder(launchers.export(name, job), output, force)
     return DONE
 

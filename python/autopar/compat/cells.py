@@ -135,7 +135,9 @@ def configured(
     counts = tuple(stages.count(stage) for stage in range(len(set(stages))))
     if any(operator.recomputed for cell in pipeline.network for operator in cell.operators):
         what = "computes single operators of a layer again, which no plan says"
-        hint = "Have the whole layer computed again, or price it by autopar.graph.recomputed."
+        hint = (
+            "Have the whole layer computed again; compat.operators.recomputed prices single ones."
+        )
         raise SpecError("recompute", what, hint)
     marked: list[list[dict[str, bool] | None]] = [[] for _ in counts]
     for stage, cell in zip(stages, pipeline.network, strict=True):

@@ -34,7 +34,8 @@ class Effect:
     Attributes:
         key: The key, a nested one with a dot.
         value: Its value.
-        changes: Fields of the problem that it set, by path; empty where it changes nothing.
+        changes: Fields of the problem that it set, by path, or of the `ShardingOptions` with which
+            the fastest plan's operators were priced; empty where it changes nothing.
         because: Why it did that, or nothing.
 
     Example:
@@ -422,7 +423,7 @@ _RULES: dict[str, Rule] = {
     "optimizer_weight_shard_aggregated_save": _nothing(_OUTSIDE),
     "enable_alltoall": _alltoall,
     "force_fp32_communication": _force_fp32,
-    "all_reduce_fusion_config": _nothing("a plan does not number gradients"),
+    "all_reduce_fusion_config": _nothing("acts on the gradients of single operators"),
     "comm_fusion": _comm_fusion,
     "communi_parallel_mode": _nothing("the estimate runs no two groups' collectives at once"),
     "parameter_broadcast": _nothing(_OUTSIDE),

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from autopar import planner
+from autopar.cluster import Cluster
 from autopar.errors import SpecError, shown
 from autopar.graph import Graph, Operator, Reshape, Tensor, operators_named
 from autopar.planner import Name
 from autopar.sharding import Cuts, FixedStrategy, Sharding
-from autopar.spec import Cluster
 
 Cut = tuple[int, ...]
 

@@ -26,15 +26,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Required, Unpack
 
 from autopar import planner
-from autopar.compat import effects
+from autopar.cluster import Cluster
+from autopar.compat import effects, operators
 from autopar.compat.context import Context
 from autopar.compat.effects import Effect
 from autopar.compat.keys import RANGES, Ranges
 from autopar.compat.settings import apply
 from autopar.errors import SpecError, shown
+from autopar.export.job import Job
 from autopar.planner import Limits, Name
 from autopar.report import Report
-from autopar.spec import Attention, Cluster, Framework, Model, Precision, Problem
+from autopar.spec import Attention, Framework, Model, Precision, Problem
 
 version = "2.10"
 
@@ -207,6 +209,7 @@ def search(
     """Returns the fastest plans that the context allows, and what each of its keys did.
 
     The arguments are those of `question`, and `threads` and `time_limit_s` of `autopar.search`.
+    Keys about single operators say what they do to the fastest plan.
 
     Raises:
         SpecError: An input is wrong, or keys contradict each other.
@@ -225,7 +228,24 @@ def search(
     """
     found = question(model, cluster, copies=copies, **asked)
     report = planner.solve(found.problem, threads=threads, time_limit_s=time_limit_s)
-    return Answer(report, found.effects, found.advice)
+    return Answer(
+        report, tuple(_on_operators(report, each) for each in found.effects), found.advice
+    )
+
+
+def _on_operators(report: Report, effect: Effect) -> Effect:
+    """Returns what a key did, that of one about single operators at the fastest plan."""
+    if not report.ranked or effect.value == []:
+        return effect
+    best = report.ranked[0]
+    job = Job(report.problem, best.plan, best.estimate)
+    match effect.key:
+        case "all_reduce_fusion_config":
+            return operators.grouped(job, effect.value)
+        case "MS_COMM_COMPILER_OPT":
+            return operators.reused(job, effect.value)
+        case _:
+            return effect
 
 
 def _reused_subgraphs() -> tuple[Effect, ...]:

@@ -71,38 +71,57 @@ def export(name: str, job: Job) -> list[File]:
     return launcher.files(job)
 
 
+def able(job: Job) -> list[str]:
+    """Returns the launchers that can say a plan exactly, in the order of `LAUNCHERS`.
+
+    Kubernetes is left out: what runs in its pods is the script of another launcher.
+    """
+    return [
+        name
+        for name, launcher in LAUNCHERS.items()
+        if name != "kubernetes" and not launcher.supports(job)
+    ]
+
+
 def fastest(
-    name: str, problem: Problem, solve: Callable[[Problem], Report], image: str | None = None
-) -> tuple[Job | None, list[Report]]:
-    """Returns the fastest plan that a launcher can say, and the reports that it was found in.
+    name: str, problem: Problem, solve: Callable[[Problem], Report], count: int = 1
+) -> tuple[list[Job], list[Report]]:
+    """Returns the fastest plans that a launcher can say, and the reports that they were found in.
 
     Args:
         name: The launcher.
         problem: What is trained, on what; its options are restricted further.
         solve: Returns the report on a problem.
-        image: Container image, for launchers of containers.
+        count: Plans to return at most; fewer where a look at the 4,096 best finds no more.
 
     Raises:
         SpecError: The launcher can say nothing that the options allow, or none of the best plans.
     """
     launcher = LAUNCHERS[name]
     parts = restrict(problem.options, name)
-    for top in TOPS:
+    for top in (top for top in TOPS if top >= min(count, TOPS[-1])):
         asked = [replace(problem, options=replace(part, top=top)) for part in parts]
         reports = [solve(part) for part in asked]
-        jobs = [
-            Job(r.problem, ranked.plan, ranked.estimate) for r in reports for ranked in r.ranked
-        ]
+        # Parts of the space may share plans.
+        jobs = list(
+            {
+                ranked.plan: Job(report.problem, ranked.plan, ranked.estimate)
+                for report in reports
+                for ranked in report.ranked
+            }.values()
+        )
         jobs.sort(key=lambda job: job.estimate.step_ps)
-        if said := next((job for job in jobs if not launcher.supports(job)), None):
-            return said, reports
-        if all(len(report.ranked) < top for report in reports):
+        said = [job for job in jobs if not launcher.supports(job)]
+        # What a part of the space did not list is slower than the last that it did.
+        cut = [r.ranked[-1].estimate.step_ps for r in reports if len(r.ranked) == top]
+        said = [job for job in said if not cut or job.estimate.step_ps <= min(cut)]
+        if len(said) >= count or not cut:
             break
-    if jobs:
+    if jobs and not said:
         reasons = ", ".join(launcher.supports(jobs[0]))
         what = f"none of the {len(jobs):,} fastest plans can be said by {name}: {reasons}"
-        raise SpecError("--export", what, "Limit the search by the degrees' flags.")
-    return None, reports
+        raise SpecError("launcher", what, "Limit the search by the degrees' flags.")
+    return said[:count], reports
 
 
 def restrict(options: Options, name: str) -> list[Options]:
@@ -129,7 +148,7 @@ def restrict(options: Options, name: str) -> list[Options]:
             parts.append(replace(options, **changes))
     if not parts:
         hint = "Allow " + ", or ".join(map(_spelled, LAUNCHERS[name].limits)) + "."
-        raise SpecError("--export", f"{name} can say nothing that the flags allow", hint)
+        raise SpecError("launcher", f"{name} can say nothing that the flags allow", hint)
     return parts
 
 

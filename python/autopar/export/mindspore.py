@@ -43,7 +43,7 @@ def supports(job: Job) -> list[str]:
         *unsaid_everywhere(job),
         *unsaid_host(job.plan),
         *unsaid_step(job),
-        *mindspore_operators.unsaid(job),
+        *(mindspore_operators.unsaid(job) if mindspore_operators.is_cut(job) else []),
         *when(
             (devices > LARGEST, f"more than {LARGEST} ranks"),
             (job.plan.ep > 1, "expert parallel, whose operators have no strategies here"),
@@ -84,6 +84,7 @@ def files(job: Job) -> list[File]:
             f"{STRATEGIES} holds the cuts of operators with a parameter, under the names that",
             "parameters have in the graph of `autopar shard MODEL`. Give each row of CUTS, inputs",
             "and outputs, to Primitive.shard of the operator of that name; a star is any layer.",
+            "Products and look-ups take tokens as rows, batch and sequence in one dimension.",
         ]
         apart = mindspore_operators.set_apart(found)
         cuts = f"\nCUTS = {pformat(apart, width=100, sort_dicts=False)}\n"

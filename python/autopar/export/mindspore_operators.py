@@ -4,17 +4,21 @@ The operators are those of the graph that `autopar shard MODEL` cuts. A plan set
 norms, sums and look-ups as Megatron-LM lays them (arXiv:1909.08053, arXiv:2205.05198 for the
 sequence); every other operator takes the cuts of what it reads. The answer is priced and checked at
 the operator level like any other.
+
+MindSpore scatters what a product or a look-up sums over the first dimension only. So these take
+tokens as rows, batch and sequence in one dimension, as MindFormers' layers do.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from autopar import planner
 from autopar.errors import SpecError
 from autopar.export.job import Job, when
 from autopar.export.mindspore_strategy import strategy_file
-from autopar.frontends.mindspore_strategy import StrategyFile, operator_names
-from autopar.graph import Graph, Operator
-from autopar.sharding import Cuts, FixedStrategy, Sharding
+from autopar.frontends.mindspore_strategy import OperatorStrategy, StrategyFile, operator_names
+from autopar.graph import Graph, Operator, recomputed
+from autopar.sharding import Cuts, FixedStrategy, Fusion, Sharding
 
 FIRST = "layers.0."
 # What follows the last layer, on its stage.
@@ -27,9 +31,7 @@ def is_cut(job: Job) -> bool:
 
 
 def unsaid(job: Job) -> list[str]:
-    """Returns what of a plan the cuts of operators cannot say; empty for one that cuts none."""
-    if not is_cut(job):
-        return []
+    """Returns what of a plan the cuts of operators cannot say; empty if they say it exactly."""
     problem, plan, model = job.problem, job.plan, job.problem.model
     multiple = problem.framework.vocab_multiple
     vocabulary = -(-model.vocab // multiple) * multiple
@@ -59,16 +61,31 @@ def unsaid(job: Job) -> list[str]:
     return reasons
 
 
-def sharding(job: Job) -> Sharding:
-    """Returns how a plan cuts the operators of the model's first layer and of its ends.
+def sharding(
+    job: Job,
+    layers: int = 1,
+    *,
+    again: Iterable[str] = (),
+    fusion: Fusion | None = None,
+    reuse_limit: int | None = None,
+) -> Sharding:
+    """Returns how a plan cuts the operators of the model's first layers and of its ends.
 
-    The other layers are cut like the first. Devices are those of one stage.
+    All layers are cut alike. Devices are those of one stage, tokens those of a micro-batch.
+
+    Args:
+        job: The plan.
+        layers: The layers.
+        again: Names of operators that run again before the backward pass; a star stands for any
+            letters.
+        fusion: How exchanges are grouped, as in `ShardingOptions`.
+        reuse_limit: Communication operators that may be replaced, as there.
 
     Raises:
-        SpecError: The plan cannot be said so (`unsaid` names why).
+        SpecError: The plan cannot be said so (`unsaid` names why), or no operator has a name.
     """
     problem, plan = job.problem, job.plan
-    graph = _graph(job)
+    graph = recomputed(_graph(job, layers), again)
     fixed = [cut for each in graph.operators if (cut := _cut(job, each)) is not None]
     return planner.shard(
         graph,
@@ -79,6 +96,8 @@ def sharding(job: Job) -> Sharding:
         zero=plan.zero,
         optimizer_bytes=problem.framework.bytes.optimizer,
         gradient_bytes=problem.framework.bytes.gradient,
+        fusion=fusion,
+        reuse_limit=reuse_limit,
     )
 
 
@@ -90,27 +109,27 @@ def file_of(found: Sharding, stages: list[int]) -> StrategyFile:
         stages: The pipeline stage of each layer.
     """
     said = strategy_file(found)
-    operators, layouts = [], []
+    operators = []
     for name, own in _by_name(found).items():
-        strategy = next(each for each in said.operators if each.name == name)
+        strategy = _on_rows(next(each for each in said.operators if each.name == name))
         if FIRST in own:
             for layer, stage in enumerate(stages):
-                operators.append(replace(strategy, name=_of_layer(name, layer), stage=stage))
+                operators.append(
+                    replace(strategy, name=_of_layer(strategy.name, layer), stage=stage)
+                )
         else:
             stage = stages[-1] if own in AFTER else stages[0]
             operators.append(replace(strategy, stage=stage))
-    for layout in said.layouts:
-        names = {_of_layer(layout.name, layer): None for layer in range(len(stages))}
-        layouts += [replace(layout, name=name) for name in names]
-    return replace(said, operators=tuple(operators), layouts=tuple(layouts))
+    # How parameters lie follows from these and from what shards the optimizer.
+    return replace(said, operators=tuple(operators), layouts=())
 
 
 def set_apart(found: Sharding) -> dict[str, tuple[Cuts, Cuts | None]]:
     """Returns the cuts that a strategy file does not hold, for `Primitive.shard`.
 
-    They are those of operators without a parameter, and the outputs of products whose summands are
-    scattered; null where the outputs follow. A layer's number is a star: all layers are cut alike.
-    Reshapes are left out, as MindSpore cuts them as it must.
+    They are those of operators without a parameter, and the outputs of products and look-ups whose
+    summands are scattered; null where the outputs follow. A layer's number is a star: all layers
+    are cut alike. Reshapes are left out, as MindSpore cuts them as it must.
     """
     graph = found.problem.graph
     named = operator_names(graph)
@@ -119,18 +138,22 @@ def set_apart(found: Sharding) -> dict[str, tuple[Cuts, Cuts | None]]:
         scattered = each.outputs if each.summands == "reduce_scatter" else None
         if operator.source == "Reshape" or (operator.name in named and scattered is None):
             continue
-        cuts[operator.name.replace(FIRST, "layers.*.")] = (each.inputs, scattered)
+        inputs = each.inputs
+        if operator.name in named and scattered is not None:
+            inputs = _on_rows(OperatorStrategy(name=named[operator.name], inputs=inputs)).inputs
+            scattered = tuple(_rows(cut) for cut in scattered)
+        cuts[operator.name.replace(FIRST, "layers.*.")] = (inputs, scattered)
     return cuts
 
 
-def _graph(job: Job) -> Graph:
+def _graph(job: Job, layers: int = 1) -> Graph:
     work = job.problem.workload
     return planner.model_graph(
         job.problem.model,
         batch=job.plan.dp * job.plan.mbs,
         sequence_length=work.sequence_length,
         precision=work.precision,
-        layers=1,
+        layers=layers,
         framework=job.problem.framework,
     )
 
@@ -138,6 +161,31 @@ def _graph(job: Job) -> Graph:
 def _by_name(found: Sharding) -> dict[str, str]:
     """Returns the operators that read a parameter, by MindSpore's names for them."""
     return {name: own for own, name in operator_names(found.problem.graph).items()}
+
+
+def _on_rows(strategy: OperatorStrategy) -> OperatorStrategy:
+    """Returns the strategy of a product or look-up that takes tokens as rows; of others theirs.
+
+    Example:
+        >>> strategy = OperatorStrategy(name="BatchMatMul_w", inputs=((4, 2, 1), (1, 2)))
+        >>> _on_rows(strategy).name, _on_rows(strategy).inputs
+        ('MatMul_w', ((8, 1), (1, 2)))
+    """
+    kind, _, parameter = strategy.name.partition("_")
+    first, *others = strategy.inputs
+    match kind:
+        case "BatchMatMul":
+            return replace(strategy, name=f"MatMul_{parameter}", inputs=(_rows(first), *others))
+        case "Gather":
+            return replace(strategy, inputs=(first, *map(_rows, others)))
+        case _:
+            return strategy
+
+
+def _rows(cut: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the cut of a tensor whose first two dimensions are one."""
+    batch, sequence, *others = cut
+    return (batch * sequence, *others)
 
 
 def _of_layer(name: str, layer: int) -> str:

@@ -4,13 +4,14 @@ The dict says less than a plan: one pipeline schedule, no context or expert para
 optimizer or none, one setting of recompute for each kind of chip. The search is held to that.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autopar import catalog, files
+from autopar.cluster import Cluster, DeviceGroup
 from autopar.errors import SpecError, shown
-from autopar.report import Plan, Ranked, Recompute
-from autopar.spec import Cluster, DeviceGroup, Options, Problem, Workload
+from autopar.report import NoFactorisation, Plan, Ranked, Recompute, Report
+from autopar.spec import Options, Problem, Workload
 
 MODELS = (
     "llama-7b",
@@ -100,6 +101,9 @@ def question(
         if any(group.chip.name == entry.chip.name for group in groups):
             what = f"chip {shown(name)} is listed twice"
             raise SpecError("--gpu-infos", what, "List each chip once.")
+        if entry.chip.devices_per_node != NODE:
+            what = f"{shown(name)} has {entry.chip.devices_per_node} devices in a node, not {NODE}"
+            raise SpecError("--gpu-infos", what, "APSS knows nodes of 8; use autopar search.")
         groups.append(DeviceGroup(chip=entry.chip, limit=limit))
         kinds.append(entry.chip.name if files.is_path(name) else name.lower())
         if kinds[-1] != entry.chip.name:
@@ -118,6 +122,27 @@ def question(
         options=options(top=top, several=len(groups) > 1),
     )
     return Question(problem, tuple(kinds), tuple(notes))
+
+
+def proposable(report: Report) -> Report:
+    """Returns a report that proposes only device counts and batches that APSS takes.
+
+    Example:
+        >>> from autopar import planner
+        >>> asked = question(version="0.1.0", num_gpus=1_000_000, global_batch_size=1_048_576)
+        >>> planner.solve(asked.problem).infeasible
+        NoFactorisation(kind='factorisation', nearest_devices=1048576, nearest_batch=1600000)
+        >>> proposable(planner.solve(asked.problem)).infeasible
+        NoFactorisation(kind='factorisation', nearest_devices=1048576, nearest_batch=None)
+    """
+    if not isinstance(report.infeasible, NoFactorisation):
+        return report
+    devices, batch = report.infeasible.nearest_devices, report.infeasible.nearest_batch
+    nearest = NoFactorisation(
+        nearest_devices=None if devices is None or devices > LARGEST else devices,
+        nearest_batch=None if batch is None or batch > LARGEST else batch,
+    )
+    return replace(report, infeasible=nearest)
 
 
 def options(*, top: int, several: bool) -> Options:

@@ -11,10 +11,10 @@ from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from autopar import catalog, files, wire
+from autopar.cluster import Cluster, DeviceGroup
 from autopar.errors import SpecError, shown
 from autopar.graph import Gradients
 from autopar.sharding import ShardingOptions
-from autopar.spec import Cluster, DeviceGroup
 from autopar.wire import join
 
 Framework = Literal["tensorflow", "onnx"]

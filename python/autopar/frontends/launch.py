@@ -110,7 +110,7 @@ class Settings:
                 raise SpecError(f"{self.file}: {path}", "missing key", "Add it.")
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            hint = "Give a number." if value == "auto" else ""
+            hint = "Give a number." if value == "auto" else "Give a count."
             what = f"must be a whole number from {least}, found {shown(value)}"
             raise self.error(path, what, hint)
         return value

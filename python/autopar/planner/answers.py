@@ -6,10 +6,11 @@ from os import fspath
 from typing import TYPE_CHECKING, Any, Unpack
 
 from autopar import _core, bulk, wire
+from autopar.cluster import Cluster
 from autopar.errors import SpecError
 from autopar.planner.question import Limits, Name, model_of, problem
 from autopar.report import Estimate, ModelFacts, Plan, Report, Sizes, Timeline
-from autopar.spec import Attention, Cluster, Framework, Model, Precision, Problem
+from autopar.spec import Attention, Framework, Model, Precision, Problem
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

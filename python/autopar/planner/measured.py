@@ -7,10 +7,11 @@ from os import fspath
 from typing import Any
 
 from autopar import _core, catalog, wire
+from autopar.cluster import Chip
 from autopar.fit import Figure, Fit, MeasuredOperator, MeasuredRun, Point, PointError
 from autopar.planner.question import Name
 from autopar.report import Plan, Rate
-from autopar.spec import Chip, Problem
+from autopar.spec import Problem
 
 
 def operator_seconds(chip: Name | Chip, operators: Sequence[MeasuredOperator]) -> list[float]:

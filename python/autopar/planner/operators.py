@@ -7,6 +7,7 @@ from os import fspath
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from autopar import _core, catalog, wire
+from autopar.cluster import Cluster
 from autopar.graph import Graph
 from autopar.placement import Servers, ServersOptions, ServersProblem
 from autopar.planner.question import Name, __version__, cluster_of
@@ -21,7 +22,7 @@ from autopar.sharding import (
     ShardingOptions,
     ShardingProblem,
 )
-from autopar.spec import Cluster, Framework, Model, Precision
+from autopar.spec import Framework, Model, Precision
 
 if TYPE_CHECKING:
     from autopar.frontends.draft import Reading
@@ -125,12 +126,13 @@ def shard(
         True
     """
     cluster, version = placed(cluster, devices)
+    asked = replace(ShardingOptions(), **{k: _frozen(v) for k, v in options.items()})
     problem = ShardingProblem(
         version=__version__,
         catalog=version,
         graph=graph,
         cluster=cluster,
-        options=replace(ShardingOptions(), **{k: _frozen(v) for k, v in options.items()}),
+        options=wire.read(ShardingOptions, wire.write(asked), "options"),
     )
     return solve_sharding(problem, time_limit_s=time_limit_s)
 
@@ -183,24 +185,31 @@ def servers(
         (('table',), ['all_reduce', 'servers', 'mixed'])
     """
     cluster, version = placed(cluster, workers)
+    asked = ServersOptions(servers=servers, **options)
     problem = ServersProblem(
         version=__version__,
         catalog=version,
         graph=graph,
         cluster=cluster,
-        options=ServersOptions(servers=servers, **options),
+        options=wire.read(ServersOptions, wire.write(asked), "options"),
     )
     return wire.loads(Servers, _core.servers(wire.dumps(problem)))
 
 
 def placed(cluster: Name | Cluster, devices: int | None) -> tuple[Cluster, str]:
-    """Returns so many devices of a cluster, and the version of the catalog that it came from."""
+    """Returns so many devices of a cluster, and the version of the catalog that it came from.
+
+    Raises:
+        SpecError: There is no such cluster, or no such number of devices.
+    """
     digests: tuple[str, ...] = ()
     if not isinstance(cluster, Cluster):
         entry = catalog.cluster(fspath(cluster))
         cluster, digests = cluster_of(entry, devices), entry.digests
     elif devices is not None:
         cluster = replace(cluster, devices=devices)
+    # Arguments come from callers without a type checker too.
+    cluster = wire.read(Cluster, wire.write(cluster), "cluster")
     return cluster, catalog.version(list(digests))
 
 

@@ -6,11 +6,11 @@ from os import PathLike, fspath
 from typing import TypedDict, Unpack
 
 from autopar import _core, catalog, wire
+from autopar.cluster import Cluster
 from autopar.errors import SpecError
 from autopar.frontends import hf
 from autopar.spec import (
     Attention,
-    Cluster,
     Framework,
     Granularity,
     Model,

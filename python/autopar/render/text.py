@@ -1,5 +1,6 @@
 """Reports, estimates and catalogs as plain text of ASCII characters."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 
@@ -74,9 +75,23 @@ def plain(table: Table) -> str:
     )
 
 
-def report_table(report: Report) -> Table:
-    """Returns the ranked plans, one a row; degrees that are 1 in every row have no column."""
-    return _plans_table(report.problem, report.ranked, {})
+def report_table(
+    problem: Problem, ranked: tuple[Ranked, ...], launchers: Sequence[Sequence[str]]
+) -> Table:
+    """Returns ranked plans, one a row; degrees that are 1 in every row have no column.
+
+    Args:
+        problem: What was asked.
+        ranked: The plans.
+        launchers: For each plan the launchers that can say it.
+    """
+    table = _plans_table(problem, ranked, {})
+    rows = zip(table.rows, launchers, strict=True)
+    return Table(
+        (*table.headers, "launchers"),
+        tuple((*row, " ".join(names) or "none") for row, names in rows),
+        table.left | {len(table.headers)},
+    )
 
 
 def frontier_table(found: Sizes) -> Table:

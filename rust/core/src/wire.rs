@@ -7,7 +7,7 @@
 use crate::bulk::{self, Stages};
 use crate::calibrate::point::Measured;
 use crate::calibrate::{self, Calibration};
-use crate::error::Error;
+use crate::error::{require, Error};
 use crate::estimate::flops::{self, Rate};
 use crate::estimate::pipeline::{Kind, Task};
 use crate::estimate::{self, Estimate};
@@ -17,7 +17,7 @@ use crate::graph::problem::{Sharding, ShardingProblem};
 use crate::graph::servers::{Servers, ServersProblem};
 use crate::graph::transformer::{self, ModelGraph};
 use crate::plan::Plan;
-use crate::search::report::Report;
+use crate::search::report::{Ranked, Report};
 use crate::search::sizes::Sizes;
 use crate::search::watch::Watch;
 use crate::spec::cluster::{Chip, Cluster};
@@ -25,6 +25,7 @@ use crate::spec::framework::Framework;
 use crate::spec::model::Model;
 use crate::spec::problem::{Options, Problem};
 use crate::spec::workload::Workload;
+use crate::units::Time;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -37,19 +38,33 @@ pub const TIMELINE_EVENTS: usize = 200_000;
 /// Searches; the report as JSON. `threads` of 0 takes every processor.
 ///
 /// # Errors
-/// A document that is not a valid problem.
+/// A document that is not a valid problem, or one whose steps take longer than can be told.
 pub fn search(problem: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
     let problem = read_problem(problem)?;
-    write(&pool(threads)?.install(|| crate::search::search(problem, watch)))
+    let report = pool(threads)?.install(|| crate::search::search(problem, watch));
+    told(&report.ranked)?;
+    write(&report)
 }
 
 /// Searches every device count up to the problem's; the sizes as JSON. `threads` as for [`search`].
 ///
 /// # Errors
-/// A document that is not a valid problem.
+/// As [`search`].
 pub fn sizes(problem: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
     let problem = read_problem(problem)?;
-    write(&pool(threads)?.install(|| crate::search::sizes::sizes(problem, watch)))
+    let sizes = pool(threads)?.install(|| crate::search::sizes::sizes(problem, watch));
+    told(sizes.sizes.iter().map(|size| &size.best))?;
+    write(&sizes)
+}
+
+/// Refuses an answer that holds a step as long as the longest [`Time`]: sums stop there, so it says nothing.
+fn told<'a>(plans: impl IntoIterator<Item = &'a Ranked>) -> Result<(), Error> {
+    require(
+        plans.into_iter().all(|plan| plan.estimate.step_ps < Time::MAX),
+        "problem",
+        || "a step takes over 213 days, the longest time that can be told".to_owned(),
+        "Check the rates of its chips, the batch and the sequence.",
+    )
 }
 
 /// Estimates a plan; the estimate as JSON.

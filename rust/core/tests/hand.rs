@@ -11,7 +11,8 @@ use autopar_core::estimate::{estimate, Estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
 use autopar_core::spec::framework::{
-    EightBitGathers, ExpertDispatch, Projections, ShardCopies, TensorOverlap,
+    EightBitGathers, ExpertDispatch, Fp8Scaling, Framework, Projections, ShardCopies, Shards,
+    TensorOverlap,
 };
 use autopar_core::spec::model::{Activation, LayerKind, Model, Moe, Norm, Position};
 use autopar_core::spec::problem::{Problem, Schedule};
@@ -273,6 +274,49 @@ fn behind_the_backward_pass_only_the_longer_rest_or_last_layer_of_it_shows() {
 }
 
 #[test]
+fn owners_of_whole_tensors_are_served_one_after_another() {
+    // Each further owner costs a reduction and a broadcast once round the ring: 8.4 us and 7 steps of 3.4 us in a node of 8.
+    // A layer has 16 tensors: four products and their biases but two of the MLP, which are as many, and two norms of two.
+    let h = 1024;
+    let mut problem = gpt_problem(h, 512);
+    problem.framework.overlap.gradient_reduce = false;
+    problem.framework.overlap.parameter_gather = false;
+    let step = |problem: &Problem, dp| {
+        let plan = Plan { zero: 1, shard_group: dp, ..replicas(problem, dp).0 };
+        estimate(problem, &plan).expect("a legal plan").time.data_ps.seconds()
+    };
+    let slices = step(&problem, 8);
+    problem.framework.shards = Shards::Tensors;
+    close(step(&problem, 8) - slices, 2.0 * 7.0 * (8.4 + 7.0 * 3.4) * 1e-6, 1e-4);
+    // Of 128 ranks 67 own one of the 4 x 16 and embedding, head and last norm, here as far as parameters are: the one stage has
+    // 4 (12 h^2 + 13 h) + 53,248 h + 2 h of 4 (12 h^2 + 13 h) + 2 x 51,200 h. Sixteen nodes: 112 steps inside and 16 between.
+    problem.cluster.devices = 128;
+    problem.workload.global_batch_size = 128;
+    let layers = 4 * (12 * h * h + 13 * h);
+    let share = (layers + 53_250 * h) as f64 / (layers + 102_400 * h) as f64;
+    let round = (8.4 + 112.0 * 3.4 + 16.0 * 14.0) * 1e-6;
+    let tensors = step(&problem, 128);
+    problem.framework.shards = Shards::Slices;
+    close(tensors - step(&problem, 128), 2.0 * 67.0 * share * round, 1e-4);
+}
+
+#[test]
+fn a_framework_of_one_stream_hides_gradients_only_without_tensor_and_pipeline_parallel() {
+    let mut problem = gpt_problem(1024, 512);
+    let step = |problem: &Problem, tp: u64| {
+        let plan = Plan { tp, dp: 8 / tp, ..replicas(problem, 8).0 };
+        estimate(problem, &plan).expect("a legal plan").time.data_ps
+    };
+    let hidden = [1, 2].map(|tp| step(&problem, tp));
+    problem.framework.overlap.replicas_alone = true;
+    let alone = [1, 2].map(|tp| step(&problem, tp));
+    problem.framework.overlap.gradient_reduce = false;
+    let shown = [1, 2].map(|tp| step(&problem, tp));
+    assert_eq!(alone, [hidden[0], shown[1]]);
+    assert!(hidden[1] < shown[1]);
+}
+
+#[test]
 fn gradients_that_are_fused_start_once_a_piece_and_show_the_last() {
     // 32-bit gradients of 105 million parameters, in pieces of 64 MiB: 421 MB / 67 MB, so 7 starts of 56 us in place of 1.
     let h = 1024;
@@ -420,6 +464,30 @@ fn a_whole_vocabulary_needs_no_sums_and_eight_times_the_parameters() {
 }
 
 #[test]
+fn a_loss_in_16_bits_reads_and_writes_logits_of_16() {
+    // 512 tokens by 51,200 rows: forward 4 bytes a logit for 38 and one kernel for eight, backward 4 for 14 and one for three.
+    // Cut over 8 ranks: 16 bytes in five kernels.
+    let mut problem = gpt_problem(1024, 512);
+    let chip = problem.cluster.groups[0].chip.clone();
+    let device = Device::new(&chip, Precision::Bf16, &[], 8);
+    problem.framework.launch_us = 0.0;
+    for (tp, bytes) in [(1, 4.0), (8, 16.0)] {
+        let shard = Shard { tp, ..whole() };
+        let cost = |problem: &Problem| Pricer::new(problem, 0, shard).head().cost;
+        problem.framework.loss_in_16_bits = false;
+        let wide = cost(&problem);
+        problem.framework.loss_in_16_bits = true;
+        let narrow = cost(&problem);
+        let spared = |pass: fn(&LayerCost) -> Split| {
+            pass(&wide).compute.seconds() - pass(&narrow).compute.seconds()
+        };
+        let logits = 512.0 * 51_200.0 / tp as f64;
+        close(spared(|c| c.forward), device.traffic((38.0 - bytes) * logits), 1e-6);
+        close(spared(|c| c.input_gradient), device.traffic(10.0 * logits), 1e-6);
+    }
+}
+
+#[test]
 fn what_is_cast_before_it_is_gathered_travels_in_8_bits() {
     // With sequence parallel two of four collectives forward are gathers: s b h bytes instead of 2 s b h; sums stay.
     let mut problem = gpt_problem(1024, 512);
@@ -438,6 +506,31 @@ fn what_is_cast_before_it_is_gathered_travels_in_8_bits() {
     // Parameters that ZeRO gathers: one byte, and two where products run in 16 bits.
     let sent = |precision| parameter_sent(&problem.framework, precision);
     assert_eq!((sent(Precision::Fp8), sent(Precision::Bf16)), (1, 2));
+}
+
+#[test]
+fn rows_that_share_a_scale_are_cast_for_each_product_and_results_scaled_backward() {
+    // On 8 ranks the projections are [512, 1024] x [1024, 384], [512, 128] x [128, 1024], [512, 1024] x [1024, 512] and
+    // [512, 512] x [512, 1024]: in units of 1,024 elements, inputs 512, 64, 512 and 256, weights 384, 128, 512 and 512, outputs
+    // 192, 512, 256 and 512: 1,344, 1,536 and 1,472. Bytes of the casts: one scale a tensor 4 x 1,344 forward and 4 x 1,472
+    // backward; one a row 3 (1,344 + 1,536), 3 x 1,472 + 5 x 1,536 + 4 x 1,344, and 5 (1,472 + 1,344) + 4 x 1,536. Each of the
+    // four products launches 2, 4 and 5 kernels for 1, 1 and 0.
+    let mut problem = gpt_problem(1024, 512);
+    problem.workload.precision = Precision::Fp8;
+    problem.framework.launch_us = 0.0;
+    let shard = Shard { tp: 8, ..whole() };
+    let tensor = layer(&problem, shard);
+    problem.framework.fp8_scaling = Fp8Scaling::Row;
+    let row = layer(&problem, shard);
+    let device = Device::new(&problem.cluster.groups[0].chip, Precision::Fp8, &[], 8);
+    let more = |units: f64, kernels: f64| {
+        device.traffic(units * 1024.0) + 4.0 * kernels * (device.stream(1.0) - device.traffic(1.0))
+    };
+    let compute = |pass: Split| pass.compute.seconds();
+    let gained = |pass: fn(&LayerCost) -> Split| compute(pass(&row)) - compute(pass(&tensor));
+    close(gained(|c| c.forward), more(8_640.0 - 5_376.0, 1.0), 1e-6);
+    close(gained(|c| c.input_gradient), more(17_472.0 - 5_888.0, 3.0), 1e-6);
+    close(gained(|c| c.weight_gradient), more(20_224.0, 5.0), 1e-6);
 }
 
 // ---- What a framework chooses ----------------------------------------------------------------------------------------
@@ -618,6 +711,28 @@ fn a_grouped_product_of_several_experts_costs_the_host_a_launch_each() {
         cost.compute.seconds() + cost.expert.seconds()
     };
     close(host(1) - host(8), 2.0 * 8.0 * 10e-6 + 2.0 * 20e-6, 1e-3);
+}
+
+#[test]
+fn an_expert_s_operand_in_blocks_is_cast_by_one_kernel_instead_of_four() {
+    // Waiting for the host alone, 8 experts on one device: the inputs of two grouped products forward and the gradients of
+    // their outputs backward take 8 launches of 10 us each instead of 32.
+    let mut problem = experts();
+    problem.framework.launch_us = 20.0;
+    problem.workload.precision = Precision::Fp8;
+    let chip = &mut problem.cluster.groups[0].chip;
+    (chip.peak_tflops.bf16, chip.peak_tflops.fp8) = (Some(1e9), Some(1e9));
+    chip.memory_bandwidth_gb_per_s = 1e12;
+    chip.host.kernel_us = 1e-6;
+    let host = |scaling| {
+        let framework = Framework { fp8_scaling: scaling, ..problem.framework.clone() };
+        let cost = expert_layer(&Problem { framework, ..problem.clone() }, 1);
+        [cost.forward, cost.input_gradient].map(|pass| pass.compute.seconds())
+    };
+    let (tensor, block) = (host(Fp8Scaling::Tensor), host(Fp8Scaling::Block));
+    for pass in 0..2 {
+        close(tensor[pass] - block[pass], 2.0 * 8.0 * 3.0 * 10e-6, 1e-3);
+    }
 }
 
 #[test]

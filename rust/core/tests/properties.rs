@@ -3,6 +3,7 @@
 mod draw;
 
 use autopar_core::bulk::{estimate_many, Stages, LACKS_MEMORY, WORDS};
+use autopar_core::estimate::least::Least;
 use autopar_core::estimate::longest::{self, Lane};
 use autopar_core::estimate::memory;
 use autopar_core::estimate::pipeline::{
@@ -12,6 +13,7 @@ use autopar_core::estimate::stage::Place;
 use autopar_core::estimate::{estimate, sends, Tables};
 use autopar_core::plan::{check, Plan, Recompute, Stage};
 use autopar_core::search::bound::{Continuous, Shape, Tail, Work};
+use autopar_core::search::caps::Places;
 use autopar_core::search::relax::{Question, Stages as Offered, Verdict};
 use autopar_core::search::report::{Ranked, Report, StopReason};
 use autopar_core::search::search;
@@ -861,6 +863,15 @@ fn the_bound_of_a_class_is_never_above_a_plan_that_fits() {
                 any_schedule,
                 limit: draw.pick(&[f64::INFINITY, found.step_s]),
             };
+            if !any_schedule && !even {
+                within_caps(
+                    &question,
+                    &leasts,
+                    &stages_of(&kinds, leasts.len()),
+                    &kinds,
+                    found.step_s,
+                );
+            }
             let bound = question.bound(&leasts, &kinds);
             let Verdict::Seconds(seconds) = bound else {
                 panic!("{n}: {even} {any_schedule}: does not fit: {plan:?}")
@@ -872,10 +883,46 @@ fn the_bound_of_a_class_is_never_above_a_plan_that_fits() {
     assert!(tight > 400, "{tight}");
 }
 
+/// As many stages of each kind as there are.
+fn stages_of(kinds: &[usize], all: usize) -> Vec<Offered> {
+    let used = |kind| kinds.iter().filter(|&&k| k == kind).count() as u64;
+    (0..all).map(|kind| Offered { kind, most: used(kind) }).collect()
+}
+
+/// Asserts that stages of `kinds` are said to hold the model within the time that a plan on them takes, whether their order is
+/// known or not; says whether they are said not to within a tenth less.
+fn within_caps(
+    question: &Question<'_>,
+    leasts: &[Option<Least>],
+    offered: &[Offered],
+    kinds: &[usize],
+    seconds: f64,
+) -> bool {
+    let mut runs: Vec<(usize, u64)> = Vec::new();
+    for &kind in kinds {
+        match runs.last_mut() {
+            Some((last, stages)) if *last == kind => *stages += 1,
+            _ => runs.push((kind, 1)),
+        }
+    }
+    let counts: Vec<u64> = stages_of(kinds, leasts.len()).iter().map(|s| s.most).collect();
+    let places = Places::new(question, leasts, offered).expect("every kind is priced");
+    let caps = places.within(seconds).expect("some stages hold the model");
+    assert!(caps.hold(&runs), "{runs:?} in {seconds} s");
+    for decided in 0..=offered.len() {
+        let left = counts[decided..].iter().sum();
+        assert!(caps.hold_counts(&counts[..decided], left), "{counts:?}, {decided}");
+    }
+    let least = places.bound(Time::from_seconds(seconds / 8.0), Time::MAX);
+    assert!(least.expect("they fit").seconds() <= seconds, "a bound is below the plan");
+    places.within(0.9 * seconds).is_none_or(|caps| !caps.hold(&runs))
+}
+
 #[test]
 fn bounds_of_any_degrees_are_never_above_a_plan_that_fits() {
     let mut draw = Draw::new(19);
     let (mut experts, mut tensor, mut context, mut tight) = (0, 0, 0, 0);
+    let (mut capped, mut waiting) = (0, 0);
     for n in 0..6000 {
         let kinds = draw.pick(&[1, 1, 2, 3]);
         let mut problem = draw::problem(&mut draw, kinds);
@@ -884,16 +931,21 @@ fn bounds_of_any_degrees_are_never_above_a_plan_that_fits() {
             g.chip.memory_gib = 1e6;
         });
         let mut plan = any_plan(&mut draw, &problem);
+        // In the space activations wait on the host without a pipeline and recompute only.
         for s in &mut plan.stages {
-            s.offload = 0;
+            if plan.pp > 1 || s.recompute != Recompute::None {
+                s.offload = 0;
+            }
         }
-        // In the space all chunks of a stage hold equally many layers.
+        waiting += u64::from(plan.stages[0].offload > 0);
+        // And all chunks of a stage hold equally many layers.
         let whole = plan.stages.iter().all(|s| s.layers.is_multiple_of(plan.vpp as u32));
         if !whole || !check(&problem, &plan).is_empty() {
             continue;
         }
         problem.options.recompute.clear();
         problem.options.optimizer_offload |= plan.optimizer_offload;
+        problem.options.activation_offload = true;
         problem.options.uneven_layers = true;
         let found = estimate(&problem, &plan).expect("a legal plan");
         // Just as much memory as the plan needs.
@@ -924,6 +976,7 @@ fn bounds_of_any_degrees_are_never_above_a_plan_that_fits() {
                 Offered { kind, most: used + draw.between(0, 1) }
             })
             .collect();
+        capped += u64::from(within_caps(&question, &leasts, &stages, &kinds, found.step_s));
         for bound in [question.bound(&leasts, &kinds), question.in_any_order(&leasts, &stages)] {
             let Verdict::Seconds(seconds) = bound else { panic!("{n}: does not fit: {plan:?}") };
             assert!(seconds <= found.step_s, "{n}: {seconds} > {} for {plan:?}", found.step_s);
@@ -933,7 +986,8 @@ fn bounds_of_any_degrees_are_never_above_a_plan_that_fits() {
         tensor += u64::from(plan.tp > 1);
         context += u64::from(plan.cp > 1);
     }
-    let seen = [(experts, 50), (tensor, 200), (context, 100), (tight, 200)];
+    let seen =
+        [(experts, 50), (tensor, 200), (context, 100), (tight, 200), (capped, 200), (waiting, 20)];
     assert!(seen.iter().all(|&(times, least)| times >= least), "{seen:?}");
 }
 

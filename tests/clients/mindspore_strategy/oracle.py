@@ -4,44 +4,22 @@ Standard input: one case a line, as JSON: `network` and its sizes, `devices`, `m
 name of a search), `train`, `rank`, `stages`, `cuts` (operator -> counts for `Primitive.shard`), and
 the files to `load`, `save` and `groups`. Standard output: one JSON object a line, with `strategies`
 (operator -> counts, as the compiler reports them) or `raises`.
-
-No device is needed: the compiler stops after its parallel passes. What the public wheel asks of a
-device before that is answered here: that there is one, and how many are in a group.
 """
 
 import json
-import os
-import re
 import sys
 from typing import Any
 
-os.environ["MS_DEV_PRECOMPILE_ONLY"] = "1"
-os.environ.setdefault("GLOG_v", "4")
-
+import wheel  # isort: skip
 import mindspore
 import mindspore.common.dtype as dtypes
 import numpy as np
 from mindspore import Parameter, Tensor, context, nn, ops
-from mindspore._c_expression import AutoParallelContext, DeviceManagerConf
+from mindspore._c_expression import AutoParallelContext
 from mindspore.graph.api import _cell_graph_executor
 from mindspore.nn.wrap.cell_wrapper import _TrainGradAccuStepCell
 
-devices = 1
-
-
-def group_size(group: str = "", *_: Any, **__: Any) -> int:
-    """Returns the devices of a group, whose name begins with their number."""
-    named = re.match(r"^(\d+)-\d+$", str(group))
-    return int(named[1]) if named else devices
-
-
-context.set_context(mode=context.GRAPH_MODE)
-DeviceManagerConf.get_instance().set_device("GPU", 0, False)
-for module in list(sys.modules.values()):
-    if getattr(module, "__name__", "").startswith("mindspore") and hasattr(
-        module, "get_group_size"
-    ):
-        module.get_group_size = group_size
+wheel.pretend("GPU")
 
 
 def weight(name: str, *shape: int) -> Parameter:
@@ -222,8 +200,7 @@ def inputs(case: dict[str, Any]) -> list[Tensor]:
 
 def strategies(case: dict[str, Any]) -> dict[str, list[list[int]]]:
     """Returns what the compiler says of each operator."""
-    global devices
-    devices = case["devices"]
+    wheel.devices = case["devices"]
     context.reset_auto_parallel_context()
     settings: dict[str, Any] = {"parallel_mode": "semi_auto_parallel"}
     if case.get("mode", "semi") != "semi":
@@ -231,7 +208,7 @@ def strategies(case: dict[str, Any]) -> dict[str, list[list[int]]]:
     files = {"load_file": case.get("load", ""), "save_file": case.get("save", "")}
     context.set_auto_parallel_context(
         **settings,
-        device_num=devices,
+        device_num=case["devices"],
         global_rank=case.get("rank", 0),
         dataset_strategy="full_batch",
         pipeline_stages=case.get("stages", 1),

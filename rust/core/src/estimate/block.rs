@@ -4,7 +4,7 @@ use super::compute::Gemm;
 use super::layer::{Pass, Pricer};
 use super::shard::{parameter_sent, Layer, LayerCost};
 use crate::spec::cluster::Group;
-use crate::spec::framework::{GatheredUnit, Projections, Selective};
+use crate::spec::framework::{Fp8Scaling, GatheredUnit, Projections, Selective};
 use crate::spec::model::{Activation, LayerKind};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
@@ -85,21 +85,22 @@ impl<'p, 'a> Block<'p, 'a> {
     /// A linear layer's three products; returns (forward, input gradient, weight gradient) seconds.
     ///
     /// The weight gradient is added to the stored one: the product's kernel reads and writes the sum instead of its own
-    /// result, or a second kernel reads that result too. Gradients that are reduced after each pass are not added here.
+    /// result, behind its arithmetic, or a second kernel reads that result too. Gradients that are reduced after each pass are
+    /// not added here.
     pub(super) fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
         let d = &self.p.device;
         let weights = g.batch as f64 * g.n as f64 * g.k as f64;
         self.matrix = self.matrix.max(weights);
         let stored = self.p.framework.bytes.gradient as f64;
-        let accumulate = if self.p.reduces_each_pass() {
-            0.0
+        let gradient = g.weight_gradient();
+        let weight = if self.p.reduces_each_pass() {
+            d.linear(gradient)
         } else if self.p.framework.fused.gradient_accumulation {
-            d.traffic(weights * (2.0 * stored - self.p.width))
+            d.linear_added(gradient, stored)
         } else {
-            d.stream(weights * (2.0 * stored + self.p.width))
+            d.linear(gradient) + d.stream(weights * (2.0 * stored + self.p.width))
         };
-        let times =
-            (d.linear(g), d.linear(g.input_gradient()), d.linear(g.weight_gradient()) + accumulate);
+        let times = (d.linear(g), d.linear(g.input_gradient()), weight);
         if self.p.framework.casts_weights {
             // Read in one width and written in the other, 4 + 2 bytes: the weights before, their gradients after.
             self.forward.run(d.stream(6.0 * weights));
@@ -112,19 +113,53 @@ impl<'p, 'a> Block<'p, 'a> {
         self.products.1 += 1;
         self.products.2 += g.batch as f64 * g.m as f64 * g.n as f64;
         if self.p.workload.precision == Precision::Fp8 {
-            // Operands are cast and transposed to 8 bits: read 2, write 1 + 1 bytes an element, input and
-            // output gradient (Transformer Engine's delayed scaling reads no extra maximum).
-            let batch = g.batch as f64;
-            let cast = |elements: f64| d.stream(4.0 * batch * elements);
-            self.forward.run(cast((g.m * g.k) as f64));
-            self.input.run(cast((g.m * g.n) as f64));
-            self.forward.loops(g.batch, CASTS);
-            self.input.loops(g.batch, CASTS);
+            self.casts(g);
         }
         for pass in [&mut self.forward, &mut self.input, &mut self.weight] {
             pass.loops(g.batch, 1);
         }
         times
+    }
+
+    /// What a product in 8 bits needs beside itself: its operands are cast from 16 bits, and scaled.
+    fn casts(&mut self, g: Gemm) {
+        let d = &self.p.device;
+        let elements = |rows: u64, columns: u64| (g.batch * rows * columns) as f64;
+        let (input, weights, output) = (elements(g.m, g.k), elements(g.k, g.n), elements(g.m, g.n));
+        match self.p.framework.fp8_scaling {
+            Fp8Scaling::Tensor | Fp8Scaling::Block => {
+                // Cast and transposed at once: read 2, write 1 + 1 bytes an element of the input and of the output's gradient
+                // (Transformer Engine's delayed scaling and its blocks read no extra maximum).
+                self.forward.run(d.stream(4.0 * input));
+                self.input.run(d.stream(4.0 * output));
+            }
+            Fp8Scaling::Row => {
+                // A row in memory is read once and written in 8 bits, 2 + 1 bytes; one across it is read for its maximum
+                // first, 2 + 2 + 1. Forward the input and the weights by rows; for the input's gradient the output's
+                // gradient by rows and the weights across; for the weights' both across. Backward no sum may be rounded
+                // early: the products run with one scale, and a kernel scales their results (read 2, write 2;
+                // pytorch/ao pull request 1325, issue 2184).
+                let kernels = |pass: &mut Pass, moved: &[f64]| {
+                    for &bytes in moved {
+                        pass.run(d.stream(bytes));
+                    }
+                };
+                kernels(&mut self.forward, &[3.0 * input, 3.0 * weights]);
+                kernels(
+                    &mut self.input,
+                    &[3.0 * output, 2.0 * weights, 3.0 * weights, 4.0 * input],
+                );
+                let across = [2.0 * output, 3.0 * output, 2.0 * input, 3.0 * input];
+                kernels(&mut self.weight, &across);
+                self.weight.run(d.stream(4.0 * weights));
+            }
+        }
+        let each = match self.p.framework.fp8_scaling {
+            Fp8Scaling::Block => 1,
+            Fp8Scaling::Tensor | Fp8Scaling::Row => CASTS,
+        };
+        self.forward.loops(g.batch, each);
+        self.input.loops(g.batch, each);
     }
 
     /// Projections of one input of `tokens` rows and `k` columns, each a product of its own of one of `widths`; their input

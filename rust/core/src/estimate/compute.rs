@@ -83,6 +83,14 @@ pub struct FusedAttention {
     pub sequence: u64,
 }
 
+/// Operands of a product: operations a second, depth at which half of them are reached, bytes of an element.
+#[derive(Clone, Copy, Debug)]
+struct Format {
+    rate: f64,
+    half_k: f64,
+    bytes: f64,
+}
+
 impl<'a> Device<'a> {
     /// The chip's rates in `precision`, with the first of `kernels` that it has a table for, on the slowest of `devices`
     /// that wait for each other.
@@ -141,12 +149,30 @@ impl<'a> Device<'a> {
 
     /// Seconds of a product of a linear layer, in the workload's format.
     pub fn linear(&self, g: Gemm) -> f64 {
-        self.product(g, self.linear, self.linear_half_k, self.linear_bytes)
+        self.product(g, self.in_linear(), self.width)
+    }
+
+    /// The same where the kernel adds its result to one that is stored in `stored` bytes an element.
+    pub fn linear_added(&self, g: Gemm, stored: f64) -> f64 {
+        self.product(g, self.in_linear(), 2.0 * stored)
     }
 
     /// Seconds of a product in the activations' own format: attention's, and the output head's.
     pub fn plain(&self, g: Gemm) -> f64 {
-        self.product(g, self.matrix, self.chip.gemm.half_k, self.width)
+        self.product(g, self.in_plain(), self.width)
+    }
+
+    /// The same where the kernel adds its result to one that is stored in `stored` bytes an element.
+    pub fn plain_added(&self, g: Gemm, stored: f64) -> f64 {
+        self.product(g, self.in_plain(), 2.0 * stored)
+    }
+
+    fn in_linear(&self) -> Format {
+        Format { rate: self.linear, half_k: self.linear_half_k, bytes: self.linear_bytes }
+    }
+
+    fn in_plain(&self) -> Format {
+        Format { rate: self.matrix, half_k: self.chip.gemm.half_k, bytes: self.width }
     }
 
     /// Seconds of a memory-bound kernel that moves `bytes`, reads and writes together.
@@ -163,7 +189,8 @@ impl<'a> Device<'a> {
     ///
     /// A smaller tile fills the last wave better but reads more operand bytes for each operation; the faster of
     /// the chip's own tile, its half and its quarter is taken, as a library's heuristic would.
-    fn product(&self, g: Gemm, rate: f64, half_k: f64, operand_bytes: f64) -> f64 {
+    /// Operands and `result_bytes` an element of the result pass memory meanwhile.
+    fn product(&self, g: Gemm, format: Format, result_bytes: f64) -> f64 {
         if g.m == 0 || g.n == 0 || g.k == 0 || g.batch == 0 {
             return 0.0;
         }
@@ -182,14 +209,14 @@ impl<'a> Device<'a> {
             .min(tile_seconds(tm, (tn / 2).max(1)))
             .min(tile_seconds((tm / 2).max(1), (tn / 2).max(1)))
             / own;
-        let mut arithmetic = 2.0 * elements * (g.k as f64 + half_k) / rate;
-        let row = curve.alignment_bytes as f64 / operand_bytes;
+        let mut arithmetic = 2.0 * elements * (g.k as f64 + format.half_k) / format.rate;
+        let row = curve.alignment_bytes as f64 / format.bytes;
         let aligned = |width: u64| (width as f64 / row).fract() == 0.0;
         if !g.stored.iter().all(|&width| aligned(width)) {
             arithmetic *= curve.unaligned_slowdown;
         }
         let (m, n, k) = (g.m as f64, g.n as f64, g.k as f64);
-        let bytes = g.batch as f64 * (operand_bytes * (m * k + k * n) + self.width * m * n);
+        let bytes = g.batch as f64 * (format.bytes * (m * k + k * n) + result_bytes * m * n);
         arithmetic.max(bytes / self.memory) + self.kernel
     }
 
@@ -324,6 +351,20 @@ mod tests {
         let expected = bytes / (2039e9 * 0.87) + 3e-6;
         let got = d.linear(Gemm::new(1, 8192, 8192));
         assert!((got / expected - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_result_that_is_added_passes_memory_behind_the_arithmetic() {
+        // A gradient of 8192 x 8192 over 4,096 tokens is bound by arithmetic; over 64 by memory, where the sum is read and
+        // written in 4 bytes.
+        let chip = a100();
+        let d = Device::new(&chip, Precision::Bf16, &[], 1);
+        let deep = Gemm::new(8192, 8192, 4096);
+        assert_eq!(d.linear_added(deep, 4.0), d.linear(deep));
+        let flat = Gemm::new(8192, 8192, 64);
+        let bytes = 2.0 * 2.0 * 64.0 * 8192.0 + 8.0 * 8192.0 * 8192.0;
+        let expected = bytes / (2039e9 * 0.87) + 3e-6;
+        assert!((d.linear_added(flat, 4.0) / expected - 1.0).abs() < 1e-9);
     }
 
     /// An A100 whose attention was timed with rows of (pass, head width, causal, rate).

@@ -280,9 +280,8 @@ impl<'a> Pricer<'a> {
         let logits = Gemm::new(self.tokens as u64, rows, h);
         forward.run(self.device.plain(logits));
         input.run(self.device.plain(logits.input_gradient()));
-        let stored = 2.0 * self.framework.bytes.gradient as f64 - self.width;
-        weight.run(self.device.plain(logits.weight_gradient()));
-        weight.compute += self.device.traffic((rows * h) as f64 * stored);
+        let stored = self.framework.bytes.gradient as f64;
+        weight.run(self.device.plain_added(logits.weight_gradient(), stored));
         // Tensor-parallel vocabulary: gather the input, sum the maxima, the targets and the exponentials.
         forward.tensor += self.tensor_gather(self.tokens * h as f64 * self.width);
         if !self.framework.whole_vocabulary {
@@ -291,19 +290,9 @@ impl<'a> Pricer<'a> {
             forward.tensor += 3.0 * self.fabric.all_reduce(self.tokens * 4.0, group);
         }
         let elements = self.tokens * rows as f64;
-        if self.framework.fused.cross_entropy {
-            // Cast to 32 bits (2 + 4), maximum (4), difference, exponential and sum in one (8), division (8).
-            forward.run_many(self.device.stream(elements * 26.0), 4);
-            // Softmax less one, scaled and cast to 16 bits.
-            input.run_many(self.device.stream(elements * 6.0), 1);
-        } else {
-            // Cast to 32 bits (2 + 4), maximum (4), difference (8), exponential (8), sum (4), division (8).
-            forward.run_many(self.device.stream(elements * 38.0), 8);
-            // Scaling by the incoming gradient (8), cast to 16 bits (6).
-            input.run_many(self.device.stream(elements * 14.0), 3);
-        }
-        let held = &self.framework.held;
         let whole = self.shard.tp == 1 || self.framework.whole_vocabulary;
+        self.loss(&mut forward, &mut input, elements, whole);
+        let held = &self.framework.held;
         let logit = if whole { held.logit_bytes } else { held.split_logit_bytes } as f64;
         let head_rows = if m.tied_embeddings { 0 } else { rows * h };
         End {
@@ -323,6 +312,36 @@ impl<'a> Pricer<'a> {
                 ..LayerCost::default()
             },
             logits: Bytes::from_f64(elements * logit),
+        }
+    }
+
+    /// Cross-entropy over so many logits on this device, of a `whole` vocabulary or of a rank's share of one.
+    fn loss(&self, forward: &mut Pass, backward: &mut Pass, logits: f64, whole: bool) {
+        let stream = |bytes: f64| self.device.stream(bytes * logits);
+        match (self.framework.loss_in_16_bits, self.framework.fused.cross_entropy) {
+            (true, _) => {
+                if whole {
+                    // One kernel holds a row: it reads logits and writes probabilities.
+                    forward.run_many(stream(4.0), 1);
+                } else {
+                    // Maximum (2), difference (4), exponential (4), sum (2), division (4).
+                    forward.run_many(stream(16.0), 5);
+                }
+                // Probability less one, scaled (2 + 2).
+                backward.run_many(stream(4.0), 1);
+            }
+            (false, true) => {
+                // Cast to 32 bits (2 + 4), maximum (4), difference, exponential and sum in one (8), division (8).
+                forward.run_many(stream(26.0), 4);
+                // Softmax less one, scaled and cast to 16 bits.
+                backward.run_many(stream(6.0), 1);
+            }
+            (false, false) => {
+                // Cast to 32 bits (2 + 4), maximum (4), difference (8), exponential (8), sum (4), division (8).
+                forward.run_many(stream(38.0), 8);
+                // Scaling by the incoming gradient (8), cast to 16 bits (6).
+                backward.run_many(stream(14.0), 3);
+            }
         }
     }
 

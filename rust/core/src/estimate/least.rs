@@ -281,8 +281,7 @@ impl Least {
     pub fn of(problem: &Problem, kind: usize, shard: &Shard, prices: &Prices) -> Least {
         let chip = &problem.cluster.groups[kind].chip;
         let fabric = Fabric::new(&problem.cluster, chip);
-        let precision = problem.workload.precision;
-        let rates = Rates::new(shard, &problem.framework, precision, chip, &fabric);
+        let rates = Rates::new(problem, kind, shard, &fabric);
         let send = send(&fabric, shard, prices);
         Least::new(problem, kind, shard, prices, send, Some(rates))
     }
@@ -313,6 +312,11 @@ impl Least {
         least.other = least.other.min(other.other);
         least.ends = [0, 1].map(|end| least.ends[end].min(other.ends[end]));
         least
+    }
+
+    /// Leaves the end of the step without time.
+    pub fn forget_tail(&mut self) {
+        self.rates = None;
     }
 
     /// Seconds that a stage of `vpp` chunks needs at least after its last pass when it holds `layers` frequent layers, whatever

@@ -3,9 +3,10 @@
 //! Collectives and updates cost a start-up and a time a parameter ([`Rates`]); a stage multiplies them by its parameters.
 
 use super::collective::Fabric;
-use super::shard::{parameter_sent, Shard};
+use super::shard::{parameter_sent, Owned, Shard};
 use crate::spec::cluster::{Chip, Group};
-use crate::spec::framework::Framework;
+use crate::spec::framework::{Framework, Shards};
+use crate::spec::problem::Problem;
 use crate::spec::workload::Precision;
 use crate::units::Time;
 
@@ -58,6 +59,8 @@ const SAMPLE: f64 = 1e9;
 pub struct Rates {
     reduce: [Rate; 2],
     gather: [Rate; 2],
+    /// Whether gradients are reduced behind computation.
+    reduced_beside: bool,
     tied: Rate,
     /// Share of the processors that collectives take from what they run beside.
     processor_share: f64,
@@ -67,20 +70,29 @@ pub struct Rates {
 
 impl Rates {
     /// The rates of one way of sharding on one kind of chip.
-    pub fn new(
-        shard: &Shard,
-        framework: &Framework,
-        precision: Precision,
-        chip: &Chip,
-        fabric: &Fabric<'_>,
-    ) -> Rates {
+    pub fn new(problem: &Problem, kind: usize, shard: &Shard, fabric: &Fabric<'_>) -> Rates {
+        let framework = &problem.framework;
+        let precision = problem.workload.precision;
+        let chip = &problem.cluster.groups[kind].chip;
         let groups = [shard.replica_group(), shard.expert_replica_group()];
         let stage = shard.dp * shard.tp * shard.cp;
         let sent = framework.bytes.gradient_sent as f64;
         let pair = Group { size: 2, stride: stage };
         Rates {
-            reduce: groups.map(|g| reduce(shard, framework, fabric, g)),
-            gather: groups.map(|g| gather(shard, framework, precision, fabric, g)),
+            reduce: owned(
+                problem,
+                shard,
+                fabric,
+                groups.map(|g| reduce(shard, framework, fabric, g)),
+            ),
+            gather: owned(
+                problem,
+                shard,
+                fabric,
+                groups.map(|g| gather(shard, framework, precision, fabric, g)),
+            ),
+            reduced_beside: framework.overlap.gradient_reduce
+                && !(framework.overlap.replicas_alone && (shard.tp > 1 || shard.pipelined)),
             processor_share: chip.link.processor_share,
             tied: Rate::of(|parameters| fabric.all_reduce(parameters * sent, pair)),
             update: groups.map(|g| update_rate(shard, false, framework, chip, g)),
@@ -125,6 +137,38 @@ fn gather(
     }
     let bytes = parameter_sent(framework, precision) as f64;
     Rate::of(|parameters| fabric.all_gather(parameters * bytes, shard.sharded(replicas)))
+}
+
+/// The same where a rank owns whole tensors: each owner's reduction or broadcast passes all ranks by itself.
+///
+/// A ring of n takes as long for the bytes of all owners together as a gather does, and n - 1 steps more for each further
+/// owner. There are as many owners as ranks, or as tensors where those are fewer, which a stage has in proportion to its
+/// parameters.
+fn owned(
+    problem: &Problem,
+    shard: &Shard,
+    fabric: &Fabric<'_>,
+    [dense, expert]: [Rate; 2],
+) -> [Rate; 2] {
+    let once_a_step = shard.zero > 0 && !reduced_each(shard, &problem.framework);
+    if problem.framework.shards == Shards::Slices || !once_a_step {
+        return [dense, expert];
+    }
+    let [dense_tensors, expert_tensors] = shard.tensors(&problem.model);
+    let passed = |rate: Rate, replicas: Group, tensors: Owned| {
+        let ring = shard.sharded(replicas);
+        let round = fabric.all_gather(f64::MIN_POSITIVE, ring);
+        if ring.size <= tensors.count {
+            Rate { start: rate.start + (ring.size - 1) as f64 * round, ..rate }
+        } else {
+            let each = round * tensors.count as f64 / tensors.elements.max(1) as f64;
+            Rate { each: rate.each + each, ..rate }
+        }
+    };
+    [
+        passed(dense, shard.replica_group(), dense_tensors),
+        passed(expert, shard.expert_replica_group(), expert_tensors),
+    ]
 }
 
 /// Time of a step's end that nothing hides: gradient reduction and parameter gathering.
@@ -173,7 +217,7 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2])
             fused[0],
             bytes.gradient_sent,
             end.backward_window,
-            overlap.gradient_reduce,
+            rates.reduced_beside,
         ) + exposed(
             &rates.gather,
             fused[1],

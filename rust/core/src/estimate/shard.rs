@@ -2,6 +2,8 @@
 
 use crate::spec::cluster::Group;
 use crate::spec::framework::Framework;
+use crate::spec::model::Model;
+use crate::spec::tensors::Cut;
 use crate::spec::workload::Precision;
 use crate::units::{Bytes, Time};
 
@@ -70,11 +72,42 @@ impl Shard {
         Group { size: replicas.size.min(self.shard_group), ..replicas }
     }
 
+    /// The tensors of a layer's kinds that this rank holds of the whole model, dense ones and those of experts, with embedding,
+    /// head and last norm among the dense.
+    pub fn tensors(&self, model: &Model) -> [Owned; 2] {
+        let table = model.vocab * model.hidden / self.tp;
+        let mut dense = Owned { count: 3, elements: 2 * table };
+        let mut expert = Owned::default();
+        for layer in 0..model.layers {
+            for tensors in model.layer_tensors(model.layer_kind(layer)) {
+                let (owned, count, elements) = match tensors.cut {
+                    Cut::Whole => (&mut dense, tensors.count, tensors.elements),
+                    Cut::Tensor => (&mut dense, tensors.count, tensors.elements / self.tp),
+                    Cut::Expert => {
+                        (&mut expert, tensors.count / self.ep, tensors.elements / self.etp)
+                    }
+                };
+                owned.count += count;
+                owned.elements += count * elements;
+            }
+        }
+        [dense, expert]
+    }
+
     /// The groups among which shards of equal content are summed (HSDP); size 1 without partial sharding.
     pub fn replicated(&self, replicas: Group) -> Group {
         let inner = self.sharded(replicas).size;
         Group { size: replicas.size / inner, stride: replicas.stride * inner }
     }
+}
+
+/// Tensors of one kind on a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owned {
+    /// How many there are.
+    pub count: u64,
+    /// Elements of all of them.
+    pub elements: u64,
 }
 
 /// A time by cause.

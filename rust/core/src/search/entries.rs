@@ -1,16 +1,19 @@
 //! The choices of degrees and micro-batch, each with a lower bound for every plan below it.
 
 use super::bound::Shape;
-use super::relax::{Question, Stages, Verdict};
-use super::report::Counters;
+use super::caps::Places;
+use super::relax::{Question, Stages};
+use super::report::{Counters, Cut};
 use super::space::{self, Cell};
 use crate::estimate::layer::priced_as;
 use crate::estimate::least::{Least, Passes, Prices};
 use crate::estimate::pipeline::Sends;
+use crate::estimate::sends;
 use crate::estimate::shard::Shard;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// One choice of degrees and micro-batch.
@@ -30,6 +33,27 @@ pub struct Entry {
     pub classes: u64,
     /// Place of its prices.
     prices: usize,
+}
+
+impl Entry {
+    /// What is asked about a schedule; `even`: all stages hold equally many layers.
+    pub fn question<'p>(
+        &self,
+        problem: &'p Problem,
+        (schedule, vpp): (Schedule, u64),
+        even: bool,
+        limit: Time,
+    ) -> Question<'p> {
+        let micro_batches = problem.workload.global_batch_size / (self.cell.dp * self.mbs);
+        Question {
+            problem,
+            shape: Shape { schedule, pp: self.cell.pp, vpp, micro_batches },
+            sends: sends(problem, schedule),
+            even,
+            any_schedule: false,
+            limit: limit.seconds(),
+        }
+    }
 }
 
 /// The legal entries, and what prices their layers.
@@ -89,19 +113,42 @@ impl Entries {
         Entries { list, prices }
     }
 
-    /// What any stage costs at least under any sharding of an entry, by kind.
-    pub fn leasts(&self, problem: &Problem, entry: &Entry) -> Vec<Option<Least>> {
+    /// What any stage costs at least under any sharding of an entry with a ZeRO stage, by kind.
+    pub fn leasts(&self, problem: &Problem, entry: &Entry, zero: u8) -> Vec<Option<Least>> {
         let Entry { cell, sp, ep, mbs, .. } = *entry;
-        let whole = cell.dp * cell.cp;
-        let shardings = [(0, 1), (1, whole), (2, whole), (3, whole)]
+        // The largest group leaves least in memory.
+        let shardings = [(0, 1), (zero, cell.dp * cell.cp)]
             .map(|sharding| shard(problem, cell, sp, ep, mbs, sharding));
+        let each_pass = priced_as(shardings[1], &problem.framework).zero > 0;
         let of_kind = |(kind, (loud, quiet)): (usize, &(Prices, Option<Prices>))| {
             space::places(problem, cell, kind, false).then(|| {
-                let quiet = quiet.as_ref().unwrap_or(loud);
+                if zero == 0 {
+                    return Least::of(problem, kind, &shardings[0], loud);
+                }
+                let quiet = quiet.as_ref().filter(|_| each_pass).unwrap_or(loud);
                 Least::of_shardings(problem, kind, &shardings, loud, quiet)
             })
         };
         self.prices[entry.prices].iter().enumerate().map(of_kind).collect()
+    }
+
+    /// Prices of every kind of chip that an entry may use, under a sharding.
+    pub fn prices(
+        &self,
+        problem: &Problem,
+        entry: &Entry,
+        shard: Shard,
+    ) -> Vec<Option<Cow<'_, Prices>>> {
+        let key = priced_as(shard, &problem.framework);
+        let by_kind = self.prices[entry.prices].iter().enumerate();
+        by_kind
+            .map(|(kind, (loud, _))| {
+                space::places(problem, entry.cell, kind, false).then(|| match key.zero {
+                    0 => Cow::Borrowed(loud),
+                    _ => Cow::Owned(Prices::new(problem, kind, key)),
+                })
+            })
+            .collect()
     }
 }
 
@@ -185,10 +232,11 @@ pub fn entry_bound(
     entry: &Entry,
     leasts: &[Option<Least>],
     limit: Time,
-) -> Verdict {
+) -> Result<Time, Cut> {
     let Entry { cell, mbs, .. } = *entry;
-    let mut leasts = leasts.to_vec();
-    let mut order = offered(problem, entry);
+    let mut fastest = leasts.to_vec();
+    let offered = offered(problem, entry);
+    let mut order = offered.clone();
     order.retain(|s| s.most > 0);
     let unit = |s: &Stages| leasts[s.kind].as_ref().map_or(f64::INFINITY, |l| l.layer.both());
     // The layers fit best with the slowest stages last.
@@ -199,16 +247,18 @@ pub fn entry_bound(
         kinds.extend(std::iter::repeat_n(*kind, stages as usize));
     }
     if kinds.len() < cell.pp as usize {
-        return Verdict::Seconds(f64::INFINITY);
+        return Err(Cut::Limits);
     }
     if order.len() > 1 {
-        // Any kind may stand anywhere: memory is left to the classes, and the ends take what they take on the fastest.
+        // Any kind may stand anywhere: memory is looked at below, the ends take what they take on the fastest, and the
+        // step ends where its end is shortest.
         let of = |pick: fn(&Least) -> Passes| {
             leasts.iter().flatten().map(pick).reduce(Passes::min).unwrap_or_default()
         };
         let (other, ends) = (of(|l| l.other), [of(|l| l.ends[0]), of(|l| l.ends[1])]);
-        for least in leasts.iter_mut().flatten() {
+        for least in fastest.iter_mut().flatten() {
             least.capacity = UNLIMITED;
+            least.forget_tail();
             (least.other, least.ends) = (other, ends);
         }
     }
@@ -221,5 +271,10 @@ pub fn entry_bound(
         any_schedule: true,
         limit: limit.seconds(),
     };
-    question.bound(&leasts, &kinds)
+    let bound = question.bound(&fastest, &kinds).within(limit)?;
+    if order.len() == 1 {
+        return Ok(bound);
+    }
+    Places::new(&question, leasts, &offered)
+        .map_or(Err(Cut::Placement), |places| places.bound(bound, limit))
 }

@@ -9,25 +9,26 @@
 //! the heap until it is closed.
 
 use super::best::Best;
-use super::bound::Shape;
+use super::caps::{hold, Places};
+use super::compositions::{class_bound, cut_composition, stage_kinds, Compositions, Listed};
 use super::descent::close;
 use super::entries::{entry_bound, offered, shard, Entries, Entry};
 use super::guess::guess;
 use super::holds::Holds;
-use super::relax::{Question, Stages, Verdict};
 use super::report::{Counters, Cut};
-use super::space::{self, Composition, Walked};
+use super::space::{self, Composition};
 use super::stages::{solve, Class, Outcome};
 use super::walk::{Found, Node, Opened, Part, Walk};
 use super::watch::Watch;
 use crate::estimate::layer::priced_as;
 use crate::estimate::least::{Least, Prices};
 use crate::estimate::shard::Shard;
-use crate::estimate::{sends, Tables};
+use crate::estimate::Tables;
 use crate::plan::Plan;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,7 +36,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const OPENED: usize = 32;
 /// Classes that are solved against the same incumbents, at first.
 const SOLVED: usize = 4;
-/// Classes of a block that are guessed at before their turn.
+/// Schedules, and classes, of a block that are looked at before their turn.
 const AHEAD: usize = 4;
 
 /// What the parts of a search share: the question, and what was priced for it.
@@ -79,13 +80,14 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
                 guessed.push((node, guess));
             }
         }
-        // The most promising classes are guessed at before their turn: a tight limit spares looks at the others.
-        fresh.sort_unstable_by(|a, b| b.cmp(a));
+        // The most promising schedules and classes are looked at before their turn: a tight limit spares looks at the others.
         let limit = walk.best.limit();
-        let classes = |node: &Node| matches!(node.part, Part::Class(..)) && node.bound <= limit;
-        let ahead: Vec<usize> =
-            (0..fresh.len()).filter(|&n| classes(&fresh[n])).take(AHEAD).collect();
-        let early: Vec<Node> = ahead.iter().rev().map(|&n| fresh.remove(n)).collect();
+        let early = promising(&mut fresh, limit, |part| matches!(part, Part::Schedule(..)));
+        let results: Vec<Opened> = early.par_iter().map(|node| ground.open(node, limit)).collect();
+        for (node, opened) in early.into_iter().zip(results) {
+            fresh.extend(walk.take(&node, opened));
+        }
+        let early = promising(&mut fresh, limit, |part| matches!(part, Part::Class(..)));
         walk.heap.extend(fresh);
         let results: Vec<Opened> = early.par_iter().map(|node| ground.guess(node, limit)).collect();
         for (node, opened) in early.into_iter().zip(results) {
@@ -114,6 +116,14 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
     walk.finish()
 }
 
+/// Takes the nodes with the least bounds whose parts are `wanted`, if they are within `limit`.
+fn promising(fresh: &mut Vec<Node>, limit: Time, wanted: impl Fn(&Part) -> bool) -> Vec<Node> {
+    fresh.sort_unstable_by(|a, b| b.cmp(a));
+    let counts = |node: &Node| wanted(&node.part) && node.bound <= limit;
+    let places: Vec<usize> = (0..fresh.len()).filter(|&n| counts(&fresh[n])).take(AHEAD).collect();
+    places.into_iter().rev().map(|n| fresh.remove(n)).collect()
+}
+
 impl<'a> Ground<'a, '_> {
     fn entry(&self, node: &Node) -> &Entry {
         &self.entries.list[node.entry]
@@ -128,6 +138,32 @@ impl<'a> Ground<'a, '_> {
             opened.guess = guess(&class, limit, &mut opened.counters);
         }
         opened
+    }
+
+    /// Whether the stages of a class could hold the model within `limit`.
+    fn could_hold(
+        &self,
+        node: &Node,
+        holds: &Holds<'_>,
+        schedule: (Schedule, u64),
+        runs: &Composition,
+        limit: Time,
+    ) -> bool {
+        if limit == Time::MAX {
+            return true;
+        }
+        let kinds = 0..self.problem.cluster.groups.len();
+        let leasts: Vec<Option<Least>> = kinds
+            .map(|kind| {
+                let used = runs.iter().any(|run| run.0 == kind);
+                used.then(|| holds.tables.kind(kind).least())
+            })
+            .collect();
+        let entry = self.entry(node);
+        let asked = entry.question(self.problem, schedule, false, limit);
+        let offered = offered(self.problem, entry);
+        let places = Places::new(&asked, &leasts, &offered);
+        hold(&places.and_then(|places| places.within(limit.seconds())), runs)
     }
 
     /// What the stages of an entry hold under a sharding and a schedule.
@@ -159,13 +195,16 @@ impl<'a> Ground<'a, '_> {
         let mut opened = Opened::default();
         match &node.part {
             Part::Entry => self.weigh(node, limit, &mut opened),
-            Part::Weighed => self.open_entry(self.entry(node), limit, &mut opened),
-            Part::Schedule(sharding, schedule) => {
-                self.open_schedule(self.entry(node), *sharding, *schedule, limit, &mut opened);
-            }
+            Part::Weighed(zero) => self.open_entry(self.entry(node), *zero, limit, &mut opened),
+            Part::Schedule(..) => self.open_schedule(node, limit, &mut opened),
             Part::Class(sharding, schedule, runs) => {
                 let holds = self.holds((node.entry, *sharding, *schedule));
                 let class = Class { holds: &holds, kinds: &stage_kinds(runs), watch: self.watch };
+                opened.counters.bounds += 1;
+                if !self.could_hold(node, &holds, *schedule, runs, limit) {
+                    opened.counters.cut(Cut::Bound, 1);
+                    return opened;
+                }
                 match solve(&class, limit, &mut opened.counters) {
                     Outcome::Found(f) => {
                         opened.counters.estimated += 1;
@@ -198,34 +237,40 @@ impl<'a> Ground<'a, '_> {
         opened
     }
 
-    /// Bounds an entry with a look at memory.
+    /// Bounds an entry with a look at memory, for each ZeRO stage by itself.
     fn weigh(&self, node: &Node, limit: Time, opened: &mut Opened) {
-        let entry = self.entry(node);
-        opened.counters.bounds += 1;
-        let offered: u64 = offered(self.problem, entry).iter().map(|s| s.most).sum();
+        let (problem, entry) = (self.problem, self.entry(node));
+        let Opened { counters, parts, .. } = opened;
+        let offered: u64 = offered(problem, entry).iter().map(|s| s.most).sum();
         if offered < entry.cell.pp {
-            opened.counters.cut(Cut::Limits, node.classes);
+            counters.cut(Cut::Limits, node.classes);
             return;
         }
-        let leasts = self.entries.leasts(self.problem, entry);
-        match entry_bound(self.problem, entry, &leasts, limit) {
-            Verdict::Memory => opened.counters.cut(Cut::Memory, node.classes),
-            Verdict::Seconds(s) if Time::from_seconds(s) > limit => {
-                opened.counters.cut(Cut::Bound, node.classes);
+        let axes = space::axes(problem, entry.cell);
+        for of_stage in axes.sharding.chunk_by(|a, b| a.0 == b.0) {
+            let zero = of_stage[0].0;
+            let classes = node.classes / axes.sharding.len() as u64 * of_stage.len() as u64;
+            let cut = |&sharding| space::cut_sharding(problem, entry.cell, sharding);
+            if let Some(reason) = of_stage.iter().map(cut).min().flatten() {
+                counters.cut(reason, classes);
+                continue;
             }
-            Verdict::Seconds(s) => {
-                opened.parts.push((Time::from_seconds(s), node.classes, Part::Weighed));
+            counters.bounds += 1;
+            let leasts = self.entries.leasts(problem, entry, zero);
+            match entry_bound(problem, entry, &leasts, limit) {
+                Err(reason) => counters.cut(reason, classes),
+                Ok(bound) => parts.push((bound, classes, Part::Weighed(zero))),
             }
         }
     }
 
-    /// Bounds every schedule of an entry for all shardings at once, and those that may matter with each sharding.
-    fn open_entry(&self, entry: &Entry, limit: Time, opened: &mut Opened) {
+    /// Bounds every schedule of an entry for all shardings of a ZeRO stage at once, and those that may matter with each.
+    fn open_entry(&self, entry: &Entry, zero: u8, limit: Time, opened: &mut Opened) {
         let (problem, cell) = (self.problem, entry.cell);
         let axes = space::axes(problem, cell);
         let one_kind = problem.cluster.groups.len() == 1;
         let Opened { counters, parts, .. } = opened;
-        let leasts = self.entries.leasts(problem, entry);
+        let leasts = self.entries.leasts(problem, entry, zero);
         let kinds = vec![0; if one_kind { cell.pp as usize } else { 0 }];
         let runs: Composition = vec![(0, cell.pp)];
         let offered = offered(problem, entry);
@@ -233,10 +278,20 @@ impl<'a> Ground<'a, '_> {
             if one_kind {
                 class_bound(problem, entry, schedule, leasts, &kinds, limit)
             } else {
-                question(problem, entry, schedule, false, limit).in_any_order(leasts, &offered)
+                entry.question(problem, schedule, false, limit).in_any_order(leasts, &offered)
             }
         };
-        let all = axes.compositions * axes.sharding.len() as u64;
+        // With several kinds: when the fastest at each stage could hold the model.
+        let held = |schedule, bound: Time| {
+            if one_kind {
+                return Ok(bound);
+            }
+            let asked = entry.question(problem, schedule, false, limit);
+            Places::new(&asked, &leasts, &offered)
+                .map_or(Err(Cut::Placement), |places| places.bound(bound, limit))
+        };
+        let shardings = || axes.sharding.iter().copied().filter(|sharding| sharding.0 == zero);
+        let all = axes.compositions * shardings().count() as u64;
         let mut schedules = Vec::with_capacity(axes.schedules.len());
         for &schedule in &axes.schedules {
             let illegal = if one_kind {
@@ -251,14 +306,14 @@ impl<'a> Ground<'a, '_> {
                 continue;
             }
             counters.bounds += 1;
-            match within(bound(schedule, &leasts), limit) {
+            match bound(schedule, &leasts).within(limit).and_then(|bound| held(schedule, bound)) {
                 Err(reason) => counters.cut(reason, all),
-                Ok(_) => schedules.push(schedule),
+                Ok(bound) => schedules.push((schedule, bound)),
             }
         }
         let below = axes.compositions * schedules.len() as u64;
-        let mut prices: Vec<(Shard, Vec<Option<Prices>>)> = Vec::new();
-        for &sharding in &axes.sharding {
+        let mut prices: Vec<(Shard, Vec<Option<Cow<'_, Prices>>>)> = Vec::new();
+        for sharding in shardings() {
             if self.watch.stopped() {
                 counters.cut(Cut::Unreached, below);
                 continue;
@@ -270,19 +325,19 @@ impl<'a> Ground<'a, '_> {
             let shard = self.shard(entry, sharding);
             let key = priced_as(shard, &problem.framework);
             let place = prices.iter().position(|known| known.0 == key).unwrap_or_else(|| {
-                prices.push((key, self.prices(entry, key)));
+                prices.push((key, self.entries.prices(problem, entry, key)));
                 prices.len() - 1
             });
             let leasts = leasts_of(problem, shard, &prices[place].1);
-            for &schedule in &schedules {
+            for &(schedule, least) in &schedules {
                 counters.bounds += 1;
-                match within(bound(schedule, &leasts), limit) {
+                match bound(schedule, &leasts).within(limit).map(|bound| bound.max(least)) {
                     Err(reason) => counters.cut(reason, axes.compositions),
                     Ok(bound) if one_kind => {
                         parts.push((bound, 1, Part::Class(sharding, schedule, runs.clone())));
                     }
                     Ok(bound) => {
-                        let part = Part::Schedule(sharding, schedule);
+                        let part = Part::Schedule(sharding, schedule, Listed::new(bound));
                         parts.push((bound, axes.compositions, part));
                     }
                 }
@@ -290,156 +345,49 @@ impl<'a> Ground<'a, '_> {
         }
     }
 
-    /// Prices of every kind of chip that an entry may use.
-    fn prices(&self, entry: &Entry, shard: Shard) -> Vec<Option<Prices>> {
-        (0..self.problem.cluster.groups.len())
-            .map(|kind| {
-                space::places(self.problem, entry.cell, kind, false)
-                    .then(|| Prices::new(self.problem, kind, shard))
-            })
-            .collect()
-    }
-
-    /// Bounds every composition under a sharding and a schedule.
-    fn open_schedule(
-        &self,
-        entry: &Entry,
-        sharding: (u8, u64),
-        schedule: (Schedule, u64),
-        limit: Time,
-        opened: &mut Opened,
-    ) {
-        let (problem, cell) = (self.problem, entry.cell);
+    /// Lists the next compositions under a sharding and a schedule.
+    fn open_schedule(&self, node: &Node, limit: Time, opened: &mut Opened) {
+        let Part::Schedule(sharding, schedule, listed) = &node.part else { return };
+        let (sharding, schedule) = (*sharding, *schedule);
+        let (problem, entry, watch) = (self.problem, self.entry(node), self.watch);
         let shard = self.shard(entry, sharding);
-        let leasts = leasts_of(problem, shard, &self.prices(entry, shard));
-        let offered = offered(problem, entry);
-        let any_order = question(problem, entry, schedule, false, limit);
-        let prune = |counts: &[u64], left: u64| {
-            if self.watch.stopped() {
-                return Some(Cut::Unreached);
-            }
-            if let Some(reason) = beyond_limits(problem, entry, counts) {
-                return Some(reason);
-            }
-            // Of the kinds that are still to come each may have all that are left.
-            let most = |s: &Stages| counts.get(s.kind).copied().unwrap_or(s.most.min(left));
-            let placed = |s: &&Stages| leasts[s.kind].is_some();
-            let stages: Vec<Stages> =
-                offered.iter().filter(placed).map(|s| Stages { most: most(s), ..*s }).collect();
-            if stages.iter().map(|s| s.most).sum::<u64>() < cell.pp {
-                return Some(Cut::Limits);
-            }
-            within(any_order.in_any_order(&leasts, &stages), limit).err()
-        };
+        let leasts = leasts_of(problem, shard, &self.entries.prices(problem, entry, shard));
+        let compositions = Compositions { problem, entry, schedule, leasts: &leasts, watch };
         let Opened { counters, parts, .. } = opened;
-        space::each_composition(problem.cluster.groups.len(), cell.pp, &prune, &mut |step| {
-            let runs = match step {
-                Walked::One(runs) => runs,
-                Walked::Cut(reason, classes) => {
-                    counters.cut(reason, classes);
-                    return;
-                }
-            };
-            if let Some(reason) = cut_composition(problem, entry, schedule, runs) {
-                counters.cut(reason, 1);
-                return;
-            }
-            counters.bounds += 1;
-            let bound = class_bound(problem, entry, schedule, &leasts, &stage_kinds(runs), limit);
-            match within(bound, limit) {
-                Err(reason) => counters.cut(reason, 1),
-                Ok(bound) => {
-                    parts.push((bound, 1, Part::Class(sharding, schedule, runs.clone())));
-                }
-            }
-        });
+        let (now, found) = compositions.list(listed, node.classes, limit, counters);
+        if watch.stopped() {
+            let again = Part::Schedule(sharding, schedule, listed.clone());
+            parts.push((node.bound, node.classes, again));
+            return;
+        }
+        parts.extend(
+            found
+                .into_iter()
+                .map(|(bound, runs)| (bound, 1, Part::Class(sharding, schedule, runs))),
+        );
+        let left = node.classes.saturating_sub(now.since(listed, counters));
+        if now.until == limit {
+            counters.cut(Cut::Bound, left);
+        } else if left > 0 {
+            parts.push((now.until, left, Part::Schedule(sharding, schedule, now)));
+        }
     }
 }
 
 /// What any stage costs at least on each kind that is priced.
-fn leasts_of(problem: &Problem, shard: Shard, prices: &[Option<Prices>]) -> Vec<Option<Least>> {
-    let of = |(kind, prices): (usize, &Option<Prices>)| {
+fn leasts_of(
+    problem: &Problem,
+    shard: Shard,
+    prices: &[Option<Cow<'_, Prices>>],
+) -> Vec<Option<Least>> {
+    let of = |(kind, prices): (usize, &Option<Cow<'_, Prices>>)| {
         prices.as_ref().map(|prices| Least::of(problem, kind, &shard, prices))
     };
     prices.iter().enumerate().map(of).collect()
 }
 
-/// The bound of a verdict, or why nothing is within `limit`.
-fn within(verdict: Verdict, limit: Time) -> Result<Time, Cut> {
-    match verdict {
-        Verdict::Memory => Err(Cut::Memory),
-        Verdict::Seconds(s) if Time::from_seconds(s) > limit => Err(Cut::Bound),
-        Verdict::Seconds(s) => Ok(Time::from_seconds(s)),
-    }
-}
-
-/// What is asked about a schedule of an entry; `even`: all stages hold equally many layers.
-fn question<'p>(
-    problem: &'p Problem,
-    entry: &Entry,
-    (schedule, vpp): (Schedule, u64),
-    even: bool,
-    limit: Time,
-) -> Question<'p> {
-    let micro_batches = problem.workload.global_batch_size / (entry.cell.dp * entry.mbs);
-    Question {
-        problem,
-        shape: Shape { schedule, pp: entry.cell.pp, vpp, micro_batches },
-        sends: sends(problem, schedule),
-        even,
-        any_schedule: false,
-        limit: limit.seconds(),
-    }
-}
-
 fn is_zero_bubble(schedule: Schedule) -> bool {
     matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV)
-}
-
-/// A bound for one class.
-fn class_bound(
-    problem: &Problem,
-    entry: &Entry,
-    schedule: (Schedule, u64),
-    leasts: &[Option<Least>],
-    kinds: &[usize],
-    limit: Time,
-) -> Verdict {
-    let one_kind = kinds.iter().all(|&k| k == kinds[0]);
-    let even = is_zero_bubble(schedule.0)
-        || entry.cell.pp == 1
-        || (one_kind && !problem.options.uneven_layers);
-    question(problem, entry, schedule, even, limit).bound(leasts, kinds)
-}
-
-/// The kind of each stage.
-fn stage_kinds(runs: &Composition) -> Vec<usize> {
-    runs.iter().flat_map(|&(kind, stages)| std::iter::repeat_n(kind, stages as usize)).collect()
-}
-
-/// Why a composition is not legal, if it is not.
-fn cut_composition(
-    problem: &Problem,
-    entry: &Entry,
-    schedule: (Schedule, u64),
-    runs: &Composition,
-) -> Option<Cut> {
-    let mixed = runs.len() > 1;
-    if !runs.iter().all(|&(kind, _)| space::places(problem, entry.cell, kind, mixed)) {
-        return Some(Cut::Placement);
-    }
-    let per_stage = entry.cell.dp * entry.cell.tp * entry.cell.cp;
-    if runs.iter().any(|&(kind, n)| n * per_stage > problem.available(kind)) {
-        return Some(Cut::Limits);
-    }
-    space::cut_schedule(problem, entry.cell, entry.mbs, schedule, runs.len())
-}
-
-/// Whether the last of some counts of stages already asks for more devices than its kind has.
-fn beyond_limits(problem: &Problem, entry: &Entry, counts: &[u64]) -> Option<Cut> {
-    let per_stage = entry.cell.dp * entry.cell.tp * entry.cell.cp;
-    let (kind, n) = (counts.len().checked_sub(1)?, counts.last()?);
-    (n * per_stage > problem.available(kind)).then_some(Cut::Limits)
 }
 
 /// The class's plan without stages.

@@ -2,6 +2,8 @@
 
 pub mod best;
 pub mod bound;
+pub mod caps;
+mod compositions;
 pub mod descent;
 pub mod entries;
 pub mod enumerate;

@@ -6,6 +6,7 @@ use crate::estimate::{estimate, Step, Tables};
 use crate::plan::{check, Plan, Recompute, Stage};
 use crate::spec::cluster::MOST_DEVICES;
 use crate::spec::problem::{Granularity, Problem, Schedule};
+use crate::spec::workload;
 use crate::units::Bytes;
 use std::collections::BTreeSet;
 
@@ -225,7 +226,7 @@ fn nearest_devices(problem: &Problem) -> Option<u64> {
 }
 
 /// The nearest global batch for which some class is legal on the devices asked for: of the multiples of their replicas and
-/// of what the options want.
+/// of what the options want, as far as a batch may go.
 fn nearest_batch(problem: &Problem) -> Option<u64> {
     let asked = problem.workload.global_batch_size;
     let cells = space::cells(problem.cluster.devices);
@@ -236,7 +237,7 @@ fn nearest_batch(problem: &Problem) -> Option<u64> {
             let below = asked / step * step;
             [below, below.saturating_add(step)]
         })
-        .filter(|&batch| batch > 0)
+        .filter(|batch| (1..=workload::MOST).contains(batch))
         .collect();
     nearest(asked, batches.into_iter(), |batch| {
         let mut other = problem.clone();
@@ -306,5 +307,16 @@ mod tests {
         problem.workload.global_batch_size = 1 << 20;
         assert_eq!(nearest_devices(&problem), Some(1 << 20));
         assert_eq!(nearest_batch(&problem), Some(1_050_000));
+    }
+
+    #[test]
+    fn a_batch_beyond_the_largest_is_not_proposed() {
+        // 2 x 5^9 devices: 80 layers take one 5, the batch at least 5^8 = 390,625, and 2^12 of them are beyond 2^30.
+        let mut problem = problem();
+        problem.cluster.devices = 3_906_250;
+        problem.options.batch_multiple = 1 << 12;
+        assert_eq!(nearest_batch(&problem), None);
+        problem.options.batch_multiple = 1 << 11;
+        assert_eq!(nearest_batch(&problem), Some(390_625 << 11));
     }
 }

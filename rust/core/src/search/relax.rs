@@ -9,11 +9,13 @@
 //! The y are chosen so that a layer without recompute weighs the same on every stage.
 
 use super::bound::{Continuous, Shape};
+use super::report::Cut;
 use super::room::{cheapest, Allowed, Room, Rung, Spot};
 use crate::estimate::least::{Least, Line, Passes};
 use crate::estimate::memory::in_flight;
 use crate::estimate::pipeline::Sends;
 use crate::spec::problem::{Problem, Schedule};
+use crate::units::Time;
 
 /// What is asked about a class.
 pub struct Question<'p> {
@@ -47,6 +49,17 @@ pub enum Verdict {
     Seconds(f64),
     /// No plan fits in memory.
     Memory,
+}
+
+impl Verdict {
+    /// The bound as a time, or why nothing is within `limit`.
+    pub fn within(self, limit: Time) -> Result<Time, Cut> {
+        match self {
+            Verdict::Memory => Err(Cut::Memory),
+            Verdict::Seconds(s) if Time::from_seconds(s) > limit => Err(Cut::Bound),
+            Verdict::Seconds(s) => Ok(Time::from_seconds(s)),
+        }
+    }
 }
 
 impl Question<'_> {
@@ -92,7 +105,7 @@ impl Question<'_> {
         (i == 0, i == last)
     }
 
-    fn spot(&self, least: &Least, i: usize) -> Spot {
+    pub(super) fn spot(&self, least: &Least, i: usize) -> Spot {
         let Shape { schedule, pp, vpp, micro_batches } = self.shape;
         let flying = in_flight(schedule, pp, vpp, i as u64, micro_batches);
         let (first, last) = self.ends(i);
@@ -121,7 +134,7 @@ impl Question<'_> {
     /// Stages with equally many layers: the longest of the paths that go down to one stage, through its work and back.
     fn equal(&self, leasts: &[Option<Least>], kinds: &[usize], on_host: usize) -> Verdict {
         let Shape { schedule, pp, vpp, micro_batches } = self.shape;
-        let allowed = Allowed::new(self.problem);
+        let allowed = Allowed::new(self.problem, self.shape.pp);
         let m = micro_batches as f64;
         let layers = u64::from(self.problem.model.layers) / pp;
         let (mut longest, mut tail) = (0.0f64, 0.0);
@@ -148,7 +161,7 @@ impl Question<'_> {
             let frequent =
                 layers.saturating_sub(if pp > 1 { least.others } else { 0 }).min(least.frequent);
             let room = Room::new(least, spot, on_host);
-            let Some(mut work) = room.seconds(&allowed, frequent as f64, pp == 1) else {
+            let Some(mut work) = room.seconds(&allowed, frequent as f64) else {
                 return Verdict::Memory;
             };
             if pp == 1 {
@@ -193,7 +206,7 @@ impl Question<'_> {
     /// Stages with any numbers of layers: the weighted sum of the paths.
     fn unequal(&self, leasts: &[Option<Least>], kinds: &[usize], on_host: usize) -> Verdict {
         let Shape { pp, vpp, .. } = self.shape;
-        let allowed = Allowed::new(self.problem);
+        let allowed = Allowed::new(self.problem, self.shape.pp);
         let plain = match self.alike(leasts, kinds, on_host, &allowed) {
             Some((seconds, true)) => return Verdict::Seconds(rounded_down(seconds)),
             Some((seconds, false)) => seconds,
@@ -411,7 +424,7 @@ impl Question<'_> {
     }
 
     /// A line below what the first stage needs after its last pass, over its layers.
-    fn tail_line(&self, least: &Least, spot: Spot, on_host: bool) -> Line {
+    pub(super) fn tail_line(&self, least: &Least, spot: Spot, on_host: bool) -> Line {
         let Shape { pp, vpp, .. } = self.shape;
         let even = u64::from(self.problem.model.layers) / pp;
         let ends = (spot.first, spot.last);
@@ -430,7 +443,7 @@ impl Question<'_> {
     /// least that a stage keeps anywhere.
     pub fn in_any_order(&self, leasts: &[Option<Least>], stages: &[Stages]) -> Verdict {
         let hosts: &[usize] = if self.problem.options.optimizer_offload { &[0, 1] } else { &[0] };
-        let allowed = Allowed::new(self.problem);
+        let allowed = Allowed::new(self.problem, self.shape.pp);
         let Shape { schedule, pp, vpp, micro_batches } = self.shape;
         let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
         let mut fastest: Vec<(f64, u64)> = Vec::with_capacity(stages.len());

@@ -90,6 +90,10 @@ impl Room<'_> {
         if allowed.none || allowed.block {
             ends[0] = (self.most(0), unit);
         }
+        if allowed.offload {
+            // Transfers may hide behind passes.
+            ends[0] = (limit, unit);
+        }
         if allowed.selective {
             ends[1] = (self.most(1), unit + l.again[0]);
         }
@@ -128,9 +132,27 @@ impl Room<'_> {
         }
     }
 
-    /// Seconds a micro-batch of exactly `layers` frequent layers of one chunk each; nothing if they do not fit. `alone`: without
-    /// a pipeline, where activations may wait on the host.
-    pub fn seconds(&self, allowed: &Allowed, layers: f64, alone: bool) -> Option<f64> {
+    /// What limits the layers when their time must fit too.
+    pub fn stall(&self, allowed: &Allowed) -> Stall {
+        let (n, l) = (self.spot.in_flight, self.least);
+        let of = |is: bool, layers: f64| if is { layers } else { f64::NEG_INFINITY };
+        let plain = of(allowed.none || allowed.block, self.most(0));
+        // Transfers to the host may hide behind passes.
+        let plain = if allowed.offload { f64::INFINITY } else { plain };
+        // With r of x layers recomputed, memory asks for r of at least `each` x less what is left.
+        let spared = (n * (l.kept[0] - l.kept[2])).max(1.0);
+        let each = l.resident[self.on_host].each + n * l.kept[0];
+        Stall {
+            plain,
+            selective: of(allowed.selective, self.most(1)),
+            block: of(allowed.block, self.most(2)),
+            recomputed: (each / spared, self.left(2) / spared),
+            uniform: of(allowed.uniform, self.most_grouped()),
+        }
+    }
+
+    /// Seconds a micro-batch of exactly `layers` frequent layers of one chunk each; nothing if they do not fit.
+    pub fn seconds(&self, allowed: &Allowed, layers: f64) -> Option<f64> {
         let l = self.least;
         let plain = layers * l.layer.both();
         if allowed.none && self.most(0) >= layers {
@@ -153,7 +175,7 @@ impl Room<'_> {
         if allowed.uniform && self.most_grouped() >= layers {
             best = best.min(plain + layers * l.again[1]);
         }
-        if allowed.offload && alone {
+        if allowed.offload {
             // Two layers are on their way to and from the host.
             let spare = self.left_beside(2.0 * l.working[2]);
             let moved =
@@ -180,6 +202,49 @@ impl Room<'_> {
     }
 }
 
+/// The most layers that a stage has memory for, by the way in which it saves memory; without number where it may not.
+#[derive(Clone, Copy, Debug)]
+pub struct Stall {
+    plain: f64,
+    selective: f64,
+    block: f64,
+    /// Of `block`, what each layer and what is left of memory add to and spare of the layers that are recomputed.
+    recomputed: (f64, f64),
+    uniform: f64,
+}
+
+/// How long a path through the schedule spends with a stage's layers.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass {
+    /// Seconds that the path spends elsewhere.
+    elsewhere: f64,
+    /// Layers a second: nothing recomputed, selectively, some in whole so that memory is filled, all.
+    rates: [f64; 4],
+    /// Seconds that memory spares of what the third would take.
+    spared: f64,
+}
+
+impl Pass {
+    /// With the seconds of a layer, and what selective and full recompute of one add.
+    pub fn new(elsewhere: f64, layer: f64, again: [f64; 2], stall: &Stall) -> Pass {
+        let (each, left) = stall.recomputed;
+        let seconds = [layer, layer + again[0], layer + again[1] * each, layer + again[1]];
+        let rates = seconds.map(|s| if s > 0.0 { 1.0 / s } else { f64::INFINITY });
+        Pass { elsewhere, rates, spared: again[1] * left }
+    }
+
+    /// The most layers that the path leaves time for, and the stage memory.
+    pub fn most(&self, stall: &Stall, seconds: f64) -> f64 {
+        let left = seconds - self.elsewhere;
+        let [plain, selective, filled, full] = self.rates;
+        let block = stall.block.min(left * plain).min((left + self.spared) * filled);
+        (stall.plain.min(left * plain))
+            .max(stall.selective.min(left * selective))
+            .max(block)
+            .max(stall.uniform.min(left * full))
+    }
+}
+
 /// The ways to save memory that the options allow.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowed {
@@ -191,7 +256,8 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    pub fn new(problem: &Problem) -> Allowed {
+    /// In pipelines of `pp` stages: activations wait on the host without one alone.
+    pub fn new(problem: &Problem, pp: u64) -> Allowed {
         let o = &problem.options;
         let allows = |g| o.recompute.is_empty() || o.recompute.contains(&g);
         Allowed {
@@ -199,7 +265,7 @@ impl Allowed {
             selective: allows(Granularity::Selective),
             block: allows(Granularity::Block),
             uniform: allows(Granularity::Uniform),
-            offload: o.activation_offload && allows(Granularity::None),
+            offload: pp == 1 && o.activation_offload && allows(Granularity::None),
         }
     }
 

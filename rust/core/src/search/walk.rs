@@ -1,6 +1,7 @@
 //! The parts of the space that are still to be opened, in the order of their bounds, and what was found so far.
 
 use super::best::{Best, Candidate};
+use super::compositions::Listed;
 use super::entries::{Entries, Entry};
 use super::report::{Counters, Cut};
 use super::space::Composition;
@@ -36,10 +37,10 @@ pub struct Node {
 pub enum Part {
     /// All classes of an entry, bounded without a look at memory.
     Entry,
-    /// The same, bounded with it.
-    Weighed,
-    /// All compositions under a sharding and a schedule.
-    Schedule((u8, u64), (Schedule, u64)),
+    /// Those with one ZeRO stage, bounded with it.
+    Weighed(u8),
+    /// All compositions under a sharding and a schedule that are not yet listed.
+    Schedule((u8, u64), (Schedule, u64), Listed),
     /// One class.
     Class((u8, u64), (Schedule, u64), Composition),
     /// A class with a plan that may not be its optimum, and its time.

@@ -27,6 +27,8 @@ pub struct Framework {
     pub whole_vocabulary: bool,
     /// When ZeRO gathers parameters and reduces gradients.
     pub gathers: Gathers,
+    /// What a rank owns of the tensors that ZeRO shards once a step.
+    pub shards: Shards,
     /// Collectives in which ZeRO gathers the parameters of one layer, and in which it reduces their gradients: 1 where they lie
     /// in one buffer.
     pub gather_pieces: u32,
@@ -41,6 +43,10 @@ pub struct Framework {
     pub shard_copies: ShardCopies,
     /// What is gathered after it was cast, where products run in 8 bits.
     pub eight_bit_gathers: EightBitGathers,
+    /// What of an operand shares a scale where products run in 8 bits.
+    pub fp8_scaling: Fp8Scaling,
+    /// The loss reads and writes logits in 16 bits; else it casts them to 32 first.
+    pub loss_in_16_bits: bool,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
     pub sums_in_fp32: bool,
     /// The input that a recomputed layer keeps is cut over the tensor-parallel group, and gathered to recompute.
@@ -115,6 +121,9 @@ pub struct Overlap {
     pub context: bool,
     /// Expert all-to-all behind the shared expert and the other micro-batch.
     pub expert: bool,
+    /// Gradients are reduced behind computation only without tensor and pipeline parallel, whose collectives, and all others
+    /// with them, run in turn with computation (OneFlow: `enable_use_compute_stream`).
+    pub replicas_alone: bool,
 }
 
 /// What selective recompute computes again in the backward pass.
@@ -126,6 +135,19 @@ pub enum Selective {
     /// Every second matrix product and all that is no product; attention and reduce-scatters are kept (pytorch/torchtitan:
     /// selective activation checkpointing of operators).
     Operators,
+}
+
+/// What of an operand shares a scale where products run in 8 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fp8Scaling {
+    /// All of it: one cast serves each product that reads it.
+    Tensor,
+    /// A block of it (MXFP8: 32 in a row), whose maximum the cast itself finds.
+    Block,
+    /// Each row, along the dimension that a product sums over: two products of one operand sum over different dimensions and
+    /// need a cast each (pytorch/ao, recipe `rowwise`).
+    Row,
 }
 
 /// What a framework holds in memory, as choices and byte counts read in its source.
@@ -206,6 +228,16 @@ impl Gathers {
             Gathers::StepInPipeline => !pipelined,
         }
     }
+}
+
+/// What a rank owns of the tensors that ZeRO shards once a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shards {
+    /// An equal slice of all of them in a row: one reduce-scatter and one gather serve all ranks.
+    Slices,
+    /// Whole tensors: gradients are reduced to their owner, and parameters broadcast from it, one owner after another.
+    Tensors,
 }
 
 /// How the ranks of a context-parallel group exchange what attention needs.

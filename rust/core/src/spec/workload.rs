@@ -3,6 +3,9 @@
 use crate::error::{require, Error};
 use serde::{Deserialize, Serialize};
 
+/// The most sequences of a step, and the most tokens of a sequence.
+pub const MOST: u64 = 1 << 30;
+
 /// What one optimizer step does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,7 +66,7 @@ impl Workload {
             (self.sequence_length, "sequence_length"),
         ] {
             require(
-                (1..=1 << 30).contains(&v),
+                (1..=MOST).contains(&v),
                 path,
                 || format!("must be from 1 to 2^30, found {v}"),
                 "Give a whole number.",

@@ -4,8 +4,8 @@
 
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
 use autopar_core::spec::framework::{
-    Communicators, ContextExchange, ExpertDispatch, GatheredUnit, Gathers, Held, Projections,
-    Selective, TensorOverlap,
+    Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers, Held,
+    Projections, Selective, Shards, TensorOverlap,
 };
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
@@ -69,6 +69,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         draw.pick(&[Precision::Bf16, Precision::Bf16, Precision::Fp8, Precision::Tf32]);
     let f = &mut p.framework;
     f.overlap.gradient_reduce = !draw.once_in(3);
+    f.overlap.replicas_alone = draw.once_in(4);
     f.overlap.parameter_gather = !draw.once_in(3);
     f.overlap.pipeline = !draw.once_in(3);
     f.overlap.context = !draw.once_in(3);
@@ -116,6 +117,9 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.shard_copies.reduced = draw.once_in(2);
     f.eight_bit_gathers.activations = draw.once_in(2);
     f.eight_bit_gathers.parameters = draw.once_in(2);
+    f.fp8_scaling = draw.pick(&[Fp8Scaling::Tensor, Fp8Scaling::Block, Fp8Scaling::Row]);
+    f.loss_in_16_bits = draw.once_in(4);
+    f.shards = draw.pick(&[Shards::Slices, Shards::Slices, Shards::Tensors]);
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.fused_gather_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.whole_below_bytes = draw.pick(&[0, 0, 1 << 13, 1 << 22]);

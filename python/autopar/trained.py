@@ -1,0 +1,126 @@
+"""The model that a measured run trained: its columns, then the catalog's of its name or shape."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from autopar.errors import SpecError
+from autopar.runs import Run
+from autopar.shelf import GATED, Shelf, kin
+from autopar.spec import Model, Moe
+
+VOCAB = 50257  # of GPT-2, for rows that give none
+
+
+def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
+    """Returns a run's model: its shape from the row, the rest from its kin in the catalog.
+
+    A model without kin is as GPT-2 where its MLP is plain, and as Llama where it is gated.
+
+    Args:
+        run: The row.
+        shelf: The catalog.
+        assumed: What is assumed is added here, as `key=value`.
+
+    Raises:
+        SpecError: Layers, hidden or heads are missing, and no model of the name has them.
+    """
+    like, exact = kin(run, shelf)
+    if like and exact:
+        run = _completed(run, like)
+    layers, hidden, heads = run.layers or 0, run.hidden or 0, run.heads or 0
+    for key in ("layers", "hidden", "heads"):
+        if not getattr(run, key):
+            raise SpecError(key, "missing, and the catalog has no model of that name and shape")
+    wide = like if like and (like.hidden, like.heads) == (hidden, heads) else None
+    gated = run.gated_mlp
+    if gated is None:
+        gated = like is None or like.activation in GATED
+        assumed.append(f"gated_mlp={str(gated).lower()}")
+    ffn = run.ffn_hidden or 4 * hidden
+    if not run.ffn_hidden:
+        assumed.append(f"ffn_hidden={ffn}")
+    vocab = run.vocab
+    if vocab is None:
+        vocab = wide.vocab if wide and wide.layers == layers else VOCAB
+        assumed.append(f"vocab={vocab}")
+    positions = run.seq_len or 1
+    shape: dict[str, Any] = {
+        "name": run.model or "model",
+        "layers": layers,
+        "hidden": hidden,
+        "ffn_hidden": ffn,
+        "heads": heads,
+        "kv_heads": run.kv_heads or heads,
+        "head_dim": run.head_dim
+        or noted(r"head_dim\D{0,3}(\d+)", run.notes)
+        or (wide.head_dim if wide else max(1, hidden // heads)),
+        "vocab": vocab,
+        "max_positions": positions,
+        "moe": None,
+    }
+    if run.experts and run.experts > 1:
+        shape["moe"] = _moe(run, wide, ffn)
+        if wide and wide.moe and ffn == wide.moe.expert_ffn:
+            shape["ffn_hidden"] = wide.ffn_hidden  # The row gives the experts' width.
+    if like is None:
+        return Model(
+            **shape, **(LLAMA_BLOCK if gated else GPT_BLOCK | {"position_rows": positions})
+        )
+    model = replace(like, **shape)
+    if not wide:
+        model = replace(model, mla=None, window=None)
+    if model.position == "learned":
+        model = replace(model, position_rows=positions)
+    if "alibi" in run.notes.lower():
+        model = replace(model, position="alibi", position_rows=0)
+    return model
+
+
+LLAMA_BLOCK: dict[str, Any] = {"norm": "rmsnorm", "position": "rope", "activation": "swiglu"}
+GPT_BLOCK: dict[str, Any] = {
+    "norm": "layernorm",
+    "norm_bias": True,
+    "position": "learned",
+    "activation": "gelu",
+    "tied_embeddings": True,
+    "qkv_bias": True,
+    "o_bias": True,
+    "mlp_bias": True,
+}
+
+
+def _completed(run: Run, model: Model) -> Run:
+    """Returns a run with the dimensions of its model where the row leaves them out."""
+    known: dict[str, Any] = {
+        key: getattr(model, key)
+        for key in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn_hidden", "vocab")
+    }
+    known["gated_mlp"] = model.activation in GATED
+    if model.moe:
+        known |= {"experts": model.moe.experts, "topk": model.moe.topk}
+    return replace(run, **{key: value for key, value in known.items() if getattr(run, key) is None})
+
+
+def _moe(run: Run, wide: Model | None, ffn: int) -> Moe:
+    """Returns a run's experts: from its columns, else as its kin's of the same width has them."""
+    stated: dict[str, Any] = {
+        "experts": run.experts,
+        "topk": run.topk,
+        "expert_ffn": run.expert_ffn,
+        "shared_ffn": run.shared_ffn,
+        "first_dense": run.dense_layers
+        if run.dense_layers is not None
+        else noted(r"dense_layers\D{0,3}(\d+)", run.notes),
+    }
+    stated = {key: value for key, value in stated.items() if value is not None}
+    if wide and wide.moe and wide.moe.experts == run.experts:
+        moe = replace(wide.moe, **stated)
+        return replace(moe, first_dense=min(moe.first_dense, run.layers or 0))
+    return Moe(**{"topk": 1, "expert_ffn": ffn, **stated})
+
+
+def noted(pattern: str, notes: str) -> int | None:
+    """Returns the number that a pattern's group finds in notes, whatever their case."""
+    found = re.search(pattern, notes, re.I)
+    return int(found[1]) if found else None

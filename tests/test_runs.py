@@ -1,0 +1,169 @@
+"""Measured runs: how a row is read, in which units."""
+
+import json
+from typing import get_args
+
+import pytest
+
+from autopar import _core, wire
+from autopar.errors import SpecError
+from autopar.report import Convention, Counted, Rate, Work
+from autopar.runs import BadRow, Run, parse_runs
+from stated import STATED, checked, run_of, table
+
+# --- Reading
+
+
+def test_an_empty_cell_is_unknown_and_an_unknown_column_is_kept() -> None:
+    run = run_of(vpp="", colour="red", offload_fraction="0.5", sp="true")
+    assert run.vpp is None
+    assert run.sp is True
+    assert run.offload_fraction == 0.5
+    assert run.extra == {"colour": "red"}
+
+
+def test_a_series_is_the_id_up_to_its_first_hyphen_unless_a_column_says_otherwise() -> None:
+    assert run_of().series == "mine"
+    assert run_of(series="ours").series == "ours"
+    assert run_of(id="").id == "row-1"
+
+
+def test_lines_above_the_header_may_be_comments() -> None:
+    [run] = parse_runs(b"# measured at home\n# twice\n" + table(STATED), "runs.csv")
+    assert isinstance(run, Run)
+    assert run.layers == 32
+
+
+@pytest.mark.parametrize(
+    ("key", "cell"),
+    [
+        ("tp", "two"),
+        ("tp", "2.5"),
+        ("tp", "-2"),
+        ("iter_time_s", "nan"),
+        ("iter_time_s", "inf"),
+        ("sp", "maybe"),
+        ("gpus", "1e99"),
+    ],
+)
+def test_a_row_with_a_cell_that_cannot_be_read_is_skipped_alone(key: str, cell: str) -> None:
+    bad, good = checked({key: cell}, {})
+    assert isinstance(bad.run, BadRow)
+    assert bad.skipped is not None
+    assert bad.skipped.startswith(f"{key}: must be")
+    assert cell in bad.skipped
+    assert good.skipped is None
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"\xff\xfe", "not UTF-8"),
+        (b"# only a comment", "without a header"),
+        (b"a,b\n1,2", "no column of a run"),
+        (b"tp,tp\n1,2", 'two columns named "tp"'),
+        (b"id,tp\nx,1,2", "3 cells in a table of 2 columns"),
+        (b'id,tp\n"x,1', "not CSV"),
+    ],
+)
+def test_a_file_that_is_no_table_of_runs_is_refused(data: bytes, what: str) -> None:
+    with pytest.raises(SpecError, match=r"^runs\.csv") as refused:
+        parse_runs(data, "runs.csv")
+    assert what in refused.value.what
+
+
+@pytest.mark.parametrize(
+    ("cells", "month"),
+    [
+        ({"date": "2023-04-01"}, "2023-04"),
+        ({"source": "a table (arXiv:2104.04473)"}, "2021-04"),
+        ({"source": "README, Sep 2020, table 2"}, "2020-09"),
+        ({"source": "a talk of 2022"}, "2022-01"),
+        ({"framework": "NeMo", "source": "v25.02:llama3.1/README.md"}, "2025-02"),
+        ({"framework": "NeMo 24.07", "source": "v25.02:llama3.1/README.md"}, "2024-07"),
+        ({"source": "somewhere"}, ""),
+    ],
+)
+def test_the_month_of_a_run_is_its_date_or_that_of_its_paper(
+    cells: dict[str, str], month: str
+) -> None:
+    assert run_of(**cells).month == month
+
+
+# --- Units
+
+
+def test_memory_in_gb_and_in_gib_are_told_apart() -> None:
+    # 64.42450944e9 bytes are 60 x 2^30.
+    kept = {"mem_kind": "allocated"}
+    decimal, binary = checked(
+        {"mem_gb_per_gpu": "64.42450944", "mem_unit": "GB", **kept},
+        {"mem_gb_per_gpu": "60", "mem_unit": "GiB", **kept},
+    )
+    assert decimal.measured_mem_gib == pytest.approx(60, abs=1e-12)
+    assert binary.measured_mem_gib == 60
+
+
+def test_memory_of_the_allocator_is_held_against_what_it_hands_out() -> None:
+    inside, reserved, outside = checked(
+        {"mem_gb_per_gpu": "60", "mem_kind": "allocated"},
+        {"mem_gb_per_gpu": "60", "mem_kind": "reserved"},
+        {"mem_gb_per_gpu": "60", "mem_kind": "smi"},
+    )
+    cost = inside.estimate
+    assert cost is not None
+    [stage] = cost.stages
+    assert inside.predicted_mem_gib == stage.allocated_bytes / 2**30
+    assert reserved.predicted_mem_gib == inside.predicted_mem_gib
+    assert outside.predicted_mem_gib == stage.memory_bytes / 2**30
+
+
+@pytest.mark.parametrize(
+    ("cells", "seconds"),
+    [
+        # 64 sequences of 4096 tokens over 8 devices.
+        ({"tokens_per_s_per_gpu": "4096"}, 64 * 4096 / (8 * 4096)),
+        # 6 x (6,738,415,616 parameters - 32000 x 4096 of the embedding) a token.
+        (
+            {"model_tflops_per_gpu": "100", "flops_convention": "6n"},
+            6 * (6_738_415_616 - 32_000 * 4096) * 64 * 4096 / (8 * 100e12),
+        ),
+    ],
+)
+def test_a_rate_gives_the_time_of_a_step(cells: dict[str, str], seconds: float) -> None:
+    [row] = checked({"iter_time_s": "", **cells})
+    assert row.measured_step_s == pytest.approx(seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        Rate(unit="step_s", value=1.0),
+        Rate(unit="tokens_per_s_per_device", value=1.0),
+        *(
+            Rate(unit=unit, value=1.0, convention=Convention(work=work, attention=attention))
+            for unit in ("tflops_per_device", "mfu")
+            for work in get_args(Work)
+            for attention in get_args(Counted)
+        ),
+    ],
+)
+def test_a_rate_is_spelled_alike_on_both_sides(rate: Rate) -> None:
+    assert json.loads(_core.canonical("rate", wire.dumps(rate))) == wire.write(rate)
+
+
+def test_a_share_of_the_peak_counts_by_its_convention() -> None:
+    # A100: 312 TFLOP/s. 45 and 0.45 are the same share; full recompute is one pass of four more.
+    rate = {"iter_time_s": "", "flops_convention": "model_full_attention"}
+    share, percent, rate_of_it, hardware = checked(
+        {"mfu": "0.45", **rate},
+        {"mfu": "45", **rate},
+        {"model_tflops_per_gpu": str(0.45 * 312), **rate},
+        {"mfu": "0.45", **rate, "flops_convention": "hardware_full_attention", "recompute": "full"},
+    )
+    assert share.measured_step_s is not None
+    assert percent.measured_step_s == share.measured_step_s
+    assert rate_of_it.measured_step_s == pytest.approx(share.measured_step_s)
+    assert hardware.measured_step_s is not None
+    # The head's three passes are not run again: a little less than 4/3.
+    assert 1.31 < hardware.measured_step_s / share.measured_step_s < 4 / 3

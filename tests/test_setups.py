@@ -1,0 +1,392 @@
+"""What a row of measured runs is taken to be."""
+
+from dataclasses import replace
+
+import pytest
+
+from autopar import catalog
+from autopar.report import Recompute
+from autopar.setups import setup
+from autopar.shelf import Shelf, chip_as_written, framework, network
+from stated import checked, run_of
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("A100", "a100_80"),
+        ("A100-40GB", "a100_40"),
+        ("NVIDIA A100-SXM4-40GB (DGX A100)", "a100_40"),
+        ("A100 (40GB)", "a100_40"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("H100-96GB (HBM2e, 500W)", "h100_96_500w"),
+        ("910B", "ascend_910b"),
+        ("Ascend 910B2", "ascend_910b2"),
+        ("V100-32GB (DGX-2)", "v100_dgx2"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("Gaudi 2", "gaudi2"),
+        ("TPU v5e", "tpu_v5e"),
+        ("NVIDIA H20 96GB", "h20"),
+        ("MI250X", "mi250x"),
+        ("RTX 4090 24GB", "rtx4090"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("910C", "ascend_910c"),
+        ("Ascend 910A", "ascend_910a"),
+        ("Atlas 800T A2", "ascend_910b"),
+        ("NVIDIA A100-PCIE-40GB", "a100_pcie_40"),
+        ("NVIDIA A100 80GB PCIe", "a100_pcie"),
+        ("H100 (80GB, PCIe)", "h100_pcie"),
+        ("8x A100 80GB", "a100_80"),
+        ("A100-80GB (SXM, PCIe host)", "a100_80"),
+        ("NVIDIA A40 48GB", "a40"),
+        ("NVIDIA RTX A6000", "a6000"),
+        ("A10G", "a10g"),
+        ("L20", "l20"),
+        ("NVIDIA GH200 Grace Hopper", "gh200"),
+        ("AMD MI250", "mi250"),
+        ("Tesla P100", "p100"),
+        ("Habana Gaudi2", "gaudi2"),
+        ("TPUv4", "tpu_v4"),
+        ("Intel Data Center GPU Max 1550", "max1550"),
+        ("AWS Trainium2", "trainium2"),
+        ("MXC500", "metax_c500"),
+        ("Moore Threads MTT S4000", "mthreads_s4000"),
+        ("Kunlunxin P800", "kunlun3"),
+        ("Cambricon MLU370-X8", "cambricon_mlu370"),
+        ("Hygon DCU K100_AI", "hygon_k100_ai"),
+    ],
+)
+def test_chips_are_found_as_people_write_them(text: str, name: str) -> None:
+    assert chip_as_written(text) == catalog.chip(name).chip
+
+
+def test_a_chip_of_another_memory_has_that_memory() -> None:
+    usual = catalog.chip("v100").chip
+    assert chip_as_written("Tesla V100-SXM2-16GB") == replace(usual, memory_gib=16.0)
+
+
+def test_a_chip_that_nobody_knows_names_the_nearest() -> None:
+    [row] = checked({"chip": "H101"})
+    assert row.skipped is not None
+    assert 'no chip named "H101"' in row.skipped
+    assert "h100" in row.skipped
+
+
+@pytest.mark.parametrize(
+    ("text", "cards", "gbit"),
+    [
+        ("8x200Gb HDR IB (Selene)", 8, 200),
+        ("800Gb/s per node (config)", 8, 100),
+        ("1600Gb RoCE/node", 8, 200),
+        ("3.2Tbps EFA", 8, 400),
+        ("50Gb Ethernet (4x g4dn.12xlarge)", 1, 50),
+        ("200Gb IB", 8, 200),
+        ("25GB/s per GPU", 8, 200),
+        ("single node", 8, 200),
+        ("Slingshot-11", 8, 200),
+        ("", 8, 200),
+    ],
+)
+def test_a_network_is_read_from_its_words(text: str, cards: int, gbit: float) -> None:
+    usual = catalog.chip("a100").chip.network
+    assert (usual.nics_per_node, usual.nic_gbit_per_s) == (8, 200)
+    assert network(text, usual) == replace(usual, nics_per_node=cards, nic_gbit_per_s=gbit)
+
+
+def test_omni_path_sustains_the_share_that_was_measured() -> None:
+    # 40.5 Gbit/s of a card of 100 in an all-reduce (bigscience-workshop/bigscience).
+    usual = catalog.chip("a100").chip.network
+    found = network("4 x 100 Gb Omni-Path", usual)
+    assert found == replace(usual, nics_per_node=4, nic_gbit_per_s=100, efficiency=0.4)
+
+
+def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
+    chip = setup(run_of(gpus_per_node="4"), shelf).problem.cluster.groups[0].chip
+    assert (chip.devices_per_node, chip.link_domain, chip.network.nics_per_node) == (4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("cells", "name"),
+    [
+        ({"framework": "Megatron-LM", "date": "2020-09"}, "megatron-2020"),
+        ({"framework": "Megatron-LM", "date": "2021-04"}, "megatron-2021"),
+        ({"framework": "Megatron-LM", "date": "2022-05"}, "megatron-2022"),
+        ({"framework": "Megatron-LM", "date": "2025-01"}, "megatron-core"),
+        ({"framework": "Megatron-LM", "date": "2024-05"}, "megatron-core-2023"),
+        ({"framework": "Pai-Megatron-Patch (Megatron-LM 240405)"}, "megatron-core-2023"),
+        ({"framework": "Megatron-core 0.6.0"}, "megatron-core-2023"),
+        ({"framework": "Megatron-LM"}, "megatron-core"),
+        ({"framework": "Megatron-LM", "date": "2018-01"}, "megatron-2020"),
+        ({"framework": "Megatron-LM (May 2021)"}, "megatron-2021"),
+        ({"framework": "Megatron-LM e156d2f", "attention": "unfused"}, "megatron-2022"),
+        ({"framework": "Megatron-LM", "chip": "Tesla V100-SXM2-16GB"}, "megatron-2022"),
+        ({"framework": "Colossal-AI 0.3"}, "colossalai"),
+        ({"framework": "PaddleNLP, Paddle 2.5.1"}, "paddlenlp"),
+        ({"framework": "LiBai 9fc504c / OneFlow 55b822e"}, "oneflow"),
+        ({"framework": "Alpa (JAX/XLA)"}, "alpa"),
+        ({"framework": "EasyLM"}, "maxtext"),
+        ({"framework": "PyTorch DDP"}, "pytorch-ddp"),
+        ({"framework": "PyTorch FSDP1"}, "fsdp"),
+        ({"framework": "HF Trainer FSDP"}, "fsdp"),
+        ({"framework": "HF Trainer + DeepSpeed"}, "deepspeed"),
+        ({"framework": "HF Trainer + DeepSpeed (May 2021)"}, "huggingface-2021"),
+        ({"framework": "LLaMA-Factory", "zero": "3"}, "deepspeed"),
+        ({"framework": "Axolotl", "zero": "fsdp"}, "fsdp"),
+        ({"framework": "HF Trainer", "zero": ""}, "pytorch-ddp"),
+        ({"framework": "metaseq"}, "metaseq"),
+        ({"framework": "BMTrain"}, "bmtrain"),
+        ({"framework": "Megatron-DeepSpeed", "precision": "fp16"}, "megatron-deepspeed"),
+        (
+            {"framework": "Megatron-DeepSpeed", "precision": "bf16", "model": "BLOOM-176B"},
+            "bigscience-2022-bf16",
+        ),
+        ({"framework": "Megatron-DeepSpeed", "precision": "bf16"}, "megatron-deepspeed-bf16"),
+        ({"framework": "torchtitan", "notes": "torch.compile"}, "torchtitan"),
+        ({"framework": "torchtitan", "notes": "torch.compile, AsyncTP"}, "torchtitan-async-tp"),
+        ({"framework": "torchtitan"}, "torchtitan-eager"),
+        ({"framework": "NeMo 25.04"}, "megatron-bridge"),
+        ({"framework": "NeMo 24.07"}, "nemo"),
+        ({"framework": "Megatron-LM + DeepSpeed ZeRO-3", "zero": "3"}, "deepspeed-2021"),
+        ({"framework": "Megatron-DeepSpeed (Intel Gaudi 1.18.0)"}, "megatron-deepspeed-gaudi"),
+        ({"framework": "torchtitan FSDP2", "notes": "eager"}, "torchtitan-eager"),
+        ({"framework": "torchtitan FSDP2", "notes": "compiled"}, "torchtitan"),
+        ({"framework": "NeMo/Megatron-Core"}, "megatron-bridge"),
+        ({"framework": "NeMo/Megatron-Core", "source": "v24.11.1:README.md"}, "nemo"),
+        ({"framework": "torchtitan", "precision": "fp8"}, "torchtitan"),
+        (
+            {"framework": "torchtitan", "precision": "fp8", "notes": "AsyncTP"},
+            "torchtitan-async-tp",
+        ),
+        (
+            {"framework": "torchtitan", "precision": "fp8", "notes": "AsyncTP, fp8 rowwise"},
+            "torchtitan-rowwise",
+        ),
+        ({"framework": "ModelLink (MindSpeed-LLM) Mcore"}, "mindspeed"),
+    ],
+)
+def test_a_framework_is_that_of_its_words_and_time(
+    cells: dict[str, str], name: str, shelf: Shelf
+) -> None:
+    entry, named = framework(run_of(**cells), shelf)
+    assert (entry.framework.name, named) == (name, True)
+
+
+def test_a_framework_that_nobody_knows_is_assumed_and_said_to_be(shelf: Shelf) -> None:
+    known = setup(run_of(framework="our own"), shelf)
+    assert known.problem.framework.name == "megatron-core"
+    assert known.assumed == ("framework=megatron-core",)
+    for cells, name in (
+        ({"zero": "fsdp"}, "fsdp"),
+        ({"zero": "2", "tp": "1"}, "deepspeed"),
+        ({"attention": "unfused"}, "megatron-2022"),
+    ):
+        entry, named = framework(run_of(framework="our own", **cells), shelf)
+        assert (entry.framework.name, named) == (name, False)
+
+
+def test_a_stated_run_assumes_nothing(shelf: Shelf) -> None:
+    known = setup(run_of(), shelf)
+    assert known.assumed == ()
+    assert known.open == ()
+    assert known.problem.model == replace(
+        catalog.model("llama2-7b").model, name="llama2-7b", max_positions=4096
+    )
+
+
+def test_a_row_may_name_a_model_and_leave_its_shape_out(shelf: Shelf) -> None:
+    shape = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "gated_mlp")
+    known = setup(run_of(model="mixtral-8x7b", ep="2", **dict.fromkeys(shape, "")), shelf)
+    assert known.problem.model.moe == catalog.model("mixtral-8x7b").model.moe
+
+
+def test_a_mixture_of_which_the_row_gives_the_width_of_an_expert(shelf: Shelf) -> None:
+    # Qwen2-57B-A14B: 64 experts of width 2560, and shared ones that only the catalog knows.
+    cells = {"model": "Qwen2-57B-A14B", "layers": "28", "hidden": "3584", "ffn_hidden": "2560"}
+    more = {"heads": "28", "kv_heads": "4", "vocab": "151936", "experts": "64", "topk": "8"}
+    model = setup(run_of(**cells, **more, ep="4"), shelf).problem.model
+    assert model.moe == catalog.model("qwen2-57b-a14b").model.moe
+    assert model.ffn_hidden == catalog.model("qwen2-57b-a14b").model.ffn_hidden
+
+
+def test_a_mixture_that_the_catalog_lacks_has_experts_of_the_row_s_width(shelf: Shelf) -> None:
+    cells = {"model": "home-made", "experts": "16", "topk": "2", "ffn_hidden": "1024", "ep": "4"}
+    moe = setup(run_of(**cells), shelf).problem.model.moe
+    assert moe is not None
+    assert (moe.experts, moe.topk, moe.expert_ffn, moe.shared_ffn) == (16, 2, 1024, 0)
+
+
+def test_a_shortened_model_keeps_the_details_of_the_whole_one(shelf: Shelf) -> None:
+    whole = catalog.model("deepseek-v2").model
+    cells = {"model": "DeepSeek-V2 with 4 layers", "layers": "4", "dense_layers": "1"}
+    shape = {key: str(getattr(whole, key)) for key in ("hidden", "ffn_hidden", "heads", "kv_heads")}
+    mixture = {"vocab": str(whole.vocab), "experts": "160", "topk": "6", "ep": "4"}
+    model = setup(run_of(**cells, **shape, **mixture), shelf).problem.model
+    assert whole.moe is not None
+    assert (model.layers, model.mla, model.head_dim) == (4, whole.mla, whole.head_dim)
+    assert model.moe == replace(whole.moe, first_dense=1)
+
+
+def test_a_plain_model_without_kin_is_that_of_gpt2(shelf: Shelf) -> None:
+    known = setup(run_of(model="ours", gated_mlp="0", vocab=""), shelf)
+    model = known.problem.model
+    assert (model.norm, model.position, model.position_rows) == ("layernorm", "learned", 4096)
+    assert (model.activation, model.mlp_bias, model.tied_embeddings) == ("gelu", True, True)
+    assert known.assumed == ("vocab=50257",)
+
+
+@pytest.mark.parametrize(
+    ("cells", "layers"),
+    [
+        ({"pp": "4"}, (8, 8, 8, 8)),
+        ({"pp": "4", "layers_per_stage": "5-9-9-9"}, (5, 9, 9, 9)),
+        # Embedding and head counted as a layer each.
+        ({"pp": "4", "layers_per_stage": "7-9-9-9"}, (6, 9, 9, 8)),
+        # Three entries before the layers and three behind: 38 for 32.
+        ({"pp": "2", "notes": "layer boundaries [0, 18, 38]"}, (15, 17)),
+        ({"pp": "4", "notes": "num-layer-list 7,8,8,9"}, (7, 8, 8, 9)),
+        # 30 layers, embedding and head share eight stages equally.
+        ({"pp": "8", "layers": "30", "dp": "1", "tp": "1"}, (3, 4, 4, 4, 4, 4, 4, 3)),
+        ({"pp": "4", "notes": "last stage has 2 blocks"}, (8, 8, 8, 8)),
+        ({"pp": "4", "layers": "31", "notes": "last stage has 1 block"}, (10, 10, 10, 1)),
+        ({"pp": "4", "layers": "33"}, (9, 8, 8, 8)),
+    ],
+)
+def test_the_layers_of_each_stage(
+    cells: dict[str, str], layers: tuple[int, ...], shelf: Shelf
+) -> None:
+    degrees = {"dp": str(8 // int(cells["pp"])), "tp": "1", "sp": "0"}
+    plan = setup(run_of(**degrees | cells), shelf).plan
+    assert tuple(stage.layers for stage in plan.stages) == layers
+
+
+@pytest.mark.parametrize(
+    ("text", "recompute"),
+    [
+        ("none", Recompute()),
+        ("full", Recompute("uniform", 1)),
+        ("1", Recompute("uniform", 1)),
+        ("selective", Recompute("selective")),
+        ("core attention", Recompute("selective")),
+        ("block 4", Recompute("block", 4)),
+        ("block/40", Recompute("block", 32)),
+        ("uniform/2", Recompute("uniform", 2)),
+        ("selective (every 2nd layer)", Recompute("block", 16)),
+        ("25 %", Recompute("block", 8)),
+        ("8 of 32 layers", Recompute("block", 8)),
+    ],
+)
+def test_recompute_is_read_from_its_words(text: str, recompute: Recompute, shelf: Shelf) -> None:
+    known = setup(run_of(recompute=text), shelf)
+    assert known.plan.stages[0].recompute == recompute
+    assert known.open == ()
+
+
+def test_what_selective_means_is_the_framework_s_choice(shelf: Shelf) -> None:
+    for name, meant in [("torchtitan", "operators"), ("Megatron-LM", "attention")]:
+        known = setup(run_of(recompute="selective", framework=name), shelf)
+        assert known.plan.stages[0].recompute == Recompute("selective")
+        assert known.problem.framework.selective == meant
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"seq_len": ""}, "seq_len: missing"),
+        ({"gbs": ""}, "gbs: missing"),
+        ({"chip": ""}, "chip: missing"),
+        ({"dp": "", "tp": "", "pp": ""}, "dp, tp, pp: missing"),
+        ({"dp": "", "tp": "3"}, "dp: missing, and tp x pp x cp = 3 does not divide"),
+        ({"gpus": "16"}, "gpus: 16, where the degrees multiply to 8"),
+        ({"layers": "", "model": "ours"}, "layers: missing"),
+        ({"precision": "int8"}, "precision: no estimate"),
+        ({"recompute": "a little"}, "recompute: no estimate"),
+        ({"layers_per_stage": "16-17"}, "layers_per_stage: 33 layers in 2 stages"),
+        ({"mbs": "3"}, "plan: mbs x dp = 12 does not divide the batch 64"),
+        ({"iter_time_s": ""}, "nothing was measured"),
+        ({"notes": "a micro-benchmark"}, "notes: part of a model timed alone"),
+        ({"mem_gb_per_gpu": "60", "mem_unit": "pounds"}, "mem_unit: must be GiB or GB"),
+        (
+            {"iter_time_s": "", "mfu": "0.4", "flops_convention": "fast"},
+            "flops_convention: no convention is called",
+        ),
+        (
+            {"pp": "4", "tp": "1", "sp": "", "dp": "2", "layers": "31", "vpp": "",
+             "layers_per_stage": "8-7-9-7", "schedule": "interleaved"},
+            "vpp: missing, and no number of chunks divides",
+        ),
+    ],
+)  # fmt: skip
+def test_a_row_that_cannot_be_expressed_is_skipped_with_its_reason(
+    cells: dict[str, str], reason: str
+) -> None:
+    [row] = checked(cells)
+    assert row.skipped is not None
+    assert row.skipped.startswith(reason)
+    assert row.predicted_step_s is None or not cells["iter_time_s"]
+
+
+def test_what_a_row_leaves_open_is_the_fastest_that_fits() -> None:
+    opened, *stated = checked(
+        {"mbs": "", "recompute": ""},
+        *(
+            {"mbs": str(mbs), "recompute": recompute}
+            for mbs in (1, 2, 4, 8, 16)
+            for recompute in ("none", "selective", "full")
+        ),
+    )
+    assert opened.setup is not None
+    assert opened.setup.open == ("mbs", "recompute")
+    fits = [
+        row.predicted_step_s
+        for row in stated
+        if row.estimate and not row.estimate.violations and row.predicted_step_s
+    ]
+    assert 0 < len(fits) < len(stated)
+    assert opened.predicted_step_s == min(fits)
+
+
+def test_a_larger_micro_batch_is_not_bought_with_recompute(shelf: Shelf) -> None:
+    # FSDP gathers for each micro-batch, so that fewer of them with recompute would be faster.
+    cells = {"model": "llama2-70b", "gpus": "128", "dp": "128", "tp": "1", "gbs": "1024"}
+    known = setup(run_of(**cells, sp="0", zero="fsdp", mbs="", recompute=""), shelf)
+    assert known.plan.stages[0].recompute == Recompute()
+    assert known.plan.mbs < 8
+
+
+def test_a_pipeline_of_torchtitan_has_a_micro_batch_for_each_stage(shelf: Shelf) -> None:
+    # 64 sequences over dp 2 are 32 a replica; in 4 micro-batches they are 8 each.
+    cells = {"pp": "4", "dp": "2", "tp": "1", "sp": "0", "gbs": "64", "framework": "torchtitan"}
+    known = setup(run_of(**cells, mbs="", vpp="", schedule="interleaved"), shelf)
+    assert (known.plan.mbs, known.plan.vpp) == (8, 2)
+    assert known.open == ("mbs", "vpp")
+
+
+def test_an_open_setting_is_the_framework_s_habit_where_it_has_one(shelf: Shelf) -> None:
+    cells = {"pp": "4", "dp": "2", "tp": "1", "sp": "0", "vpp": "", "framework": "torchtitan"}
+    known = setup(run_of(**cells), shelf)
+    assert known.plan.vpp == 1
+    assert known.open == ("vpp",)
+
+
+def test_offloaded_activations_are_whole_layers(shelf: Shelf) -> None:
+    # 0.3 of 32 layers.
+    assert setup(run_of(offload_fraction="0.3"), shelf).plan.stages[0].offload == 10
+
+
+def test_a_shard_group_may_lie_inside_a_node(shelf: Shelf) -> None:
+    wide = {"gpus": "32", "dp": "32", "tp": "1", "sp": "0"}
+    notes = "optimizer sharded over 4 GPUs inside a node"
+    assert setup(run_of(**wide), shelf).plan.shard_group == 32
+    assert setup(run_of(**wide, notes=notes), shelf).plan.shard_group == 4
+    assert setup(run_of(**wide | {"zero": "hsdp"}), shelf).plan.shard_group == 8
+
+
+def test_a_run_without_degrees_is_data_parallel_where_it_is_sharded_so(shelf: Shelf) -> None:
+    degrees = dict.fromkeys(("dp", "tp", "pp", "cp", "sp", "vpp"), "")
+    known = setup(run_of(**degrees | {"zero": "fsdp"}), shelf)
+    assert (known.plan.dp, known.plan.zero, known.assumed) == (8, 3, ("dp=8",))
+
+
+def test_one_rank_shards_nothing(shelf: Shelf) -> None:
+    plan = setup(run_of(gpus="2", dp="1"), shelf).plan
+    assert (plan.zero, plan.shard_group) == (0, 1)
