@@ -188,6 +188,13 @@ fn dynamic_programming_finds_what_brute_force_finds() {
             let greedy = recursive::solve(&all, &mesh, Bytes(u64::MAX));
             let best = dp::solve(&all, Bytes(u64::MAX));
             prop_assert!(all.total(&greedy.choice).0 >= all.total(&best.choice).0);
+            // A part of the strategies costs what it costs among all.
+            let (part, places) = all.restricted(|strategy| strategy.is_whole(&mesh, None));
+            let coarse = dp::solve(&part, Bytes(u64::MAX)).choice;
+            let place = |(n, &s): (usize, &usize)| places[all.nodes[n].kind][s];
+            let among: Vec<usize> = coarse.iter().enumerate().map(place).collect();
+            prop_assert_eq!(all.total(&among), part.total(&coarse));
+            prop_assert!(all.total(&among).0 >= all.total(&best.choice).0);
             let floor = dp::least_memory(&costs).0;
             let limit = floor + (memory.0 - floor) * sketch.limit / 10;
             let bounded = dp::solve(&costs, Bytes(limit));

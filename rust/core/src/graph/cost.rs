@@ -151,6 +151,39 @@ impl CostGraph {
         free
     }
 
+    /// The same with some of the strategies, and for each kind the places that those have here. A kind of which none is kept
+    /// keeps all.
+    pub fn restricted(&self, keep: impl Fn(&Strategy) -> bool) -> (CostGraph, Vec<Vec<usize>>) {
+        let places = |kind: &Kind| -> Vec<usize> {
+            let kept: Vec<usize> =
+                (0..kind.strategies.len()).filter(|&s| keep(&kind.strategies[s])).collect();
+            if kept.is_empty() {
+                (0..kind.strategies.len()).collect()
+            } else {
+                kept
+            }
+        };
+        let places: Vec<Vec<usize>> = self.kinds.iter().map(places).collect();
+        let mut part = self.clone();
+        for (kind, kept) in part.kinds.iter_mut().zip(&places) {
+            kind.strategies = kept.iter().map(|&s| kind.strategies[s].clone()).collect();
+            kind.prices = kept.iter().map(|&s| kind.prices[s]).collect();
+        }
+        let mut done = vec![false; self.matrices.len()];
+        for edge in &self.edges {
+            if !std::mem::replace(&mut done[edge.matrix], true) {
+                let matrix = &self.matrices[edge.matrix];
+                let rows = &places[self.nodes[edge.from].kind];
+                let columns = &places[self.nodes[edge.to].kind];
+                let cells =
+                    rows.iter().flat_map(|&r| columns.iter().map(move |&c| matrix.at(r, c)));
+                part.matrices[edge.matrix] =
+                    Matrix { columns: columns.len(), cells: cells.collect() };
+            }
+        }
+        (part, places)
+    }
+
     /// Strategies of a node.
     pub fn count(&self, node: usize) -> usize {
         self.kinds[self.nodes[node].kind].strategies.len()

@@ -9,6 +9,7 @@ use super::answer::Found;
 use super::cost::CostGraph;
 use super::eliminate::{Eliminated, Order};
 use super::front;
+use super::layout::Mesh;
 use super::price::Price;
 use crate::units::{Bytes, Time};
 use std::rc::Rc;
@@ -31,8 +32,11 @@ const LARGEST_CHARGE: u128 = 1 << 50;
 /// The fastest choice within a memory limit, or the best found with a bound.
 pub fn solve(graph: &CostGraph, limit: Bytes) -> Found {
     let solver = Solver::new(graph);
-    let free = solver.fastest();
+    let mut free = solver.fastest();
     if graph.total(&free.choice).1 <= limit {
+        if graph.total(&free.choice).0 > free.bound {
+            improve(graph, limit, &mut free.choice);
+        }
         return Found { choice: free.choice, bound: Some(free.bound), fits: true };
     }
     if least_memory(graph) > limit {
@@ -61,6 +65,31 @@ pub fn solve(graph: &CostGraph, limit: Bytes) -> Found {
         }
     }
     Found { choice: best, bound: Some(bound), fits: true }
+}
+
+/// The same, and where that leaves a gap also the best plans of those that take axes of the mesh whole, all or all but one,
+/// of which there are few: a large table may be too much only for all strategies.
+pub fn solve_on(graph: &CostGraph, mesh: &Mesh, limit: Bytes) -> Found {
+    let mut best = solve(graph, limit);
+    let time = |choice: &[usize]| graph.total(choice).0;
+    if !best.fits || best.bound >= Some(time(&best.choice)) {
+        return best;
+    }
+    let given = mesh.axes.last().map_or(0, |axis| axis.given + 1);
+    let exceptions = (0..given).filter(|_| given > 1).map(Some);
+    for exception in [None].into_iter().chain(exceptions) {
+        let (part, places) = graph.restricted(|strategy| strategy.is_whole(mesh, exception));
+        let found = solve(&part, limit);
+        let place = |(node, &chosen): (usize, &usize)| places[graph.nodes[node].kind][chosen];
+        let mut choice: Vec<usize> = found.choice.iter().enumerate().map(place).collect();
+        if found.fits {
+            improve(graph, limit, &mut choice);
+            if time(&choice) < time(&best.choice) {
+                best.choice = choice;
+            }
+        }
+    }
+    best
 }
 
 /// The cost graph with the order in which its nodes are taken out.

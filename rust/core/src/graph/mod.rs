@@ -106,7 +106,7 @@ impl Asked {
         if first.overlap.is_none() || !searched {
             return first;
         }
-        let free = dp::solve(&graph.without_exchanges(), self.limit);
+        let free = dp::solve_on(&graph.without_exchanges(), &self.mesh, self.limit);
         let bound = free.bound.filter(|_| free.fits);
         let one = answer(&Found { bound, ..found });
         let other = answer(&Found { bound, ..free });
@@ -165,7 +165,7 @@ pub fn shard(problem: ShardingProblem) -> Result<Sharding, Error> {
     let pricer = asked.pricer();
     let graph = CostGraph::new(&pricer, asked.choices())?;
     let found = match asked.problem.options.method {
-        Method::Dp => dp::solve(&graph, asked.limit),
+        Method::Dp => dp::solve_on(&graph, &asked.mesh, asked.limit),
         // Where nothing fits there is nothing to solve.
         Method::Ilp if dp::least_memory(&graph) > asked.limit => dp::smallest(&graph),
         Method::Ilp => {

@@ -60,6 +60,16 @@ impl Strategy {
         layout
     }
 
+    /// Whether it takes each given axis of the mesh whole, for one loop axis, or not at all; one may be an exception.
+    pub fn is_whole(&self, mesh: &Mesh, exception: Option<usize>) -> bool {
+        let given = |&axis: &AxisIndex| mesh.axes[usize::from(axis)].given;
+        self.axes.iter().all(|axes| {
+            let factors = |of: usize| mesh.axes.iter().filter(|axis| axis.given == of).count();
+            let taken = |of: usize| axes.iter().filter(|&axis| given(axis) == of).count();
+            axes.iter().map(given).all(|of| Some(of) == exception || taken(of) == factors(of))
+        })
+    }
+
     /// Parts of a loop axis.
     pub fn parts(&self, axis: usize, mesh: &Mesh) -> u64 {
         mesh.parts(&self.axes[axis])
@@ -218,7 +228,14 @@ mod tests {
     fn whole_axes_of_the_mesh_are_taken_or_left() {
         // 4 x 16 unrefined: each axis goes to one of three loops or none.
         let whole = Choices { refine: false, ..ALL };
-        assert_eq!(strategies(&product(), None, &Mesh::new(&[4, 16]), whole).len(), 16);
+        let mesh = Mesh::new(&[4, 16]);
+        let listed = strategies(&product(), None, &mesh, whole);
+        assert_eq!(listed.len(), 16);
+        let all = strategies(&product(), None, &mesh, ALL);
+        let kept: Vec<_> = all.iter().filter(|s| s.is_whole(&mesh, None)).cloned().collect();
+        assert_eq!(kept, listed);
+        // The exponents of the four: C(5, 3).
+        assert_eq!(all.iter().filter(|s| s.is_whole(&mesh, Some(0))).count(), 10 * 4);
     }
 
     #[test]
