@@ -474,21 +474,36 @@ def test_a_report_cut_short_is_refused(command: Command, tmp_path: Path) -> None
     assert run.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("flags", [("--devices", "8"), ("--at-most", "8")])
+LINKS = ("all_reduce", "all_gather", "all_to_all", "p2p")
+
+
+@pytest.mark.parametrize(
+    ("rates", "command_line"),
+    [
+        (LINKS, ("search", "--model", "llama2-70b", "--cluster", "CHIP", "--at-most", "8",
+                 "--global-batch-size", "8", "--sequence-length", "4096")),
+        ((*LINKS, "memory_bandwidth"),
+         ("search", "--model", "llama2-70b", "--cluster", "CHIP", "--devices", "8",
+          "--global-batch-size", "8", "--sequence-length", "4096")),
+        (("memory_bandwidth",), ("apss", "--gpu-infos", "CHIP")),
+        (("memory_bandwidth",), ("shard", "llama2-7b", "--layers", "1", "--chip", "CHIP",
+                                 "--devices", "8", "--method", "dp")),
+        (("memory_bandwidth",), ("servers", "llama2-7b", "--layers", "1", "--chip", "CHIP",
+                                 "--workers", "8")),
+    ],
+)  # fmt: skip
 def test_a_step_too_long_to_be_told_is_refused(
-    command: Command, tmp_path: Path, flags: tuple[str, ...]
+    command: Command, tmp_path: Path, rates: tuple[str, ...], command_line: tuple[str, ...]
 ) -> None:
-    # 70 billion weights need several devices, and 10^-300 GB/s bring nothing from one to another.
+    # 70 billion weights need several devices, to which 10^-300 GB/s bring nothing; and no memory
+    # that slow is read through.
     text = (EXAMPLES.parent / "chips/a800.toml").read_text("utf-8")
-    for rate in ("all_reduce", "all_gather", "all_to_all", "p2p"):
+    for rate in rates:
         text = re.sub(rf"^{rate}_gb_per_s = \S+", f"{rate}_gb_per_s = 1e-300", text, flags=re.M)
     (tmp_path / "still.toml").write_text(text, "utf-8")
-    run = command(
-        "search", "--model", "llama2-70b", "--cluster", "still.toml", *flags,
-        "--global-batch-size", "8", "--sequence-length", "4096",
-    )  # fmt: skip
+    run = command(*("still.toml" if word == "CHIP" else word for word in command_line))
     assert (run.code, run.out) == (2, "")
     assert run.err == (
         "error: problem: a step takes over 213 days, the longest time that can be told."
-        " Check the rates of its chips, the batch and the sequence.\n"
+        " Check the rates of its chips and the sizes of what is trained.\n"
     )

@@ -212,6 +212,7 @@ class Overlap:
         expert: Expert all-to-all behind the shared expert and the other micro-batch.
         replicas_alone: Gradients are reduced behind computation only without tensor and pipeline
             parallel, whose collectives run in turn with computation.
+        every_send: Pipeline sends of every schedule run behind computation.
     """
 
     gradient_reduce: bool
@@ -221,6 +222,7 @@ class Overlap:
     context: bool
     expert: bool
     replicas_alone: bool = False
+    every_send: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,9 +94,21 @@ def solve(
 ) -> Report:
     """Returns the report on a problem; `search` with the question spelled out.
 
+    Args:
+        problem: What is trained, on what, and what may be chosen.
+        threads: Threads of the search; 0 takes every core. The answer does not depend on it.
+        time_limit_s: Seconds after which the best plans so far are returned, unproved.
+        progress: Called now and then with the classes that are done and all classes.
+
     Raises:
-        SpecError: The problem is wrong.
+        SpecError: The problem is wrong, or its steps take over 213 days, which no time tells.
         KeyboardInterrupt: Ctrl-C ended the search.
+
+    Example:
+        >>> question = problem("llama2-7b", "a800:8", global_batch_size=64, sequence_length=4096)
+        >>> found = solve(question)
+        >>> found.proved, found == rerun(found)
+        (True, True)
     """
     text = solve_json(problem, threads=threads, time_limit_s=time_limit_s, progress=progress)
     return wire.loads(Report, text)
@@ -109,7 +121,7 @@ def solve_json(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> str:
-    """Returns the report on a problem as the JSON text that the core wrote."""
+    """Returns the report on a problem as the JSON text of the core; otherwise as `solve`."""
     log.info("problem: catalog %s, %d devices", problem.catalog, problem.cluster.devices)
     text = _core.search(
         wire.dumps(problem), threads=threads, time_limit_s=time_limit_s, progress=progress
@@ -132,7 +144,7 @@ def sizes(problem: Problem, *, threads: int = 0, time_limit_s: float | None = No
         time_limit_s: Seconds after which the counts so far are returned, unproved.
 
     Raises:
-        SpecError: The problem is wrong.
+        SpecError: The problem is wrong, or a step takes over 213 days.
         KeyboardInterrupt: Ctrl-C ended the search.
 
     Example:
@@ -151,8 +163,13 @@ def rerun(report: Report, *, threads: int = 0) -> Report:
 
     A report of a search that ran to its end comes out equal, by the same version of this package.
 
+    Args:
+        report: The report; of its answers nothing is used.
+        threads: Threads of the search; 0 takes every core.
+
     Raises:
         SpecError: The report's problem is wrong.
+        KeyboardInterrupt: Ctrl-C ended the search.
     """
     return solve(report.problem, threads=threads)
 
@@ -279,8 +296,24 @@ def fastest(problem: Problem, choices: Iterable[Iterable[Plan]]) -> Plan:
 def timeline(problem: Problem, plan: Plan) -> Timeline:
     """Returns the events of one step of a plan, in picoseconds from its start.
 
+    Args:
+        problem: What is trained, on what.
+        plan: The plan; it need not fit in memory.
+
+    Returns:
+        Passes of each chunk and micro-batch, sends, the reduction of gradients and the optimizer
+        step. Of a long step fewer micro-batches are shown, at most 200,000 events; `truncated`
+        says so.
+
     Raises:
-        SpecError: A document is wrong.
+        SpecError: A document is wrong, or the plan breaks a rule.
+
+    Example:
+        >>> from autopar.planner import plan
+        >>> question = problem("llama2-7b", "a800:8", global_batch_size=8, sequence_length=4096)
+        >>> events = timeline(question, plan(question, pp=2, dp=4)).events
+        >>> sum(each.kind == "forward" for each in events)  # two stages of two micro-batches
+        4
     """
     return wire.loads(Timeline, _core.timeline(wire.dumps(problem), wire.dumps(plan)))
 

@@ -340,10 +340,10 @@ fn fullest(rooms: impl Iterator<Item = Room>) -> Room {
 fn equal_stages(tables: &Tables<'_>, plan: &Plan) -> Option<(Time, Room)> {
     let problem = tables.problem();
     let table = tables.kind(plan.stages[0].chip as usize);
-    if !table.uniform() || plan.schedule != Schedule::OneFOneB {
+    let blocking = sends(problem, plan.schedule) == Sends::Blocking;
+    if !table.uniform() || plan.schedule != Schedule::OneFOneB || !blocking {
         return None;
     }
-    debug_assert_eq!(sends(problem, plan.schedule), Sends::Blocking);
     let micro_batches = plan.micro_batches(problem);
     let last = plan.stages.len() - 1;
     let layers = plan.stages[0].layers;

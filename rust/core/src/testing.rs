@@ -112,6 +112,7 @@ pub fn framework() -> Framework {
             parameter_gather: true,
             tensor: TensorOverlap::Backward,
             pipeline: true,
+            every_send: false,
             context: true,
             expert: false,
         },

@@ -17,7 +17,7 @@ use crate::graph::problem::{Sharding, ShardingProblem};
 use crate::graph::servers::{Servers, ServersProblem};
 use crate::graph::transformer::{self, ModelGraph};
 use crate::plan::Plan;
-use crate::search::report::{Ranked, Report};
+use crate::search::report::{Cut, Report};
 use crate::search::sizes::Sizes;
 use crate::search::watch::Watch;
 use crate::spec::cluster::{Chip, Cluster};
@@ -42,7 +42,11 @@ pub const TIMELINE_EVENTS: usize = 200_000;
 pub fn search(problem: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
     let problem = read_problem(problem)?;
     let report = pool(threads)?.install(|| crate::search::search(problem, watch));
-    told(&report.ranked)?;
+    // Without a plan nothing is slower than another but what reaches the longest time itself.
+    let endless =
+        report.ranked.is_empty() && report.proved && report.counters.cut.contains_key(&Cut::Bound);
+    let steps = report.ranked.iter().map(|plan| plan.estimate.step_ps);
+    told(steps.chain(endless.then_some(Time::MAX)))?;
     write(&report)
 }
 
@@ -53,17 +57,17 @@ pub fn search(problem: &str, threads: usize, watch: &Watch) -> Result<String, Er
 pub fn sizes(problem: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
     let problem = read_problem(problem)?;
     let sizes = pool(threads)?.install(|| crate::search::sizes::sizes(problem, watch));
-    told(sizes.sizes.iter().map(|size| &size.best))?;
+    told(sizes.sizes.iter().map(|size| size.best.estimate.step_ps))?;
     write(&sizes)
 }
 
 /// Refuses an answer that holds a step as long as the longest [`Time`]: sums stop there, so it says nothing.
-fn told<'a>(plans: impl IntoIterator<Item = &'a Ranked>) -> Result<(), Error> {
+fn told(steps: impl IntoIterator<Item = Time>) -> Result<(), Error> {
     require(
-        plans.into_iter().all(|plan| plan.estimate.step_ps < Time::MAX),
+        steps.into_iter().all(|step| step < Time::MAX),
         "problem",
         || "a step takes over 213 days, the longest time that can be told".to_owned(),
-        "Check the rates of its chips, the batch and the sequence.",
+        "Check the rates of its chips and the sizes of what is trained.",
     )
 }
 
@@ -221,9 +225,9 @@ pub fn model_graph(document: &str) -> Result<String, Error> {
 /// solved outside: with that method, this answers only where nothing fits in memory.
 ///
 /// # Errors
-/// A document that is not a valid problem.
+/// A document that is not a valid problem, or one whose step takes longer than can be told.
 pub fn shard(problem: &str) -> Result<String, Error> {
-    write(&crate::graph::shard(read("sharding-problem", problem)?)?)
+    write_sharding(&crate::graph::shard(read("sharding-problem", problem)?)?)
 }
 
 /// A sharding problem as an integer program; nothing if no plan fits in memory.
@@ -243,7 +247,12 @@ pub fn sharding_chosen(
     columns: &[usize],
     bound: Option<f64>,
 ) -> Result<String, Error> {
-    write(&crate::graph::chosen(read("sharding-problem", problem)?, columns, bound)?)
+    write_sharding(&crate::graph::chosen(read("sharding-problem", problem)?, columns, bound)?)
+}
+
+fn write_sharding(found: &Sharding) -> Result<String, Error> {
+    told([found.cost.total_ps])?;
+    write(found)
 }
 
 /// The part of each tensor that each device holds, as JSON: ranks, tensors, dimensions, first element and the one after the
@@ -258,9 +267,11 @@ pub fn sharding_slices(sharding: &str) -> Result<String, Error> {
 /// Prices the placements of a graph's parameters on workers and servers, as JSON.
 ///
 /// # Errors
-/// A document that is not a valid problem.
+/// A document that is not a valid problem, or one whose steps take longer than can be told.
 pub fn servers(problem: &str) -> Result<String, Error> {
-    write(&crate::graph::servers::servers(read("servers-problem", problem)?)?)
+    let found = crate::graph::servers::servers(read("servers-problem", problem)?)?;
+    told(found.placements.iter().map(|placement| placement.synchronous.step_ps))?;
+    write(&found)
 }
 
 /// What follows from a model's dimensions alone, as JSON.

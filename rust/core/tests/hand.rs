@@ -7,7 +7,7 @@ use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::{self, Holdings};
 use autopar_core::estimate::pipeline::{makespan, Chunk, Sends, StageClock};
 use autopar_core::estimate::shard::{parameter_sent, LayerCost, Shard, Split};
-use autopar_core::estimate::{estimate, Estimate, MemoryItems};
+use autopar_core::estimate::{estimate, sends, Estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
 use autopar_core::spec::framework::{
@@ -271,6 +271,39 @@ fn behind_the_backward_pass_only_the_longer_rest_or_last_layer_of_it_shows() {
     let (_, e) = replicas(&problem, 8);
     let backward = e.stages[0].backward_ps.seconds();
     close(e.time.data_ps.seconds(), (all - backward).max(all / 4.0), 1e-6);
+}
+
+#[test]
+fn a_framework_whose_sends_are_no_part_of_a_stage_s_order_runs_them_behind_computation() {
+    // Two equal stages and no ends to speak of: a stage that waits for its own sends pays one forward and one backward a
+    // micro-batch; behind computation only the first way down and the last way back show, one send each.
+    let mut problem = gpt_problem(1024, 512);
+    let stage = Stage { chip: 0, layers: 2, recompute: Recompute::None, offload: 0 };
+    let plan = Plan { dp: 4, pp: 2, stages: vec![stage; 2], ..replicas(&problem, 8).0 };
+    for schedule in [Schedule::OneFOneB, Schedule::GPipe] {
+        problem.framework.overlap.every_send = false;
+        assert_eq!(sends(&problem, schedule), Sends::Blocking);
+        let waiting = estimate(&problem, &Plan { schedule, ..plan.clone() }).expect("legal");
+        problem.framework.overlap.every_send = true;
+        assert_eq!(sends(&problem, schedule), Sends::Overlapped);
+        let behind = estimate(&problem, &Plan { schedule, ..plan.clone() }).expect("legal");
+        assert!(waiting.time.pipeline_ps > Time::ZERO);
+        assert_eq!(behind.time.pipeline_ps, Time::ZERO);
+        assert!(behind.step_ps < waiting.step_ps);
+    }
+    let clock = |send| StageClock {
+        chunks: vec![Chunk {
+            forward: Time(100),
+            input_gradient: Time(200),
+            weight_gradient: Time(0),
+        }],
+        send_forward: Time(send),
+        send_backward: Time(send),
+        tail: Time::ZERO,
+    };
+    // Four micro-batches under GPipe: 4 x 300 on each stage, 300 of the other before and after, and two sends of 10.
+    let step = |how| makespan(Schedule::GPipe, how, &[clock(10), clock(10)], 4);
+    assert_eq!(step(Sends::Overlapped), Time(1520));
 }
 
 #[test]

@@ -906,9 +906,16 @@ fn within_caps(
         }
     }
     let counts: Vec<u64> = stages_of(kinds, leasts.len()).iter().map(|s| s.most).collect();
+    // What the kinds that are not used would take is no matter.
+    let mut used = leasts.to_vec();
+    (0..used.len()).filter(|kind| !kinds.contains(kind)).for_each(|kind| used[kind] = None);
+    for leasts in [leasts, &used] {
+        let places = Places::new(question, leasts, offered).expect("a kind is priced");
+        let caps = places.within(seconds).expect("some stages hold the model");
+        assert!(caps.hold(&runs), "{runs:?} in {seconds} s");
+    }
     let places = Places::new(question, leasts, offered).expect("every kind is priced");
     let caps = places.within(seconds).expect("some stages hold the model");
-    assert!(caps.hold(&runs), "{runs:?} in {seconds} s");
     for decided in 0..=offered.len() {
         let left = counts[decided..].iter().sum();
         assert!(caps.hold_counts(&counts[..decided], left), "{counts:?}, {decided}");

@@ -284,10 +284,15 @@ impl Step {
 
 /// How a schedule's sends meet computation in the problem's framework.
 pub fn sends(problem: &Problem, schedule: Schedule) -> Sends {
+    let overlap = &problem.framework.overlap;
     match schedule {
-        Schedule::OneFOneB | Schedule::GPipe => Sends::Blocking,
-        Schedule::Interleaved if !problem.framework.overlap.pipeline => Sends::Blocking,
-        Schedule::Interleaved | Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => Sends::Overlapped,
+        Schedule::OneFOneB | Schedule::GPipe if !overlap.every_send => Sends::Blocking,
+        Schedule::Interleaved if !overlap.pipeline && !overlap.every_send => Sends::Blocking,
+        Schedule::OneFOneB
+        | Schedule::GPipe
+        | Schedule::Interleaved
+        | Schedule::ZeroBubbleH1
+        | Schedule::ZeroBubbleV => Sends::Overlapped,
     }
 }
 

@@ -109,14 +109,17 @@ impl<'q> Places<'q> {
         let (o, shape) = (&asked.problem.options, asked.shape);
         let most = (u64::from(asked.problem.model.layers) - (shape.pp - 1) * shape.vpp) as f64;
         let hosts = if o.optimizer_offload { 2 } else { 1 };
+        // Zero-bubble stages end where their weights' gradients do; and chunks hide more of the end: one is not the least of all
+        // schedules.
+        let zero_bubble = matches!(shape.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+        let ends_first = !zero_bubble && !asked.any_schedule;
         let mut least = [f64::INFINITY; 4];
         let (mut frequent, mut tail) = (None, f64::INFINITY);
         for of in leasts.iter().flatten() {
             let times = [of.layer, of.other, of.ends[0], of.ends[1]].map(Passes::both);
             least = [0, 1, 2, 3].map(|n| f64::min(least[n], times[n]));
             frequent = Some((of.frequent, of.others > 0));
-            // Chunks hide more of it: one is not the least of all schedules.
-            for on_host in (0..hosts).filter(|_| !asked.any_schedule) {
+            for on_host in (0..hosts).filter(|_| ends_first) {
                 let line = asked.tail_line(of, asked.spot(of, 0), on_host == 1);
                 let fewest = if of.others > 0 { 0.0 } else { shape.vpp as f64 };
                 let layers = if line.each < 0.0 { most } else { fewest };

@@ -44,9 +44,10 @@ impl Listed {
     /// Counts what was cut since `before`; returns how many more of the classes are settled.
     pub fn since(&self, before: &Listed, counters: &mut Counters) -> u64 {
         for (&reason, &classes) in &self.cut {
-            counters.cut(reason, classes - before.cut.get(&reason).copied().unwrap_or(0));
+            let known = before.cut.get(&reason).copied().unwrap_or(0);
+            counters.cut(reason, classes.saturating_sub(known));
         }
-        self.settled() - before.settled()
+        self.settled().saturating_sub(before.settled())
     }
 }
 
@@ -117,7 +118,8 @@ impl Compositions<'_, '_> {
             let mut cut = |reason, classes| {
                 // Whatever takes longer may be listed later.
                 if !matches!(reason, Cut::Bound | Cut::Unreached) {
-                    *now.cut.entry(reason).or_insert(0) += classes;
+                    let n = now.cut.entry(reason).or_insert(0);
+                    *n = n.saturating_add(classes);
                 }
             };
             let runs = match step {

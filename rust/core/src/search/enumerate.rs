@@ -281,11 +281,8 @@ impl<'a> Ground<'a, '_> {
                 entry.question(problem, schedule, false, limit).in_any_order(leasts, &offered)
             }
         };
-        // With several kinds: when the fastest at each stage could hold the model.
+        // When the fastest at each stage could hold the model.
         let held = |schedule, bound: Time| {
-            if one_kind {
-                return Ok(bound);
-            }
             let asked = entry.question(problem, schedule, false, limit);
             Places::new(&asked, &leasts, &offered)
                 .map_or(Err(Cut::Placement), |places| places.bound(bound, limit))

@@ -117,6 +117,8 @@ pub struct Overlap {
     pub tensor: TensorOverlap,
     /// Pipeline sends of the interleaved schedule.
     pub pipeline: bool,
+    /// Pipeline sends of every schedule: who sends is no part of the stage's own order (OneFlow's actors).
+    pub every_send: bool,
     /// Ring attention behind attention.
     pub context: bool,
     /// Expert all-to-all behind the shared expert and the other micro-batch.

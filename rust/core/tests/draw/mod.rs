@@ -106,6 +106,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     let f = &mut p.framework;
     f.whole_vocabulary = draw.once_in(4);
     f.sums_in_fp32 = draw.once_in(4);
+    // With another's draw, which has no part in what this changes.
+    f.overlap.every_send = f.sums_in_fp32;
     f.slices_kept_inputs = draw.once_in(4);
     f.recompute_stops_early = draw.once_in(4);
     f.casts_weights = draw.once_in(4);

@@ -1,0 +1,91 @@
+"""Times the search of each document in `benches/problems` and prints the README's table of them.
+
+    python benches/speed.py [repeats] [--write]
+
+Seconds are of one search from Python: the document to JSON, the search on all cores, the report's
+JSON. Counts are the program's, seconds the machine's: nothing is asserted. `--write` puts the table
+into the README.
+"""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from autopar import planner, wire
+from autopar.spec import Problem
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- speed:begin -->", "<!-- speed:end -->"
+
+# What each document asks, for a reader.
+ASKED = {
+    "llama2-70b-256-a800": "Llama2-70B, 256 A800",
+    "llama2-70b-256-a800-h800": "Llama2-70B, 256 of 128 A800 and 160 H800",
+    "llama2-70b-288-a800-h800": "Llama2-70B, all 288 of them",
+    "gpt3-175b-4096-a100": "GPT-3, 4,096 A100",
+    "deepseek-v3-2048-h800": "DeepSeek-V3, 2,048 H800",
+    "llama2-70b-8000-h800": "Llama2-70B, 8,000 H800",
+    "llama-175b-25000-h800": "Llama-175B, 25,000 H800",
+    "llama-1800b-1048576-h800": "Llama-1800B, 1,048,576 H800",
+    "llama-540b-1048576-two": "Llama-540B, 1,048,576 of two kinds",
+    "llama-540b-1048576-three": "Llama-540B, 1,048,576 of three kinds",
+    "llama-540b-1048576-three-limited": "the same, at most 419,432 of each",
+}
+
+
+def processor() -> str:
+    """Returns the name of the processor, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def row(name: str, asked: str, repeats: int) -> str:
+    """Returns a document's line of the table."""
+    text = (ROOT / "benches" / "problems" / f"{name}.json").read_text(encoding="utf-8")
+    problem = wire.loads(Problem, text)
+    report = json.loads(planner.solve_json(problem))
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        planner.solve_json(problem)
+        seconds.append(time.perf_counter() - start)
+    counters = report["counters"]
+    median = statistics.median(seconds)
+    digits = max(0, 3 if median < 1 else 1)
+    return (
+        f"| {asked} | {counters['considered']:.2g} | {counters['bounds']:,} | "
+        f"{counters['estimates']:,} | {median:.{digits}f} |"
+    )
+
+
+def main() -> None:
+    """Prints the table, or writes it."""
+    words = [word for word in sys.argv[1:] if word != "--write"]
+    repeats = int(words[0]) if words else 5
+    lines = [
+        f"On {os.cpu_count()} cores of {processor()}, median of {repeats}:",
+        "",
+        "| problem | classes of plans | bounds | plans estimated | seconds |",
+        "|---|---:|---:|---:|---:|",
+        *(row(name, asked, repeats) for name, asked in ASKED.items()),
+    ]
+    table = "\n".join(lines)
+    print(table)
+    if "--write" in sys.argv[1:]:
+        readme = ROOT / "README.md"
+        text = readme.read_text(encoding="utf-8")
+        head, rest = text.split(BEGIN)
+        _, tail = rest.split(END)
+        readme.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
