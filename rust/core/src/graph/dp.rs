@@ -21,7 +21,7 @@ const MULTIPLIERS: usize = 40;
 /// Rounds of improvement of a plan.
 const ROUNDS: usize = 20;
 /// How far the multipliers of two halves of a plan are apart, as powers of a half.
-const SPREADS: [u32; 4] = [2, 4, 6, 8];
+const SPREADS: [u32; 2] = [1, 3];
 /// Nodes of a graph that is settled by fronts; in larger ones the labels are too many.
 const SETTLED: usize = 64;
 /// Longer than any plan, and short enough that a few of them can be added: 13 days.
@@ -52,9 +52,10 @@ pub fn solve(graph: &CostGraph, limit: Bytes) -> Found {
         multiplier: 0,
     };
     dual.maximise();
-    let mixed = SPREADS.map(|shift| dual.mixed(shift));
+    let mixed =
+        SPREADS.iter().flat_map(|&spread| [false, true].map(|back| dual.mixed(spread, back)));
     let mut bound = dual.bound;
-    let starts = mixed.into_iter().chain([dual.within.clone()]);
+    let starts = mixed.chain([dual.within.clone()]);
     let polished = starts.map(|start| polished(graph, limit, start, [&dual.over, &dual.within]));
     let mut best = polished.min_by_key(|plan| graph.total(plan).0).unwrap_or(dual.within);
     let time = graph.total(&best).0;
@@ -79,6 +80,12 @@ pub fn solve_on(graph: &CostGraph, mesh: &Mesh, limit: Bytes) -> Found {
     let exceptions = (0..given).filter(|_| given > 1).map(Some);
     for exception in [None].into_iter().chain(exceptions) {
         let (part, places) = graph.restricted(|strategy| strategy.is_whole(mesh, exception));
+        let strategies = |graph: &CostGraph| -> usize {
+            graph.kinds.iter().map(|kind| kind.strategies.len()).sum()
+        };
+        if strategies(&part) == strategies(graph) {
+            continue;
+        }
         let found = solve(&part, limit);
         let place = |(node, &chosen): (usize, &usize)| places[graph.nodes[node].kind][chosen];
         let mut choice: Vec<usize> = found.choice.iter().enumerate().map(place).collect();
@@ -208,15 +215,17 @@ impl Dual<'_> {
 
     /// A plan that begins as one over the limit and goes on as one within it: the first nodes are charged a little less
     /// than the best multiplier and the others a little more, by a `shift`-th power of a half. As many are charged less as
-    /// the limit allows, and what the change from one to the other costs is part of the sum.
-    fn mixed(&self, shift: u32) -> Vec<usize> {
+    /// the limit allows, and what the change from one to the other costs is part of the sum. `back` counts from the end.
+    fn mixed(&self, shift: u32, back: bool) -> Vec<usize> {
+        let nodes = self.solver.graph.nodes.len();
         let spread = self.multiplier >> shift;
         let charges = [self.multiplier - spread, self.multiplier + spread];
-        let (mut fits, mut exceeds) = (0, self.solver.graph.nodes.len() + 1);
+        let (mut fits, mut exceeds) = (0, nodes + 1);
         let mut best = self.within.clone();
         while exceeds - fits > 1 {
             let first = (fits + exceeds) / 2;
-            let side = |node| usize::from(node >= first);
+            let place = |node: usize| if back { nodes - 1 - node } else { node };
+            let side = |node: usize| usize::from(place(node) >= first);
             let found = self.solver.least(2, side, |price, side| charged(price, charges[side]));
             let (time, memory) = self.solver.graph.total(&found.choice);
             if memory > self.limit {
