@@ -162,6 +162,7 @@ def limits(command: F) -> F:
         "activation-offload": "Activations may wait in host memory.",
         "optimizer-offload": "Optimizer state may live in host memory.",
         "uneven-layers": "Stages of one kind may hold different numbers of layers.",
+        "recompute-per-stage": "Stages of one kind may recompute differently.",
         "expert-tensor-parallel": "Experts are cut over the tensor-parallel group.",
     }
     options = [

@@ -47,6 +47,7 @@ class Limits(TypedDict, total=False):
     activation_offload: bool
     optimizer_offload: bool
     uneven_layers: bool
+    recompute_per_stage: bool
     expert_tensor_parallel: bool
 
 

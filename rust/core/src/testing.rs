@@ -227,6 +227,7 @@ pub fn options() -> Options {
         activation_offload: true,
         optimizer_offload: true,
         uneven_layers: true,
+        recompute_per_stage: false,
         expert_tensor_parallel: false,
         batch_multiple: 1,
     }

@@ -283,7 +283,7 @@ fn every_split(
     every_recompute(problem, degrees, chips, split, &mut Vec::new(), visit)
 }
 
-/// Chooses recompute for one kind of chip after the other, and activation offload where there is no pipeline.
+/// Chooses recompute for one kind of chip, or one stage, after the other, and activation offload where there is no pipeline.
 fn every_recompute(
     problem: &Problem,
     degrees: &Plan,
@@ -292,17 +292,17 @@ fn every_recompute(
     chosen: &mut Vec<(Recompute, u32)>,
     visit: &mut dyn FnMut(Plan) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
-    let kind = chosen.len() as u32;
-    if chosen.len() < problem.cluster.groups.len() {
-        let of_kind =
-            chips.iter().zip(split).filter(|(&c, _)| c == kind).map(|(_, &layers)| layers);
-        let Some(most) = of_kind.max() else {
+    let o = &problem.options;
+    let apart = o.recompute_per_stage;
+    let of_stage = |i: usize| if apart { i } else { chips[i] as usize };
+    if chosen.len() < if apart { chips.len() } else { problem.cluster.groups.len() } {
+        let alike = (0..chips.len()).filter(|&i| of_stage(i) == chosen.len());
+        let Some(most) = alike.map(|i| split[i]).max() else {
             chosen.push((Recompute::None, 0));
             every_recompute(problem, degrees, chips, split, chosen, visit)?;
             chosen.pop();
             return Continue(());
         };
-        let o = &problem.options;
         let mut list = Vec::new();
         if o.recompute.is_empty() || o.recompute.contains(&Granularity::None) {
             let offload = if chips.len() == 1 && o.activation_offload { most } else { 0 };
@@ -324,9 +324,10 @@ fn every_recompute(
         }
         return Continue(());
     }
-    let stages = chips.iter().zip(split).map(|(&chip, &layers)| {
-        let (recompute, offload) = chosen[chip as usize];
-        Stage { chip, layers: layers * degrees.vpp as u32, recompute, offload }
+    let stages = (0..chips.len()).map(|i| {
+        let (recompute, offload) = chosen[of_stage(i)];
+        let layers = split[i] * degrees.vpp as u32;
+        Stage { chip: chips[i], layers, recompute, offload }
     });
     visit(Plan { stages: stages.collect(), ..degrees.clone() })
 }
@@ -456,6 +457,13 @@ fn tell(problem: &Problem, report: &Report, seen: &mut BTreeMap<&'static str, u6
         ("selective recompute", stages(&|s| s.recompute == Recompute::Selective)),
         ("block recompute", stages(&|s| matches!(s.recompute, Recompute::Block { .. }))),
         ("uniform recompute", stages(&|s| matches!(s.recompute, Recompute::Uniform { .. }))),
+        (
+            "stages of a kind that recompute differently",
+            any(&|p| {
+                let differ = |a: &Stage, b: &Stage| a.chip == b.chip && a.recompute != b.recompute;
+                p.stages.windows(2).any(|pair| differ(&pair[0], &pair[1]))
+            }),
+        ),
         ("activation offload", stages(&|s| s.offload > 0)),
         ("optimizer offload", any(&|p| p.optimizer_offload)),
         ("tensor parallel", any(&|p| p.tp > 1)),

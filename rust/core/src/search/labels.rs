@@ -4,6 +4,7 @@ use super::bound::Tail;
 use super::pace::{before, Ahead};
 use super::report::Counters;
 use super::stages::Solver;
+use crate::spec::problem::Schedule;
 
 /// Labels by stage, then by the layers before it.
 pub type Labels = Vec<Vec<Vec<Label>>>;
@@ -74,11 +75,13 @@ impl Solver<'_, '_, '_> {
         let mut labels: Vec<Label> = Vec::new();
         let same_kind =
             i + 1 < self.class.kinds.len() && self.class.kinds[i + 1] == self.class.kinds[i];
-        // Only the first stage of a kind may forget its choice.
+        let tied = self.tied(i);
+        // Only the first stage that recomputes alike may forget its choice.
         let previous_same = i > 0 && self.class.kinds[i - 1] == self.class.kinds[i];
+        let previous_tied = i > 0 && self.tied(i - 1);
         for choice in 0..self.choices[i].len() {
             // Labels stand in the order of their choices.
-            let begin = if previous_same { labels.len() } else { 0 };
+            let begin = if previous_tied { labels.len() } else { 0 };
             let cap = self.caps[i][choice].min(left);
             let range = match next {
                 None => left..=cap,
@@ -90,7 +93,7 @@ impl Solver<'_, '_, '_> {
                 let nothing = [Label { tail: Tail::default(), layers: 0, choice, next: 0 }];
                 let (after, skipped): (&[Label], usize) = match next {
                     None => (&nothing, 0),
-                    Some((rows, _)) if same_kind => {
+                    Some((rows, _)) if tied => {
                         let row = &rows[(first + layers) as usize];
                         let from = row.partition_point(|l| l.choice < choice);
                         let until = from + row[from..].partition_point(|l| l.choice == choice);
@@ -138,6 +141,9 @@ impl Solver<'_, '_, '_> {
 
     /// Whether two stages of one kind may stand side by side, by their layers and choice.
     pub fn alike(&self, a: (u32, usize), b: (u32, usize)) -> bool {
-        a.1 == b.1 && (a.0 == b.0 || self.class.holds.problem.options.uneven_layers)
+        let o = &self.class.holds.problem.options;
+        let zero_bubble =
+            matches!(self.shape.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+        (o.recompute_per_stage || a.1 == b.1) && (a.0 == b.0 || (o.uneven_layers && !zero_bubble))
     }
 }

@@ -138,7 +138,8 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         let one_kind = self.class.kinds.iter().all(|&k| k == self.class.kinds[0]);
         let zero_bubble =
             matches!(self.shape.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
-        if zero_bubble || (one_kind && !o.uneven_layers) || self.shape.pp == 1 {
+        let equal = zero_bubble || (one_kind && !o.uneven_layers);
+        if self.shape.pp == 1 || (equal && !o.recompute_per_stage) {
             self.even(counters)
         } else {
             self.uneven(counters)
@@ -225,6 +226,13 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
             tail: cost.tail(),
         };
         (work, fits)
+    }
+
+    /// Whether stage `i` and the one behind it recompute alike.
+    pub fn tied(&self, i: usize) -> bool {
+        let kinds = self.class.kinds;
+        let apart = self.class.holds.problem.options.recompute_per_stage;
+        !apart && i + 1 < kinds.len() && kinds[i] == kinds[i + 1]
     }
 
     fn table(&self, i: usize) -> &Table<'a> {
@@ -471,7 +479,7 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         self.caps = vec![Vec::new(); pp];
         let mut start = 0;
         while start < pp {
-            let end = (start..pp).find(|&i| kinds[i] != kinds[start]).unwrap_or(pp);
+            let end = (start + 1..pp).find(|&i| !self.tied(i - 1)).unwrap_or(pp);
             let elsewhere = caps[..start].iter().chain(&caps[end..]).sum();
             let kept = self.choices_of(start, end, elsewhere);
             for i in start..end {
