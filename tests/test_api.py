@@ -12,7 +12,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 import autopar
-from autopar import Problem, Recompute, SpecError, planner, wire
+from autopar import Problem, Ranked, Recompute, SpecError, planner, wire
 from conftest import EXAMPLES, heed_ctrl_c
 
 # Long enough to be interrupted: many plans are asked for, so little can be cut.
@@ -271,3 +271,28 @@ def test_a_spelled_plan_fills_in_what_is_left_out(small: Problem) -> None:
     assert (plan.dp, plan.sp, plan.shard_group, plan.schedule) == (2, True, 2, "interleaved")
     assert [stage.layers for stage in plan.stages] == [16, 16]
     assert {stage.recompute for stage in plan.stages} == {Recompute("block", 3)}
+
+
+def test_recompute_of_each_stage_is_never_slower_and_may_differ_within_a_kind() -> None:
+    def best(*, apart: bool) -> Ranked:
+        report = autopar.search(
+            "llama2-70b",
+            "a800:64",
+            global_batch_size=64,
+            sequence_length=8192,
+            pp=(8,),
+            tp=(2,),
+            cp=(1,),
+            zero=(1,),
+            mbs=(1,),
+            schedules=("1f1b",),
+            recompute_per_stage=apart,
+            top=1,
+        )
+        return report.ranked[0]
+
+    alike, apart = best(apart=False), best(apart=True)
+    assert apart.estimate.step_s < alike.estimate.step_s
+    assert len({stage.recompute for stage in alike.plan.stages}) == 1
+    # The first stages hold more micro-batches: they recompute more.
+    assert len({stage.recompute for stage in apart.plan.stages}) > 1

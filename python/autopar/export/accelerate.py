@@ -29,6 +29,7 @@ _COMMON: dict[str, Any] = {
     "vpp": (1,),
     "schedules": ("1f1b",),
     "activation_offload": False,
+    "recompute_per_stage": False,
 }
 LIMITS: tuple[dict[str, Any], ...] = (
     {

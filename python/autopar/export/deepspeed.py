@@ -28,6 +28,7 @@ _COMMON: dict[str, Any] = {
     "partial_shard_groups": False,
     "activation_offload": False,
     "uneven_layers": False,
+    "recompute_per_stage": False,
 }
 _WHOLE_SEQUENCES: dict[str, Any] = {**_COMMON, "cp": (1,)}
 LIMITS: tuple[dict[str, Any], ...] = (

@@ -12,7 +12,7 @@ from autopar.export import megatron
 from autopar.export.job import File, Job, commented, header, unsaid_everywhere, when, yaml_text
 from autopar.report import Recompute
 
-LIMITS = megatron.LIMITS
+LIMITS = megatron.STAGE_LIMITS
 
 
 def supports(job: Job) -> list[str]:

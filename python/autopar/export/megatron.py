@@ -35,9 +35,13 @@ DISPATCH: dict[ExpertDispatch, Arguments] = {
 }
 
 _COMMON: dict[str, Any] = {"schedules": SCHEDULES, "activation_offload": False}
-LIMITS: tuple[dict[str, Any], ...] = (
+STAGE_LIMITS: tuple[dict[str, Any], ...] = (
     {**_COMMON, "zero": (0, 1)},
     {**_COMMON, "zero": (2, 3), "pp": (1,), "optimizer_offload": False},
+)
+"""Where recompute may be said for each stage."""
+LIMITS: tuple[dict[str, Any], ...] = tuple(
+    {**part, "recompute_per_stage": False} for part in STAGE_LIMITS
 )
 
 

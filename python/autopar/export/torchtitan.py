@@ -38,6 +38,7 @@ _COMMON: dict[str, Any] = {
     "recompute": ("none", "selective", "block", "uniform"),
     "activation_offload": False,
     "optimizer_offload": False,
+    "recompute_per_stage": False,
 }
 LIMITS: tuple[dict[str, Any], ...] = (
     {**_COMMON, "zero": (0,), "cp": (1,), "ep": (1,)},

@@ -2,7 +2,7 @@
 //!
 //! Stages are taken from the last to the first. A label is a lower bound on the clock of the stages from one to the last
 //! ([`Tail`]); labels of the same layers and recompute are kept when none dominates them. Recompute is one choice a kind
-//! of chip, so a label carries its kind's choice until the kind's first stage. The label with the smallest
+//! of chip, unless the options ask for one a stage, so a label carries its kind's choice until the kind's first stage. The label with the smallest
 //! end bounds the class from below, and its plan is estimated. Where the estimate is longer than the label, the class stays
 //! open ([`Found::bound`] below its time) until the descent ([`super::descent`]) estimates every split whose bound is below the best
 //! estimate: so the answer is the optimum of the estimate, not of the bound.
