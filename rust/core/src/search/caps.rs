@@ -273,3 +273,37 @@ fn paths(asked: &Question<'_>, one: &Once, i: usize) -> [(f64, f64, f64); 2] {
         Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => [(m, m, 0.0); 2],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three stages: on one kind they hold 3, 3 and 4 layers, on the other 1, 1 and 2.
+    fn caps(layers: i64) -> Caps {
+        let held = [vec![3, 3, 4], vec![1, 1, 2]];
+        Caps {
+            before: held.iter().map(|held| sums(held)).collect(),
+            most: held.iter().map(|held| sums(&largest_first(held.clone()))).collect(),
+            rest: vec![vec![0, 4, 7, 10], vec![0, 2, 3, 4], vec![0, NOTHING, 2 * NOTHING]],
+            layers,
+        }
+    }
+
+    #[test]
+    fn a_composition_holds_what_its_stages_hold_where_they_stand() {
+        let orders = [vec![(0, 2), (1, 1)], vec![(1, 1), (0, 2)]];
+        assert!(orders.iter().all(|runs| caps(8).hold(runs)));
+        // 3 + 3 + 2 and 1 + 3 + 4 layers: not 9.
+        assert!(orders.iter().all(|runs| !caps(9).hold(runs)));
+        assert!(caps(10).hold(&vec![(0, 3)]) && !caps(11).hold(&vec![(0, 3)]));
+    }
+
+    #[test]
+    fn counts_hold_what_their_best_places_hold() {
+        // Two stages of the first kind hold 4 + 3, one of the second 2, wherever they stand: 9, though no order gives it.
+        assert!(caps(9).hold_counts(&[2], 1) && caps(9).hold_counts(&[2, 1], 0));
+        assert!(!caps(10).hold_counts(&[2], 1));
+        // And there is no third kind.
+        assert!(!caps(1).hold_counts(&[2, 0], 1));
+    }
+}

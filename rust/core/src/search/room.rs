@@ -297,3 +297,33 @@ pub fn cheapest(mut rungs: Vec<Rung>, layers: f64) -> Option<f64> {
     }
     (left <= 1e-6).then_some(price)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_time_together_say_how_many_layers_a_stage_holds() {
+        // A layer takes 2 s and keeps 4 bytes of 40, or 1 byte and a second more where it is recomputed. With r of x layers
+        // recomputed 4 x - 3 r <= 40 and 2 x + r <= 30: at most 13, of which 4 are. Without recompute 10 fit.
+        let no = f64::NEG_INFINITY;
+        let block = Stall {
+            plain: 10.0,
+            selective: no,
+            block: 40.0,
+            recomputed: (4.0 / 3.0, 40.0 / 3.0),
+            uniform: no,
+        };
+        let within =
+            |stall: &Stall, seconds| Pass::new(0.0, 2.0, [0.5, 1.0], stall).most(stall, seconds);
+        assert!((within(&block, 30.0) - 13.0).abs() < 1e-12);
+        assert!((within(&block, 20.0) - 10.0).abs() < 1e-12);
+        assert!((within(&block, f64::INFINITY) - 40.0).abs() < 1e-12);
+        let plain = Stall { block: no, ..block };
+        assert_eq!(within(&plain, 30.0), 10.0);
+        // All of them again: 3 s each.
+        assert_eq!(within(&Stall { uniform: 40.0, ..plain }, 36.0), 12.0);
+        // And 6 s on the way are gone.
+        assert_eq!(Pass::new(6.0, 2.0, [0.5, 1.0], &plain).most(&plain, 20.0), 7.0);
+    }
+}
