@@ -2,6 +2,9 @@
 
 #![allow(dead_code)] // Each test file is a crate of its own and uses a part of this.
 
+pub mod pipeline;
+pub mod plans;
+
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
 use autopar_core::spec::framework::{
     Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers, Held,

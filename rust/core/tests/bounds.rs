@@ -1,0 +1,343 @@
+//! No bound is above a step or a plan that fits, on random ones.
+
+mod draw;
+
+use autopar_core::estimate::least::Least;
+use autopar_core::estimate::memory;
+use autopar_core::estimate::pipeline::{makespan, Chunk, Sends, StageClock};
+use autopar_core::estimate::{estimate, sends, Tables};
+use autopar_core::plan::{check, Plan, Recompute};
+use autopar_core::search::bound::{Continuous, Shape, Tail, Work};
+use autopar_core::search::caps::Places;
+use autopar_core::search::relax::{Question, Stages as Offered, Verdict};
+use autopar_core::spec::problem::Schedule;
+use autopar_core::units::{Time, GIB};
+use draw::pipeline::{clocks, shape, SENDS};
+use draw::plans::{any_plan, unequal_plan};
+use draw::Draw;
+
+/// A stage as the bounds see it.
+fn work(schedule: Schedule, sends: Sends, stages: &[StageClock], i: usize) -> Work {
+    let s = &stages[i];
+    let (last, v) = (i + 1 == stages.len(), s.chunks.len() as u64);
+    let split = matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+    let sum = |of: &dyn Fn(&Chunk) -> Time| s.chunks.iter().map(of).sum::<Time>();
+    let first_backward = if split { s.chunks[0].input_gradient } else { s.chunks[0].backward() };
+    let mut w = Work {
+        forward: sum(&|c| c.forward),
+        backward: sum(&|c| c.backward()),
+        first_forward: s.chunks[0].forward,
+        first_backward,
+        until_input: if split { sum(&|c| c.input_gradient) } else { sum(&|c| c.backward()) },
+        tail: s.tail,
+    };
+    if !last {
+        w.first_forward += s.send_forward;
+    }
+    match sends {
+        Sends::Blocking => {
+            w.forward += s.send_forward * if last { v - 1 } else { v };
+            w.backward += s.send_backward * if i == 0 { v - 1 } else { v };
+            if i > 0 {
+                w.first_backward += s.send_backward;
+            }
+        }
+        Sends::Overlapped => {
+            if !last {
+                w.first_backward += stages[i + 1].send_backward;
+            }
+        }
+    }
+    w
+}
+
+/// How the schedules send: the zero-bubble ones never block.
+fn sends_of(draw: &mut Draw, schedule: Schedule) -> Sends {
+    match schedule {
+        Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => Sends::Overlapped,
+        Schedule::OneFOneB | Schedule::Interleaved | Schedule::GPipe => draw.pick(&SENDS),
+    }
+}
+
+#[test]
+fn the_bound_of_labels_is_never_above_the_step() {
+    let mut draw = Draw::new(3);
+    for n in 0..20_000 {
+        let shape = shape(&mut draw, 40);
+        let stages = clocks(&mut draw, shape.pp, shape.vpp);
+        let sends = sends_of(&mut draw, shape.schedule);
+        let bound = (0..stages.len()).rev().fold(Tail::default(), |tail, i| {
+            tail.after(shape, i as u64, &work(shape.schedule, sends, &stages, i))
+        });
+        let step = makespan(shape.schedule, sends, &stages, shape.micro_batches);
+        assert!(
+            bound.end <= step,
+            "case {n}: {} above {} {shape:?} {sends:?} {stages:?}",
+            bound.end.0,
+            step.0
+        );
+    }
+}
+
+#[test]
+fn the_bound_with_fractional_layers_is_never_above_the_step() {
+    let mut draw = Draw::new(4);
+    for n in 0..20_000 {
+        let shape = shape(&mut draw, 40);
+        let sends = sends_of(&mut draw, shape.schedule);
+        let mut layers = 0;
+        // Layers of a stage take `unit` each at least, the ends and recompute come on top.
+        let stages: Vec<(u64, StageClock)> = (0..shape.pp)
+            .map(|_| {
+                let unit = draw.scale(4.0, 4000.0) as u64;
+                let count = draw.between(1, 5);
+                layers += count * shape.vpp;
+                let (f, b) = (unit / 4, unit / 3);
+                let chunks = (0..shape.vpp)
+                    .map(|_| Chunk {
+                        forward: Time(f * count + draw.pick(&[0, 0, 30])),
+                        input_gradient: Time(b * count + draw.pick(&[0, 0, 30])),
+                        weight_gradient: Time((unit - f - b) * count),
+                    })
+                    .collect();
+                let send = draw.pick(&[0, 1, 50]);
+                let clock = StageClock {
+                    chunks,
+                    send_forward: Time(draw.between(0, send)),
+                    send_backward: Time(draw.between(0, send)),
+                    tail: Time(0),
+                };
+                (unit, clock)
+            })
+            .collect();
+        let mut bound = Continuous::new(shape);
+        for (i, (unit, clock)) in stages.iter().enumerate().rev() {
+            let down = if i + 1 < stages.len() { clock.send_forward } else { Time::ZERO };
+            let up = if i > 0 { clock.send_backward } else { Time::ZERO };
+            let own = if sends == Sends::Blocking { (down + up) * shape.vpp } else { Time::ZERO };
+            bound.stage(*unit as f64, own.0 as f64);
+        }
+        let clocks: Vec<StageClock> = stages.iter().map(|(_, clock)| clock.clone()).collect();
+        let step = makespan(shape.schedule, sends, &clocks, shape.micro_batches);
+        let least = bound.bound(layers as f64);
+        assert!(
+            least <= step.0 as f64 * (1.0 + 1e-12),
+            "case {n}: {least} above {} {shape:?} {sends:?} {stages:?}",
+            step.0
+        );
+    }
+}
+
+#[test]
+fn equal_stages_meet_the_bound_with_fractional_layers_as_micro_batches_grow() {
+    // Four stages of 6 layers of 10, 1F1B: the step is (m + 3) 60. The bound lets later stages hold less; as m grows both
+    // tend to 60 m: at m = 1000, 60180 against 1000 * 24 * 10 / (1 + r + r^2 + r^3) with r = 1 - 1/1000, 60090.1.
+    let m = 1000;
+    let shape = Shape { schedule: Schedule::OneFOneB, pp: 4, vpp: 1, micro_batches: m };
+    let mut bound = Continuous::new(shape);
+    (0..4).for_each(|_| bound.stage(10.0, 0.0));
+    let r: f64 = 1.0 - 1.0 / m as f64;
+    let expected = m as f64 * 24.0 * 10.0 / (1.0 + r + r * r + r * r * r);
+    assert!((bound.bound(24.0) / expected - 1.0).abs() < 1e-12);
+    assert!((bound.bound(24.0) - 60_090.1).abs() < 0.1);
+}
+
+#[test]
+fn the_bound_of_a_class_is_never_above_a_plan_that_fits() {
+    let mut draw = Draw::new(16);
+    let mut tight = 0;
+    for n in 0..4000 {
+        let (mut problem, mut plan) = unequal_plan(&mut draw);
+        if draw.once_in(2) {
+            problem.model.window = draw::problem(&mut draw, 1).model.window;
+        }
+        let deepest = |chip: u32| {
+            let of_kind = plan.stages.iter().filter(|s| s.chip == chip);
+            of_kind.map(|s| s.layers / plan.vpp as u32).max().unwrap_or(1)
+        };
+        let choices: Vec<(Recompute, u32)> = (0..3)
+            .map(|chip| {
+                let layers = draw.between(1, u64::from(deepest(chip))) as u32;
+                let offload = if plan.pp == 1 { layers } else { 0 };
+                draw.pick(&[
+                    (Recompute::None, 0),
+                    (Recompute::None, offload),
+                    (Recompute::Selective, 0),
+                    (Recompute::Block { layers }, 0),
+                    (Recompute::Uniform { layers }, 0),
+                ])
+            })
+            .collect();
+        for stage in &mut plan.stages {
+            (stage.recompute, stage.offload) = choices[stage.chip as usize];
+        }
+        problem.options.recompute.clear();
+        problem.options.activation_offload = true;
+        problem.options.optimizer_offload |= plan.optimizer_offload;
+        problem.options.uneven_layers = true;
+        // Just as much memory as the plan needs.
+        let found = estimate(&problem, &plan).expect("a legal plan");
+        for (chip, group) in problem.cluster.groups.iter_mut().enumerate() {
+            let of_kind = plan.stages.iter().zip(&found.stages);
+            let needs = of_kind.filter(|(s, _)| s.chip as usize == chip);
+            let most = needs.map(|(_, e)| e.allocated_bytes.0).max().unwrap_or(1 << 40) + 1;
+            group.chip.memory_gib = memory::context(&problem.framework, &plan.shard()).gib()
+                + most as f64 / GIB / (1.0 - problem.options.memory_margin);
+        }
+        let found = estimate(&problem, &plan).expect("a legal plan");
+        assert!(found.violations.is_empty(), "{:?}", found.violations);
+        let tables = Tables::new(&problem, plan.shard(), |_| true);
+        let leasts: Vec<_> =
+            (0..problem.cluster.groups.len()).map(|kind| Some(tables.kind(kind).least())).collect();
+        let kinds: Vec<usize> = plan.stages.iter().map(|s| s.chip as usize).collect();
+        let equal = plan.stages.iter().all(|s| s.layers == plan.stages[0].layers);
+        let micro_batches = plan.micro_batches(&problem);
+        let Plan { schedule, pp, vpp, .. } = plan;
+        for (any_schedule, even) in [(false, false), (false, true), (true, false)] {
+            if even && !equal {
+                continue;
+            }
+            let shape = Shape { schedule, pp, vpp, micro_batches };
+            let any = Shape { schedule: Schedule::OneFOneB, pp, vpp: 1, micro_batches };
+            let question = Question {
+                problem: &problem,
+                shape: if any_schedule { any } else { shape },
+                sends: sends(&problem, schedule),
+                even: even || pp == 1,
+                any_schedule,
+                limit: draw.pick(&[f64::INFINITY, found.step_s]),
+            };
+            if !any_schedule && !even {
+                within_caps(
+                    &question,
+                    &leasts,
+                    &stages_of(&kinds, leasts.len()),
+                    &kinds,
+                    found.step_s,
+                );
+            }
+            let bound = question.bound(&leasts, &kinds);
+            let Verdict::Seconds(seconds) = bound else {
+                panic!("{n}: {even} {any_schedule}: does not fit: {plan:?}")
+            };
+            assert!(seconds <= found.step_s, "{n}: {seconds} > {} for {plan:?}", found.step_s);
+            tight += u64::from(!any_schedule && seconds > 0.97 * found.step_s);
+        }
+    }
+    assert!(tight > 400, "{tight}");
+}
+
+/// As many stages of each kind as there are.
+fn stages_of(kinds: &[usize], all: usize) -> Vec<Offered> {
+    let used = |kind| kinds.iter().filter(|&&k| k == kind).count() as u64;
+    (0..all).map(|kind| Offered { kind, most: used(kind) }).collect()
+}
+
+/// Asserts that stages of `kinds` are said to hold the model within the time that a plan on them takes, whether their order is
+/// known or not; says whether they are said not to within a tenth less.
+fn within_caps(
+    question: &Question<'_>,
+    leasts: &[Option<Least>],
+    offered: &[Offered],
+    kinds: &[usize],
+    seconds: f64,
+) -> bool {
+    let mut runs: Vec<(usize, u64)> = Vec::new();
+    for &kind in kinds {
+        match runs.last_mut() {
+            Some((last, stages)) if *last == kind => *stages += 1,
+            _ => runs.push((kind, 1)),
+        }
+    }
+    let counts: Vec<u64> = stages_of(kinds, leasts.len()).iter().map(|s| s.most).collect();
+    // What the kinds that are not used would take is no matter.
+    let mut used = leasts.to_vec();
+    (0..used.len()).filter(|kind| !kinds.contains(kind)).for_each(|kind| used[kind] = None);
+    for leasts in [leasts, &used] {
+        let places = Places::new(question, leasts, offered).expect("a kind is priced");
+        let caps = places.within(seconds).expect("some stages hold the model");
+        assert!(caps.hold(&runs), "{runs:?} in {seconds} s");
+    }
+    let places = Places::new(question, leasts, offered).expect("every kind is priced");
+    let caps = places.within(seconds).expect("some stages hold the model");
+    for decided in 0..=offered.len() {
+        let left = counts[decided..].iter().sum();
+        assert!(caps.hold_counts(&counts[..decided], left), "{counts:?}, {decided}");
+    }
+    let least = places.bound(Time::from_seconds(seconds / 8.0), Time::MAX);
+    assert!(least.expect("they fit").seconds() <= seconds, "a bound is below the plan");
+    places.within(0.9 * seconds).is_none_or(|caps| !caps.hold(&runs))
+}
+
+#[test]
+fn bounds_of_any_degrees_are_never_above_a_plan_that_fits() {
+    let mut draw = Draw::new(19);
+    let (mut experts, mut tensor, mut context, mut tight) = (0, 0, 0, 0);
+    let (mut capped, mut waiting) = (0, 0);
+    for n in 0..6000 {
+        let kinds = draw.pick(&[1, 1, 2, 3]);
+        let mut problem = draw::problem(&mut draw, kinds);
+        problem.cluster.groups.iter_mut().for_each(|g| {
+            g.limit = None;
+            g.chip.memory_gib = 1e6;
+        });
+        let mut plan = any_plan(&mut draw, &problem);
+        // In the space activations wait on the host without a pipeline and recompute only.
+        for s in &mut plan.stages {
+            if plan.pp > 1 || s.recompute != Recompute::None {
+                s.offload = 0;
+            }
+        }
+        waiting += u64::from(plan.stages[0].offload > 0);
+        // And all chunks of a stage hold equally many layers.
+        let whole = plan.stages.iter().all(|s| s.layers.is_multiple_of(plan.vpp as u32));
+        if !whole || !check(&problem, &plan).is_empty() {
+            continue;
+        }
+        problem.options.recompute.clear();
+        problem.options.optimizer_offload |= plan.optimizer_offload;
+        problem.options.activation_offload = true;
+        problem.options.uneven_layers = true;
+        let found = estimate(&problem, &plan).expect("a legal plan");
+        // Just as much memory as the plan needs.
+        for (chip, group) in problem.cluster.groups.iter_mut().enumerate() {
+            let of_kind = plan.stages.iter().zip(&found.stages);
+            let needs = of_kind.filter(|(s, _)| s.chip as usize == chip);
+            let most = needs.map(|(_, e)| e.memory_bytes.0).max().unwrap_or(1 << 40);
+            group.chip.memory_gib = (most + 2) as f64 / GIB / (1.0 - problem.options.memory_margin);
+        }
+        let tables = Tables::new(&problem, plan.shard(), |_| true);
+        let leasts: Vec<_> =
+            (0..problem.cluster.groups.len()).map(|kind| Some(tables.kind(kind).least())).collect();
+        let kinds: Vec<usize> = plan.stages.iter().map(|s| s.chip as usize).collect();
+        let equal = plan.stages.iter().all(|s| s.layers == plan.stages[0].layers);
+        let Plan { schedule, pp, vpp, .. } = plan;
+        let zero_bubble = matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+        let question = Question {
+            problem: &problem,
+            shape: Shape { schedule, pp, vpp, micro_batches: plan.micro_batches(&problem) },
+            sends: sends(&problem, schedule),
+            even: equal && (zero_bubble || pp == 1),
+            any_schedule: false,
+            limit: f64::INFINITY,
+        };
+        let stages: Vec<Offered> = (0..problem.cluster.groups.len())
+            .map(|kind| {
+                let used = kinds.iter().filter(|&&k| k == kind).count() as u64;
+                Offered { kind, most: used + draw.between(0, 1) }
+            })
+            .collect();
+        capped += u64::from(within_caps(&question, &leasts, &stages, &kinds, found.step_s));
+        for bound in [question.bound(&leasts, &kinds), question.in_any_order(&leasts, &stages)] {
+            let Verdict::Seconds(seconds) = bound else { panic!("{n}: does not fit: {plan:?}") };
+            assert!(seconds <= found.step_s, "{n}: {seconds} > {} for {plan:?}", found.step_s);
+            tight += u64::from(seconds > 0.9 * found.step_s);
+        }
+        experts += u64::from(plan.ep > 1);
+        tensor += u64::from(plan.tp > 1);
+        context += u64::from(plan.cp > 1);
+    }
+    let seen =
+        [(experts, 50), (tensor, 200), (context, 100), (tight, 200), (capped, 200), (waiting, 20)];
+    assert!(seen.iter().all(|&(times, least)| times >= least), "{seen:?}");
+}
