@@ -47,6 +47,12 @@ def processor() -> str:
     return names[0] if names else platform.machine()
 
 
+def power(number: int) -> str:
+    """Returns a number in two digits, as 2.2e5."""
+    digits, exponent = f"{number:.1e}".split("e")
+    return f"{digits}e{int(exponent)}"
+
+
 def row(name: str, asked: str, repeats: int) -> str:
     """Returns a document's line of the table."""
     text = (ROOT / "benches" / "problems" / f"{name}.json").read_text(encoding="utf-8")
@@ -59,9 +65,9 @@ def row(name: str, asked: str, repeats: int) -> str:
         seconds.append(time.perf_counter() - start)
     counters = report["counters"]
     median = statistics.median(seconds)
-    digits = max(0, 3 if median < 1 else 1)
+    digits = 3 if median < 1 else 1
     return (
-        f"| {asked} | {counters['considered']:.2g} | {counters['bounds']:,} | "
+        f"| {asked} | {power(counters['considered'])} | {counters['bounds']:,} | "
         f"{counters['estimates']:,} | {median:.{digits}f} |"
     )
 
