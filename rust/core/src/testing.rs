@@ -1,5 +1,7 @@
 //! Specs for tests, with round figures whose sums can be worked by hand.
 
+use crate::estimate::shard::Shard;
+use crate::plan::{Plan, Stage};
 use crate::spec::cluster::*;
 use crate::spec::framework::*;
 use crate::spec::model::*;
@@ -250,5 +252,57 @@ pub fn problem(model: Model, cluster: Cluster, batch: u64, sequence: u64) -> Pro
         },
         framework: framework(),
         options: options(),
+    }
+}
+
+/// Experts of `ffn` channels in every layer, nothing shared and no biases.
+pub fn moe(experts: u32, topk: u32, ffn: u64) -> Moe {
+    Moe {
+        experts,
+        topk,
+        expert_ffn: ffn,
+        shared_ffn: 0,
+        first_dense: 0,
+        every: 1,
+        router_bias: false,
+        expert_bias: false,
+        shared_gate: false,
+        node_limit: 0,
+    }
+}
+
+/// No parallelism, one sequence a micro-batch.
+pub fn whole() -> Shard {
+    Shard {
+        dp: 1,
+        tp: 1,
+        sp: false,
+        cp: 1,
+        ep: 1,
+        etp: 1,
+        mbs: 1,
+        zero: 0,
+        shard_group: 1,
+        pipelined: false,
+    }
+}
+
+/// A plan of these stages under 1F1B with nothing else parallel, one sequence a micro-batch.
+pub fn plan(stages: Vec<Stage>) -> Plan {
+    Plan {
+        dp: 1,
+        tp: 1,
+        sp: false,
+        cp: 1,
+        ep: 1,
+        etp: 1,
+        pp: stages.len() as u64,
+        vpp: 1,
+        mbs: 1,
+        zero: 0,
+        shard_group: 1,
+        schedule: Schedule::OneFOneB,
+        optimizer_offload: false,
+        stages,
     }
 }

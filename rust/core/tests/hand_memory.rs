@@ -1,44 +1,25 @@
 //! Sums of the memory estimate worked by hand, from what the frameworks' sources keep.
 
+mod sums;
+
 use autopar_core::estimate::block;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::{self, Holdings};
-use autopar_core::estimate::shard::{LayerCost, Shard};
+use autopar_core::estimate::shard::Shard;
 use autopar_core::estimate::MemoryItems;
 use autopar_core::spec::framework::{
     Communicators, Framework, GatheredUnit, Gathers, Projections, Selective,
 };
-use autopar_core::spec::model::{Activation, LayerKind, Norm, Position};
+use autopar_core::spec::model::{Activation, Norm, Position};
 use autopar_core::spec::problem::Problem;
 use autopar_core::spec::workload::Precision;
-use autopar_core::testing;
+use autopar_core::testing::{self, whole};
 use autopar_core::units::Bytes;
-
-const DENSE: LayerKind = LayerKind { moe: false, windowed: false };
-
-/// No parallelism, one sequence a micro-batch.
-fn whole() -> Shard {
-    Shard {
-        dp: 1,
-        tp: 1,
-        sp: false,
-        cp: 1,
-        ep: 1,
-        etp: 1,
-        mbs: 1,
-        zero: 0,
-        shard_group: 1,
-        pipelined: false,
-    }
-}
+use sums::{layer, DENSE};
 
 /// Sharded as FSDP does over eight ranks.
 fn fsdp() -> Shard {
     Shard { dp: 8, zero: 3, shard_group: 8, ..whole() }
-}
-
-fn layer(problem: &Problem, shard: Shard) -> LayerCost {
-    block::price(&Pricer::new(problem, 0, shard), DENSE).cost
 }
 
 const S: u64 = 1024;

@@ -170,7 +170,7 @@ pub fn measured_seconds(problem: &Problem, plan: &Plan, rate: Rate) -> Result<f6
 mod tests {
     use super::*;
     use crate::plan::Stage;
-    use crate::spec::problem::Schedule;
+
     use crate::testing;
 
     const FULL: AttentionFlops = AttentionFlops::Full;
@@ -182,22 +182,8 @@ mod tests {
         let cluster = testing::cluster(testing::a100(), 32);
         let problem = testing::problem(model, cluster, 512, 2048);
         let recompute = Recompute::Uniform { layers: 1 };
-        let plan = Plan {
-            dp: 32,
-            tp: 1,
-            sp: false,
-            cp: 1,
-            ep: 1,
-            etp: 1,
-            pp: 1,
-            vpp: 1,
-            mbs: 16,
-            zero: 0,
-            shard_group: 1,
-            schedule: Schedule::OneFOneB,
-            optimizer_offload: false,
-            stages: vec![Stage { chip: 0, layers: 24, recompute, offload: 0 }],
-        };
+        let stages = vec![Stage { chip: 0, layers: 24, recompute, offload: 0 }];
+        let plan = Plan { dp: 32, mbs: 16, ..testing::plan(stages) };
         (problem, plan)
     }
 

@@ -377,18 +377,7 @@ mod tests {
     fn tokens_reach_their_experts_in_even_shares() {
         // 128 tokens that each visit 2 of 8 experts: 32 a sequence and expert.
         let mut model = gpt(1, 512);
-        model.moe = Some(Moe {
-            experts: 8,
-            topk: 2,
-            expert_ffn: 96,
-            shared_ffn: 0,
-            first_dense: 0,
-            every: 1,
-            router_bias: false,
-            expert_bias: false,
-            shared_gate: false,
-            node_limit: 0,
-        });
+        model.moe = Some(crate::testing::moe(8, 2, 96));
         let graph = graph(&asked(model)).expect("a graph");
         let shape = |name: &str| {
             let found = graph.tensors.iter().find(|t| t.name == name);

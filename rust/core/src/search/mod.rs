@@ -58,8 +58,8 @@ pub fn search(problem: Problem, watch: &Watch) -> Report {
             Ranked { plan, estimate }
         })
         .collect();
-    let infeasible = (ranked.is_empty() && !watch.stopped())
-        .then(|| nearest::why_nothing(&problem, &found.counters));
+    let infeasible =
+        (ranked.is_empty() && !watch.stopped()).then(|| nearest::why_nothing(&problem));
     if let Some(report::Infeasible::Memory { .. }) = infeasible {
         notes.push(
             "the nearest miss is the best of the plans with the smallest micro-batch, most sharding, even layers and at \

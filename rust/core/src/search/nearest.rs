@@ -1,6 +1,6 @@
 //! Why there is no plan, and what comes nearest.
 
-use super::report::{Counters, Cut, Infeasible, Ranked};
+use super::report::{Cut, Infeasible, Ranked};
 use super::space::{self, Cell, Walked};
 use crate::estimate::{estimate, Step, Tables};
 use crate::plan::{check, Plan, Recompute, Stage};
@@ -32,7 +32,7 @@ pub fn too_few_devices(problem: &Problem, available: u64) -> Infeasible {
 }
 
 /// Why a complete search found nothing: memory if any class was legal, degrees otherwise.
-pub fn why_nothing(problem: &Problem, _counters: &Counters) -> Infeasible {
+pub fn why_nothing(problem: &Problem) -> Infeasible {
     match nearest_miss(problem) {
         Some((plan, stage, lack)) => {
             let estimate = estimate(problem, &plan).expect("the nearest miss is a legal plan");

@@ -5,6 +5,7 @@ use super::Draw;
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::search::bound::Shape;
 use autopar_core::spec::problem::{Problem, Schedule};
+use autopar_core::testing;
 
 /// A random plan of a problem with plenty of memory: best of none, so that its stages may wait for each other.
 pub fn unequal_plan(draw: &mut Draw) -> (Problem, Plan) {
@@ -32,19 +33,13 @@ pub fn unequal_plan(draw: &mut Draw) -> (Problem, Plan) {
     let shard_group = if zero == 0 { 1 } else { shard_group };
     let plan = Plan {
         dp,
-        tp: 1,
-        sp: false,
-        cp: 1,
-        ep: 1,
-        etp: 1,
-        pp,
         vpp,
         mbs,
         zero,
         shard_group,
         schedule,
         optimizer_offload: draw.once_in(4),
-        stages,
+        ..testing::plan(stages)
     };
     (problem, plan)
 }

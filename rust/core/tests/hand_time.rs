@@ -1,0 +1,479 @@
+//! Times of the estimate worked by hand: schedules, gradients, and what a framework chooses.
+
+mod sums;
+
+use autopar_core::estimate::collective::Fabric;
+use autopar_core::estimate::compute::{Device, Gemm};
+use autopar_core::estimate::layer::Pricer;
+use autopar_core::estimate::pipeline::{makespan, Chunk, Sends, StageClock};
+use autopar_core::estimate::shard::{parameter_sent, LayerCost, Shard, Split};
+use autopar_core::estimate::{estimate, sends, Estimate};
+use autopar_core::plan::{Plan, Recompute, Stage};
+use autopar_core::spec::cluster::Group;
+use autopar_core::spec::framework::{
+    EightBitGathers, Fp8Scaling, Projections, ShardCopies, Shards, TensorOverlap,
+};
+use autopar_core::spec::model::Activation;
+use autopar_core::spec::problem::{Problem, Schedule};
+use autopar_core::spec::workload::Precision;
+use autopar_core::testing::{self, whole};
+use autopar_core::units::{Bytes, Time};
+use sums::{close, gpt_problem, layer};
+
+// ---- Time ------------------------------------------------------------------------------------------------------------
+
+#[test]
+fn two_stages_and_two_micro_batches_take_26() {
+    // Stage 0: F 2, B 3; stage 1: F 4, B 5; each send 1 and blocking.
+    //   stage 0: F0 0-2, send -3, F1 3-5, send -6,                     B0 13-16,          B1 23-26
+    //   stage 1:             F0 3-7, B0 7-12, send -13, F1 13-17, B1 17-22, send -23
+    let stage = |f: u64, b: u64| StageClock {
+        chunks: vec![Chunk { forward: Time(f), input_gradient: Time(b), weight_gradient: Time(0) }],
+        send_forward: Time(1),
+        send_backward: Time(1),
+        tail: Time(0),
+    };
+    let stages = [stage(2, 3), stage(4, 5)];
+    assert_eq!(makespan(Schedule::OneFOneB, Sends::Blocking, &stages, 2), Time(26));
+    // When nobody waits for a send, stage 1 has F0 3-7, B0 7-12, F1 12-16, B1 16-21, and stage 0 ends with B1 22-25.
+    assert_eq!(makespan(Schedule::OneFOneB, Sends::Overlapped, &stages, 2), Time(25));
+}
+
+/// A plan of one stage with `dp` replicas.
+fn replicas(problem: &Problem, dp: u64) -> (Plan, Estimate) {
+    let stage =
+        Stage { chip: 0, layers: problem.model.layers, recompute: Recompute::None, offload: 0 };
+    let plan = Plan { dp, ..testing::plan(vec![stage]) };
+    let estimate = estimate(problem, &plan).expect("a legal plan");
+    (plan, estimate)
+}
+
+#[test]
+fn without_a_pipeline_a_step_is_its_passes_then_gradients_then_update() {
+    let problem = gpt_problem(1024, 512);
+    let (plan, e) = replicas(&problem, 8);
+    let stage = &e.stages[0];
+    let m = plan.micro_batches(&problem);
+    assert_eq!(m, 1);
+    let passes = (stage.forward_ps + stage.backward_ps) * m;
+    assert_eq!(e.step_ps, passes + e.time.data_ps + e.time.optimizer_ps);
+}
+
+#[test]
+fn an_all_reduce_of_gradients_that_nothing_hides_is_charged_in_full() {
+    // A layer 12h^2 + 13h, embedding (51200 + 2048 rows) h, last norm 2h; 4 bytes each; 8 ranks of one node at 235 GB/s:
+    // 2 * 7/8 of the bytes, 8.4 us to start and 14 steps of 3.4 us.
+    let h = 1024;
+    let mut problem = gpt_problem(h, 512);
+    problem.framework.overlap.gradient_reduce = false;
+    let (_, e) = replicas(&problem, 8);
+    let parameters = 4 * (12 * h * h + 13 * h) + (51_200 + 2048) * h + 2 * h;
+    let seconds = 2.0 * 7.0 / 8.0 * parameters as f64 * 4.0 / 235e9 + 56e-6;
+    close(e.time.data_ps.seconds(), seconds, 1e-6);
+}
+
+#[test]
+fn behind_the_backward_pass_only_the_longer_rest_or_last_layer_of_it_shows() {
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.gradient_reduce = false;
+    let all = replicas(&problem, 8).1.time.data_ps.seconds();
+    problem.framework.overlap.gradient_reduce = true;
+    let (_, e) = replicas(&problem, 8);
+    let backward = e.stages[0].backward_ps.seconds();
+    close(e.time.data_ps.seconds(), (all - backward).max(all / 4.0), 1e-6);
+}
+
+#[test]
+fn a_framework_whose_sends_are_no_part_of_a_stage_s_order_runs_them_behind_computation() {
+    // Two equal stages and no ends to speak of: a stage that waits for its own sends pays one forward and one backward a
+    // micro-batch; behind computation only the first way down and the last way back show, one send each.
+    let mut problem = gpt_problem(1024, 512);
+    let stage = Stage { chip: 0, layers: 2, recompute: Recompute::None, offload: 0 };
+    let plan = Plan { dp: 4, pp: 2, stages: vec![stage; 2], ..replicas(&problem, 8).0 };
+    for schedule in [Schedule::OneFOneB, Schedule::GPipe] {
+        problem.framework.overlap.every_send = false;
+        assert_eq!(sends(&problem, schedule), Sends::Blocking);
+        let waiting = estimate(&problem, &Plan { schedule, ..plan.clone() }).expect("legal");
+        problem.framework.overlap.every_send = true;
+        assert_eq!(sends(&problem, schedule), Sends::Overlapped);
+        let behind = estimate(&problem, &Plan { schedule, ..plan.clone() }).expect("legal");
+        assert!(waiting.time.pipeline_ps > Time::ZERO);
+        assert_eq!(behind.time.pipeline_ps, Time::ZERO);
+        assert!(behind.step_ps < waiting.step_ps);
+    }
+    let clock = |send| StageClock {
+        chunks: vec![Chunk {
+            forward: Time(100),
+            input_gradient: Time(200),
+            weight_gradient: Time(0),
+        }],
+        send_forward: Time(send),
+        send_backward: Time(send),
+        tail: Time::ZERO,
+    };
+    // Four micro-batches under GPipe: 4 x 300 on each stage, 300 of the other before and after, and two sends of 10.
+    let step = |how| makespan(Schedule::GPipe, how, &[clock(10), clock(10)], 4);
+    assert_eq!(step(Sends::Overlapped), Time(1520));
+}
+
+#[test]
+fn owners_of_whole_tensors_are_served_one_after_another() {
+    // Each further owner costs a reduction and a broadcast once round the ring: 8.4 us and 7 steps of 3.4 us in a node of 8.
+    // A layer has 16 tensors: four products and their biases but two of the MLP, which are as many, and two norms of two.
+    let h = 1024;
+    let mut problem = gpt_problem(h, 512);
+    problem.framework.overlap.gradient_reduce = false;
+    problem.framework.overlap.parameter_gather = false;
+    let step = |problem: &Problem, dp| {
+        let plan = Plan { zero: 1, shard_group: dp, ..replicas(problem, dp).0 };
+        estimate(problem, &plan).expect("a legal plan").time.data_ps.seconds()
+    };
+    let slices = step(&problem, 8);
+    problem.framework.shards = Shards::Tensors;
+    close(step(&problem, 8) - slices, 2.0 * 7.0 * (8.4 + 7.0 * 3.4) * 1e-6, 1e-4);
+    // Of 128 ranks 67 own one of the 4 x 16 and embedding, head and last norm, here as far as parameters are: the one stage has
+    // 4 (12 h^2 + 13 h) + 53,248 h + 2 h of 4 (12 h^2 + 13 h) + 2 x 51,200 h. Sixteen nodes: 112 steps inside and 16 between.
+    problem.cluster.devices = 128;
+    problem.workload.global_batch_size = 128;
+    let layers = 4 * (12 * h * h + 13 * h);
+    let share = (layers + 53_250 * h) as f64 / (layers + 102_400 * h) as f64;
+    let round = (8.4 + 112.0 * 3.4 + 16.0 * 14.0) * 1e-6;
+    let tensors = step(&problem, 128);
+    problem.framework.shards = Shards::Slices;
+    close(tensors - step(&problem, 128), 2.0 * 67.0 * share * round, 1e-4);
+}
+
+#[test]
+fn a_framework_of_one_stream_hides_gradients_only_without_tensor_and_pipeline_parallel() {
+    let mut problem = gpt_problem(1024, 512);
+    let step = |problem: &Problem, tp: u64| {
+        let plan = Plan { tp, dp: 8 / tp, ..replicas(problem, 8).0 };
+        estimate(problem, &plan).expect("a legal plan").time.data_ps
+    };
+    let hidden = [1, 2].map(|tp| step(&problem, tp));
+    problem.framework.overlap.replicas_alone = true;
+    let alone = [1, 2].map(|tp| step(&problem, tp));
+    problem.framework.overlap.gradient_reduce = false;
+    let shown = [1, 2].map(|tp| step(&problem, tp));
+    assert_eq!(alone, [hidden[0], shown[1]]);
+    assert!(hidden[1] < shown[1]);
+}
+
+#[test]
+fn gradients_that_are_fused_start_once_a_piece_and_show_the_last() {
+    // 32-bit gradients of 105 million parameters, in pieces of 64 MiB: 421 MB / 67 MB, so 7 starts of 56 us in place of 1.
+    let h = 1024;
+    let mut problem = gpt_problem(h, 512);
+    problem.framework.overlap.gradient_reduce = false;
+    let parameters = 4 * (12 * h * h + 13 * h) + (51_200 + 2048) * h + 2 * h;
+    let pieces = (parameters * 4).div_ceil(64 << 20);
+    assert_eq!(pieces, 7);
+    let one = replicas(&problem, 8).1.time.data_ps.seconds();
+    problem.framework.fused_reduce_bytes = 64 << 20;
+    let all = replicas(&problem, 8).1.time.data_ps.seconds();
+    close(all, one + 6.0 * 56e-6, 1e-6);
+    problem.framework.overlap.gradient_reduce = true;
+    let (_, e) = replicas(&problem, 8);
+    let backward = e.stages[0].backward_ps.seconds();
+    close(e.time.data_ps.seconds(), (all - backward).max(all / 7.0), 1e-6);
+}
+
+#[test]
+fn one_replica_sums_nothing() {
+    let mut problem = gpt_problem(1024, 512);
+    problem.cluster.devices = 1;
+    problem.framework.overlap.gradient_reduce = false;
+    assert_eq!(replicas(&problem, 1).1.time.data_ps, Time::ZERO);
+}
+
+#[test]
+fn tensor_parallel_sums_twice_forward_and_twice_backward_in_a_layer() {
+    // Shoeybi et al. 2019: one all-reduce of 2 s b h bytes after attention and one after the MLP, and the same backward.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.tensor = TensorOverlap::None;
+    let cost = layer(&problem, Shard { tp: 8, ..whole() });
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let one = fabric.all_reduce(2.0 * 512.0 * 1024.0, Group { size: 8, stride: 1 });
+    close(cost.forward.tensor.seconds(), 2.0 * one, 1e-6);
+    let backward = cost.input_gradient.tensor + cost.weight_gradient.tensor;
+    close(backward.seconds(), 2.0 * one, 1e-6);
+}
+
+#[test]
+fn sums_in_32_bits_move_twice_the_bytes_of_a_16_bit_activation() {
+    // The same four sums with 4 s b h bytes; gathers, which sum nothing, stay: with sequence parallel 2 of 4 forward.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.tensor = TensorOverlap::None;
+    problem.framework.sums_in_fp32 = true;
+    let bytes = 512.0 * 1024.0;
+    let cluster = problem.cluster.clone();
+    let fabric = Fabric::new(&cluster, &cluster.groups[0].chip);
+    let group = Group { size: 8, stride: 1 };
+    let cost = layer(&problem, Shard { tp: 8, ..whole() });
+    let sum = fabric.all_reduce(4.0 * bytes, group);
+    close(cost.forward.tensor.seconds(), 2.0 * sum, 1e-6);
+    let split = layer(&problem, Shard { tp: 8, sp: true, ..whole() });
+    let moved = fabric.all_gather(2.0 * bytes, group) + fabric.all_gather(4.0 * bytes, group);
+    close(split.forward.tensor.seconds(), 2.0 * moved, 1e-6);
+}
+
+#[test]
+fn a_sliced_input_takes_a_rank_s_share_and_one_gather_to_recompute() {
+    // Without sequence parallel a recomputed layer keeps s b h 2 bytes; cut over 8 ranks an eighth of them.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { tp: 8, ..whole() };
+    let kept = layer(&problem, shard);
+    problem.framework.slices_kept_inputs = true;
+    let cut = layer(&problem, shard);
+    let bytes = 512 * 1024 * 2;
+    assert_eq!((kept.kept_input, cut.kept_input), (Bytes(bytes), Bytes(bytes / 8)));
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let gather = fabric.all_gather(bytes as f64, Group { size: 8, stride: 1 });
+    let more = cut.recompute_full.tensor.seconds() - kept.recompute_full.tensor.seconds();
+    close(more, gather, 1e-6);
+    // Sequence parallel has cut it already.
+    let split = Shard { sp: true, ..shard };
+    assert_eq!(layer(&problem, split).kept_input, Bytes(bytes / 8));
+    problem.framework.slices_kept_inputs = false;
+    assert_eq!(layer(&problem, split).recompute_full, layer(&problem, split).forward);
+}
+
+#[test]
+fn parameters_below_a_threshold_stay_whole_under_zero() {
+    // Biases and norms of a GPT of width 1,024 have at most 4,096 numbers of 2 bytes: in each of 4 layers two norms of two,
+    // three biases of 1,024 before and one after attention, one of 4,096 and one of 1,024 in the MLP; and the last norm.
+    let mut problem = gpt_problem(1024, 512);
+    let plan = Plan { zero: 1, shard_group: 8, ..replicas(&problem, 8).0 };
+    let optimizer = |problem: &Problem| {
+        estimate(problem, &plan).expect("a legal plan").stages[0].memory.optimizer.0
+    };
+    let all = problem.model.parameters();
+    let small = 4 * (4 * 1024 + 4 * 1024 + 4096 + 1024) + 2 * 1024;
+    assert_eq!(optimizer(&problem), all.div_ceil(8) * 12);
+    problem.framework.whole_below_bytes = 8192;
+    assert_eq!(optimizer(&problem), ((all - small).div_ceil(8) + small) * 12);
+    // Below 2,048 bytes there is none; beyond the embedding of 51,200 rows all are.
+    problem.framework.whole_below_bytes = 2047;
+    assert_eq!(optimizer(&problem), all.div_ceil(8) * 12);
+    problem.framework.whole_below_bytes = 51200 * 1024 * 2;
+    assert_eq!(optimizer(&problem), all * 12);
+}
+
+#[test]
+fn kept_results_of_communication_are_not_brought_again() {
+    // A layer of a GPT keeps its input of s b h 2 bytes and the sum after attention, as many; nothing is summed again.
+    let mut problem = gpt_problem(1024, 512);
+    let bytes = 512 * 1024 * 2;
+    let shard = Shard { tp: 8, ..whole() };
+    let repeated = layer(&problem, shard);
+    problem.framework.keeps_tensor_results = true;
+    let kept = layer(&problem, shard);
+    assert_eq!((repeated.kept_input, kept.kept_input), (Bytes(bytes), Bytes(2 * bytes)));
+    assert_eq!(repeated.recompute_full.tensor, repeated.forward.tensor);
+    assert_eq!(kept.recompute_full.tensor, Time::ZERO);
+    assert_eq!(kept.recompute_full.compute, repeated.recompute_full.compute);
+    // With sequence parallel: an eighth of the input and of that sum, and both inputs that were gathered.
+    let split = layer(&problem, Shard { sp: true, ..shard });
+    assert_eq!(split.kept_input, Bytes(2 * bytes / 8 + 2 * bytes));
+    assert_eq!(split.recompute_full.tensor, Time::ZERO);
+    // Alone a rank communicates nothing.
+    assert_eq!(layer(&problem, whole()).kept_input, Bytes(bytes));
+    // A sliced input is gathered all the same.
+    problem.framework.slices_kept_inputs = true;
+    let sliced = layer(&problem, shard);
+    assert_eq!(sliced.kept_input, Bytes(bytes / 8 + bytes));
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let gather = fabric.all_gather(bytes as f64, Group { size: 8, stride: 1 });
+    close(sliced.recompute_full.tensor.seconds(), gather, 1e-6);
+}
+
+#[test]
+fn a_whole_vocabulary_needs_no_sums_and_eight_times_the_parameters() {
+    // 51,200 rows of 1,024 channels on each of 8 ranks instead of 6,400. The head keeps one gather forward with
+    // sequence parallel, the embedding one backward; nothing is summed.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { tp: 8, sp: true, ..whole() };
+    let cut = Pricer::new(&problem, 0, shard).embedding().cost;
+    problem.framework.whole_vocabulary = true;
+    let pricer = Pricer::new(&problem, 0, shard);
+    let (embedding, head) = (pricer.embedding().cost, pricer.head().cost);
+    let rows = 51_200 - 51_200 / 8;
+    assert_eq!(embedding.dense_parameters - cut.dense_parameters, rows * 1024);
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let gather = fabric.all_gather(2.0 * 512.0 * 1024.0, Group { size: 8, stride: 1 });
+    assert_eq!((embedding.forward.tensor, head.input_gradient.tensor), (Time::ZERO, Time::ZERO));
+    close(embedding.input_gradient.tensor.seconds(), gather, 1e-6);
+    close(head.forward.tensor.seconds(), gather, 1e-6);
+}
+
+#[test]
+fn a_loss_in_16_bits_reads_and_writes_logits_of_16() {
+    // 512 tokens by 51,200 rows: forward 4 bytes a logit for 38 and one kernel for eight, backward 4 for 14 and one for three.
+    // Cut over 8 ranks: 16 bytes in five kernels.
+    let mut problem = gpt_problem(1024, 512);
+    let chip = problem.cluster.groups[0].chip.clone();
+    let device = Device::new(&chip, Precision::Bf16, &[], 8);
+    problem.framework.launch_us = 0.0;
+    for (tp, bytes) in [(1, 4.0), (8, 16.0)] {
+        let shard = Shard { tp, ..whole() };
+        let cost = |problem: &Problem| Pricer::new(problem, 0, shard).head().cost;
+        problem.framework.loss_in_16_bits = false;
+        let wide = cost(&problem);
+        problem.framework.loss_in_16_bits = true;
+        let narrow = cost(&problem);
+        let spared = |pass: fn(&LayerCost) -> Split| {
+            pass(&wide).compute.seconds() - pass(&narrow).compute.seconds()
+        };
+        let logits = 512.0 * 51_200.0 / tp as f64;
+        close(spared(|c| c.forward), device.traffic((38.0 - bytes) * logits), 1e-6);
+        close(spared(|c| c.input_gradient), device.traffic(10.0 * logits), 1e-6);
+    }
+}
+
+#[test]
+fn what_is_cast_before_it_is_gathered_travels_in_8_bits() {
+    // With sequence parallel two of four collectives forward are gathers: s b h bytes instead of 2 s b h; sums stay.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.tensor = TensorOverlap::None;
+    problem.framework.eight_bit_gathers = EightBitGathers { activations: true, parameters: true };
+    let bytes = 512.0 * 1024.0;
+    let cluster = problem.cluster.clone();
+    let fabric = Fabric::new(&cluster, &cluster.groups[0].chip);
+    let group = Group { size: 8, stride: 1 };
+    let shard = Shard { tp: 8, sp: true, ..whole() };
+    let plain = 4.0 * fabric.all_gather(2.0 * bytes, group);
+    close(layer(&problem, shard).forward.tensor.seconds(), plain, 1e-6);
+    problem.workload.precision = Precision::Fp8;
+    let cast = 2.0 * fabric.all_gather(bytes, group) + 2.0 * fabric.all_gather(2.0 * bytes, group);
+    close(layer(&problem, shard).forward.tensor.seconds(), cast, 1e-6);
+    // Parameters that ZeRO gathers: one byte, and two where products run in 16 bits.
+    let sent = |precision| parameter_sent(&problem.framework, precision);
+    assert_eq!((sent(Precision::Fp8), sent(Precision::Bf16)), (1, 2));
+}
+
+#[test]
+fn rows_that_share_a_scale_are_cast_for_each_product_and_results_scaled_backward() {
+    // On 8 ranks the projections are [512, 1024] x [1024, 384], [512, 128] x [128, 1024], [512, 1024] x [1024, 512] and
+    // [512, 512] x [512, 1024]: in units of 1,024 elements, inputs 512, 64, 512 and 256, weights 384, 128, 512 and 512, outputs
+    // 192, 512, 256 and 512: 1,344, 1,536 and 1,472. Bytes of the casts: one scale a tensor 4 x 1,344 forward and 4 x 1,472
+    // backward; one a row 3 (1,344 + 1,536), 3 x 1,472 + 5 x 1,536 + 4 x 1,344, and 5 (1,472 + 1,344) + 4 x 1,536. Each of the
+    // four products launches 2, 4 and 5 kernels for 1, 1 and 0.
+    let mut problem = gpt_problem(1024, 512);
+    problem.workload.precision = Precision::Fp8;
+    problem.framework.launch_us = 0.0;
+    let shard = Shard { tp: 8, ..whole() };
+    let tensor = layer(&problem, shard);
+    problem.framework.fp8_scaling = Fp8Scaling::Row;
+    let row = layer(&problem, shard);
+    let device = Device::new(&problem.cluster.groups[0].chip, Precision::Fp8, &[], 8);
+    let more = |units: f64, kernels: f64| {
+        device.traffic(units * 1024.0) + 4.0 * kernels * (device.stream(1.0) - device.traffic(1.0))
+    };
+    let compute = |pass: Split| pass.compute.seconds();
+    let gained = |pass: fn(&LayerCost) -> Split| compute(pass(&row)) - compute(pass(&tensor));
+    close(gained(|c| c.forward), more(8_640.0 - 5_376.0, 1.0), 1e-6);
+    close(gained(|c| c.input_gradient), more(17_472.0 - 5_888.0, 3.0), 1e-6);
+    close(gained(|c| c.weight_gradient), more(20_224.0, 5.0), 1e-6);
+}
+
+// ---- What a framework chooses ----------------------------------------------------------------------------------------
+
+#[test]
+fn a_recompute_that_stops_early_leaves_out_the_last_product_its_sum_and_the_residual() {
+    // 512 rows of 1,024 channels over 8 ranks: the last product is [512, 512] x [512, 1024]; the residual addition reads two
+    // such tensors and writes one, 3 x 512 x 1024 x 2 bytes.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { tp: 8, ..whole() };
+    let whole = layer(&problem, shard).recompute_full;
+    problem.framework.recompute_stops_early = true;
+    let early = layer(&problem, shard).recompute_full;
+    let chip = &problem.cluster.groups[0].chip;
+    let device = Device::new(chip, Precision::Bf16, &[], 8);
+    let left_out =
+        device.linear(Gemm::new(512, 1024, 512)) + device.stream(3.0 * 512.0 * 1024.0 * 2.0);
+    close(whole.compute.seconds() - early.compute.seconds(), left_out, 1e-6);
+    let fabric = Fabric::new(&problem.cluster, chip);
+    let sum = fabric.all_reduce(2.0 * 512.0 * 1024.0, Group { size: 8, stride: 1 });
+    close(whole.tensor.seconds() - early.tensor.seconds(), sum, 1e-6);
+    // Dropout after the product keeps a mask, which must be drawn again.
+    problem.workload.dropout = true;
+    let cost = layer(&problem, shard);
+    assert_eq!(cost.recompute_full, cost.forward);
+}
+
+#[test]
+fn projections_apart_sum_the_gradient_of_their_input_each_by_itself() {
+    // Queries, keys and values: three sums backward for one; a plain MLP has one input projection.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.tensor = TensorOverlap::None;
+    let shard = Shard { tp: 8, ..whole() };
+    let packed = layer(&problem, shard);
+    problem.framework.projections = Projections::Apart;
+    let apart = layer(&problem, shard);
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let sum = fabric.all_reduce(2.0 * 512.0 * 1024.0, Group { size: 8, stride: 1 });
+    let more = apart.input_gradient.tensor.seconds() - packed.input_gradient.tensor.seconds();
+    close(more, 2.0 * sum, 1e-6);
+    assert_eq!(apart.forward.tensor, packed.forward.tensor);
+    assert_eq!(apart.dense_parameters, packed.dense_parameters);
+    // With a gate, and only gate and up apart: one sum more.
+    problem.model.activation = Activation::Swiglu;
+    let gated = layer(&problem, shard).input_gradient.tensor.seconds();
+    close(gated, apart.input_gradient.tensor.seconds() + sum, 1e-6);
+    problem.framework.projections = Projections::GateApart;
+    let gate = layer(&problem, shard).input_gradient.tensor.seconds();
+    close(gate, packed.input_gradient.tensor.seconds() + sum, 1e-6);
+}
+
+#[test]
+fn weights_in_32_bits_are_cast_before_each_product_and_their_gradients_after() {
+    // 12 h^2 weights in four products: 6 bytes each way at 2,039 GB/s x 0.87, and four kernels of 3 us.
+    let mut problem = gpt_problem(2048, 1024);
+    let kept = layer(&problem, whole());
+    problem.framework.casts_weights = true;
+    let cast = layer(&problem, whole());
+    let seconds = 6.0 * 12.0 * 2048.0 * 2048.0 / (2039e9 * 0.87);
+    let kernels = 4.0 * problem.cluster.groups[0].chip.host.kernel_us * 1e-6;
+    for (with, without) in
+        [(cast.forward, kept.forward), (cast.weight_gradient, kept.weight_gradient)]
+    {
+        let more = with.compute.seconds() - without.compute.seconds();
+        close(more, seconds + kernels, 1e-4);
+    }
+}
+
+#[test]
+fn the_host_copies_each_rank_s_share_out_of_a_gathered_buffer() {
+    // ZeRO-3 over 8 ranks in 12 pieces of 6 us a share: 576 us more forward; backward twice, for the gather and the scatter.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.parameter_gather = false;
+    problem.framework.overlap.gradient_reduce = false;
+    problem.framework.gather_pieces = 12;
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let in_place = layer(&problem, shard);
+    problem.framework.gather_copy_us = 6.0;
+    let copied = layer(&problem, shard);
+    let more = |a: Split, b: Split| a.shard.seconds() - b.shard.seconds();
+    close(more(copied.forward, in_place.forward), 576e-6, 1e-6);
+    close(more(copied.input_gradient, in_place.input_gradient), 1152e-6, 1e-6);
+}
+
+#[test]
+fn copies_beside_fsdp_s_collectives_read_and_write_each_number_once() {
+    // 2 bytes of a parameter out of the buffer forward, 4 moved; backward again, and gradients of 2 bytes into one of 4.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let plain = layer(&problem, shard);
+    problem.framework.shard_copies = ShardCopies { gathered: true, reduced: true };
+    let copied = layer(&problem, shard);
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let once = plain.dense_parameters as f64 / memory;
+    let more = |a: Time, b: Time| a.seconds() - b.seconds();
+    close(more(copied.forward.shard, plain.forward.shard), 4.0 * once, 1e-4);
+    close(more(copied.input_gradient.shard, plain.input_gradient.shard), 10.0 * once, 1e-4);
+    // One rank shards nothing and copies nothing, and what is computed again is not gathered again.
+    let alone = Shard { dp: 1, shard_group: 1, ..shard };
+    assert_eq!(layer(&problem, alone).forward.shard, Time::ZERO);
+    assert_eq!(copied.recompute_full, plain.recompute_full);
+}

@@ -1,0 +1,27 @@
+//! What the sums by hand share.
+
+#![allow(dead_code)] // Each test file is a crate of its own and uses a part of this.
+
+use autopar_core::estimate::block;
+use autopar_core::estimate::layer::Pricer;
+use autopar_core::estimate::shard::{LayerCost, Shard};
+use autopar_core::spec::model::LayerKind;
+use autopar_core::spec::problem::Problem;
+use autopar_core::testing;
+
+/// A layer of no experts and no window.
+pub const DENSE: LayerKind = LayerKind { moe: false, windowed: false };
+
+pub fn close(got: f64, expected: f64, by: f64) {
+    assert!((got / expected - 1.0).abs() < by, "{got} against {expected}");
+}
+
+/// Eight devices in one node, a GPT of 4 layers.
+pub fn gpt_problem(hidden: u64, sequence: u64) -> Problem {
+    testing::problem(testing::gpt(4, hidden), testing::cluster(testing::a100(), 8), 8, sequence)
+}
+
+/// What a dense layer costs.
+pub fn layer(problem: &Problem, shard: Shard) -> LayerCost {
+    block::price(&Pricer::new(problem, 0, shard), DENSE).cost
+}
