@@ -18,9 +18,9 @@ PYTHON = ROOT / "python/autopar"
 RUST_ORDER = """
     units error
     spec::model spec::cluster spec::framework spec::workload spec::problem spec::tensors spec
-    testing
     plan
     estimate::flops estimate::collective estimate::compute estimate::shard
+    testing
     estimate::layer estimate::block estimate::attention estimate::experts estimate::memory
     estimate::longest estimate::pipeline
     estimate::replica estimate::servers estimate::least estimate::stage estimate

@@ -4,7 +4,8 @@ import sys
 from contextlib import nullcontext
 from typing import Any
 
-from autopar import planner
+from autopar import planner, wire
+from autopar.report import Report
 from autopar.spec import Problem
 
 # The flags that describe what is trained, on what.
@@ -25,6 +26,11 @@ def solve(problem: Problem, threads: int, time_limit: float | None) -> str:
         return planner.solve_json(
             problem, threads=threads, time_limit_s=time_limit, progress=progress
         )
+
+
+def reported(problem: Problem, threads: int, time_limit: float | None) -> Report:
+    """Returns the report as data, asked for likewise."""
+    return wire.loads(Report, solve(problem, threads, time_limit))
 
 
 def with_devices(question: dict[str, Any], degrees: dict[str, Any]) -> dict[str, Any]:

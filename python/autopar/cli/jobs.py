@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from autopar import files, flags, planner, wire, writing
-from autopar.cli.asking import QUESTION, solve, with_devices
+from autopar.cli.asking import QUESTION, reported, solve, with_devices
 from autopar.cli.ends import DONE, NO_PLAN, fail, print_notes, verdict
 from autopar.cli.launchers import check_image, launched, search_for, search_like
 from autopar.errors import SpecError, shown
@@ -212,7 +212,7 @@ def apss(mode: str, **arguments: Any) -> int:
     from autopar.frontends import apss as frontend
 
     asked = frontend.question(version=planner.__version__, **arguments)
-    report = frontend.proposable(wire.loads(Report, solve(asked.problem, 0, None)))
+    report = frontend.proposable(reported(asked.problem, 0, None))
     print_notes((*asked.notes, *report.notes))
     strategies = [frontend.strategy(report.problem, r, asked.kinds) for r in report.ranked]
     if mode == "analytic":
@@ -278,9 +278,12 @@ def _list_within(
     from autopar.export import launchers
 
     def found(part: Problem) -> Report:
-        return wire.loads(Report, solve(part, threads, time_limit))
+        return reported(part, threads, time_limit)
 
     jobs, reports = launchers.fastest(name, problem, found, problem.options.top)
+    if len(jobs) < problem.options.top and launchers.stopped_listing(reports):
+        looked = sum(len(report.ranked) for report in reports)
+        print_notes([f"{name} can say {len(jobs):,} of the {looked:,} plans that were looked at"])
     _print_plans(jobs, reports, output, force)
     return DONE if jobs else verdict(reports[0])
 

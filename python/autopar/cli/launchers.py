@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autopar import files, flags, planner, wire, writing
-from autopar.cli.asking import MARGIN, QUESTION, solve, with_devices
+from autopar.cli.asking import MARGIN, QUESTION, reported, with_devices
 from autopar.cli.ends import DONE, print_notes, verdict
 from autopar.errors import SpecError
 from autopar.report import Plan, Report
@@ -72,7 +72,7 @@ def search_like(
     options = {key: value for key, value in given.items() if key not in QUESTION or key in MARGIN}
     mine = wire.loads(Estimate, planner.estimate_json(problem, plan))
     problem = replace(problem, options=wire.read(Options, options, "options"))
-    report = wire.loads(Report, solve(problem, threads, time_limit))
+    report = reported(problem, threads, time_limit)
     if report.ranked:
         notes = "\n".join(render.report_notes(report)[1:])
         writing.text(f"{render.comparison_text(plan, mine, report)}\n\n{notes}", output, force)
@@ -92,7 +92,7 @@ def search_for(
     from autopar.export import launchers
 
     def found(part: Problem) -> Report:
-        return wire.loads(Report, solve(part, threads, time_limit))
+        return reported(part, threads, time_limit)
 
     jobs, reports = launchers.fastest(name, problem, found)
     if not all(report.proved for report in reports):

@@ -124,6 +124,11 @@ def fastest(
     return said[:count], reports
 
 
+def stopped_listing(reports: list[Report]) -> bool:
+    """Tells whether a part of the space has plans below the last that its report lists."""
+    return any(len(report.ranked) == report.problem.options.top for report in reports)
+
+
 def restrict(options: Options, name: str) -> list[Options]:
     """Returns options that hold a search to the parts of the space that a launcher can say.
 

@@ -1,4 +1,4 @@
-//! Specs for tests, with round figures whose sums can be worked by hand.
+//! Specs and plans for tests, with round figures whose sums can be worked by hand.
 
 use crate::estimate::shard::Shard;
 use crate::plan::{Plan, Stage};
