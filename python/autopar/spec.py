@@ -445,6 +445,7 @@ class Options:
         optimizer_offload: Optimizer state may live in host memory.
         uneven_layers: Stages of one kind of chip may hold different numbers of layers.
         recompute_per_stage: Stages of one kind of chip may recompute differently.
+        mixed_tp: Kinds of chip may have tensor-parallel degrees of their own.
         expert_tensor_parallel: Experts are cut over the tensor-parallel group, not whole.
         batch_multiple: What a global batch must be a multiple of that is proposed where no degrees
             suit the one asked for.
@@ -469,6 +470,7 @@ class Options:
     optimizer_offload: bool = True
     uneven_layers: bool = True
     recompute_per_stage: bool = False
+    mixed_tp: bool = False
     expert_tensor_parallel: bool = False
     batch_multiple: int = 1
 

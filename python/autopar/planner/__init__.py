@@ -37,6 +37,7 @@ from autopar.planner.operators import (
     solve_sharding,
 )
 from autopar.planner.plans import (
+    devices_of,
     launched,
     plan,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "check_graph",
     "check_one_price",
     "cluster_of",
+    "devices_of",
     "estimate",
     "estimate_json",
     "estimate_many",

@@ -230,6 +230,7 @@ pub fn options() -> Options {
         optimizer_offload: true,
         uneven_layers: true,
         recompute_per_stage: false,
+        mixed_tp: false,
         expert_tensor_parallel: false,
         batch_multiple: 1,
     }
@@ -292,6 +293,7 @@ pub fn plan(stages: Vec<Stage>) -> Plan {
     Plan {
         dp: 1,
         tp: 1,
+        tp_of_kind: Vec::new(),
         sp: false,
         cp: 1,
         ep: 1,

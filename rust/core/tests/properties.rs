@@ -30,7 +30,7 @@ fn tight_problem(draw: &mut Draw) -> Problem {
         let needs = first.estimate.stages.iter().map(|s| s.allocated_bytes.0).max().unwrap_or(0);
         for group in &mut problem.cluster.groups {
             let jitter = 0.8 + 0.4 * draw.share();
-            let context = memory::context(&problem.framework, &first.plan.shard()).gib();
+            let context = memory::context(&problem.framework, &first.plan.shard(0)).gib();
             group.chip.memory_gib = context + needs as f64 / GIB * share * jitter;
         }
     }
@@ -264,7 +264,7 @@ fn more_layers_never_need_less_memory() {
     let mut draw = Draw::new(14);
     for _ in 0..2000 {
         let (problem, plan) = unequal_plan(&mut draw);
-        let tables = Tables::new(&problem, plan.shard(), |_| true);
+        let tables = Tables::new(&problem, |kind| Some(plan.shard(kind)));
         let index = draw.between(0, plan.pp - 1) as usize;
         let table = tables.kind(plan.stages[index].chip as usize);
         let row = problem.model.layers / plan.vpp as u32;

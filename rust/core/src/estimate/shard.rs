@@ -41,6 +41,11 @@ pub struct Shard {
 }
 
 impl Shard {
+    /// Devices of a stage.
+    pub fn devices(&self) -> u64 {
+        self.dp * self.tp * self.cp
+    }
+
     /// The tensor-parallel group: neighbouring ranks.
     pub fn tensor_group(&self) -> Group {
         Group { size: self.tp, stride: 1 }

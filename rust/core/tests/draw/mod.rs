@@ -103,6 +103,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     o.optimizer_offload = draw.once_in(2);
     o.uneven_layers = !draw.once_in(4);
     o.recompute_per_stage = draw.once_in(3);
+    o.mixed_tp = draw.once_in(2);
     o.expert_tensor_parallel = draw.once_in(3);
     if draw.once_in(4) {
         o.shard_group = vec![draw.pick(&[2, 3, 4])];
