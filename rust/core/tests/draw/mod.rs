@@ -7,8 +7,8 @@ pub mod plans;
 
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
 use autopar_core::spec::framework::{
-    Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers, Held,
-    Projections, Selective, Shards, TensorOverlap,
+    Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers, Gradients,
+    Held, Projections, Selective, Shards, TensorOverlap,
 };
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
@@ -151,6 +151,11 @@ fn held(draw: &mut Draw) -> Held {
         fp32_residual: draw.once_in(4),
         fp8_input_bytes: draw.pick(&[1, 2]),
         fp8_weight_bytes: draw.pick(&[0, 2]),
+        gradients: draw.pick(&[Gradients::Kept, Gradients::Passing, Gradients::Replace]),
+        bucket_copies: draw.once_in(4),
+        planned: draw.once_in(3),
+        update_bytes: draw.pick(&[0, 4, 8]),
+        stage_buffers: draw.once_in(4),
         logit_bytes: draw.pick(&[8, 12]),
         split_logit_bytes: draw.pick(&[8, 12, 16]),
     }
