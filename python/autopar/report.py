@@ -173,7 +173,7 @@ class TimeItems:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryItems:
-    """Memory of one device of a stage at its peak, in bytes.
+    """Memory of one device of a stage at its peak, in bytes; 0 for what is not there then.
 
     Attributes:
         parameters: Parameters.
@@ -183,6 +183,9 @@ class MemoryItems:
         logits: Logits and loss (last stage).
         working_set: Activations that exist only while one layer is computed (again).
         buffers: Gathered parameters, gradient buckets, pipeline sends.
+        update: Copies of parameters and gradients that live only during the optimizer's step.
+        cached: Freed memory that the allocator keeps: other streams and larger tensors than those
+            that it held cannot use it, and what they need lies beside it.
         context: Device context, communicators and libraries, outside the allocator.
     """
 
@@ -193,6 +196,8 @@ class MemoryItems:
     logits: int
     working_set: int
     buffers: int
+    update: int
+    cached: int
     context: int
 
 
@@ -206,7 +211,8 @@ class StageEstimate:
         memory: Memory by item.
         memory_bytes: What the driver shows at the peak: the items, but only the larger of `logits`
             and `working_set`, which do not meet.
-        allocated_bytes: The same without `context`: what the framework's allocator hands out.
+        reserved_bytes: The same without `context`: what the framework's allocator has taken.
+        allocated_bytes: The same without `cached`: what it hands out.
         capacity_bytes: What the allocator may hand out on this chip: its memory without `context`,
             margin taken off.
     """
@@ -215,6 +221,7 @@ class StageEstimate:
     backward_ps: int
     memory: MemoryItems
     memory_bytes: int
+    reserved_bytes: int
     allocated_bytes: int
     capacity_bytes: int
 

@@ -17,6 +17,7 @@ QkNorm: TypeAlias = Literal["none", "head", "full"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
+Gradients: TypeAlias = Literal["kept", "passing", "replace"]
 GatheredUnit: TypeAlias = Literal["layer", "matrix"]
 Shards: TypeAlias = Literal["slices", "tensors"]
 Fp8Scaling: TypeAlias = Literal["tensor", "block", "row"]
@@ -296,8 +297,8 @@ class Held:
     Attributes:
         communicators: Communicators that a process opens.
         communicator_gib: Buffers of one communicator, in GiB.
-        live_parameters: Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those at work
-            and the next by `gathered_unit`.
+        live_parameters: Parameters that ZeRO stage 3 keeps gathered at a time, or those at work if
+            they are more; 0 for those at work and the next by `gathered_unit`.
         gathered_unit: What ZeRO stage 3 gathers at once: a `layer`, or each `matrix` by itself.
         gathered_ends: Embedding and head are gathered once for all passes of a micro-batch, and
             their gradients reduced after the last.
@@ -308,6 +309,17 @@ class Held:
             in 8 bits.
         fp8_weight_bytes: Bytes of 8-bit copies that are kept of each weight of the layers where
             products run in 8 bits.
+        gradients: How long gradients live: `kept` from the first step on; `passing` from the
+            backward pass of their layer, in the first micro-batch of a step, to the optimizer's
+            step; or in the place of their parameters, which they `replace`.
+        bucket_copies: Every gradient has a place in a bucket beside its own.
+        planned: Memory is laid out before the first step: what is reserved is the peak, and
+            nothing that was freed waits for its like.
+        update_bytes: Bytes of a parameter's copies that live only during the optimizer's step,
+            sharded as its state.
+        stage_buffers: Whatever the backward pass reads of the forward pass, casts of weights with
+            it, has places for twice as many micro-batches as there are stages, on every stage but
+            the last.
         logit_bytes: Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
         split_logit_bytes: The same where the vocabulary is cut over tensor-parallel ranks.
     """
@@ -321,6 +333,11 @@ class Held:
     fp32_residual: bool = False
     fp8_input_bytes: int = 1
     fp8_weight_bytes: int = 0
+    gradients: Gradients = "kept"
+    bucket_copies: bool = False
+    planned: bool = False
+    update_bytes: int = 0
+    stage_buffers: bool = False
     logit_bytes: int = 12
     split_logit_bytes: int = 12
 

@@ -170,6 +170,11 @@ pub fn held() -> Held {
         fp32_residual: false,
         fp8_input_bytes: 1,
         fp8_weight_bytes: 0,
+        gradients: Gradients::Kept,
+        bucket_copies: false,
+        planned: false,
+        update_bytes: 0,
+        stage_buffers: false,
         logit_bytes: 12,
         split_logit_bytes: 12,
     }

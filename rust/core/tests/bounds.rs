@@ -274,7 +274,7 @@ fn bounds_of_any_degrees_are_never_above_a_plan_that_fits() {
     let mut draw = Draw::new(19);
     let (mut experts, mut tensor, mut context, mut tight) = (0, 0, 0, 0);
     let (mut capped, mut waiting) = (0, 0);
-    for n in 0..6600 {
+    for n in 0..8000 {
         let kinds = draw.pick(&[1, 1, 2, 3]);
         let mut problem = draw::problem(&mut draw, kinds);
         problem.cluster.groups.iter_mut().for_each(|g| {
@@ -303,8 +303,9 @@ fn bounds_of_any_degrees_are_never_above_a_plan_that_fits() {
         for (chip, group) in problem.cluster.groups.iter_mut().enumerate() {
             let of_kind = plan.stages.iter().zip(&found.stages);
             let needs = of_kind.filter(|(s, _)| s.chip as usize == chip);
-            let most = needs.map(|(_, e)| e.memory_bytes.0).max().unwrap_or(1 << 40);
-            group.chip.memory_gib = (most + 2) as f64 / GIB / (1.0 - problem.options.memory_margin);
+            let most = needs.map(|(_, e)| (e.allocated_bytes + e.memory.context).0).max();
+            group.chip.memory_gib =
+                (most.unwrap_or(1 << 40) + 2) as f64 / GIB / (1.0 - problem.options.memory_margin);
         }
         let tables = Tables::new(&problem, |kind| Some(plan.shard(kind)));
         let leasts: Vec<_> =

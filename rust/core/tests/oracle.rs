@@ -89,7 +89,7 @@ fn every_plan(
     }
     for dp in (1..=n).filter(|&dp| divides(dp, n)) {
         for cp in (1..=n).filter(|&cp| divides(dp * cp, n)) {
-            for degrees in every_choice_of_degrees(problem) {
+            for degrees in draw::every_choice_of_degrees(problem) {
                 let largest = degrees.iter().copied().max().unwrap_or(0);
                 for pp in 2..=n / (dp * cp) {
                     if fills(&degrees, pp, n / (dp * cp)) {
@@ -104,24 +104,6 @@ fn every_plan(
 
 fn divides(a: u64, b: u64) -> bool {
     b.is_multiple_of(a)
-}
-
-/// Degrees of their own for at least two kinds, 0 for the others.
-fn every_choice_of_degrees(problem: &Problem) -> Vec<Vec<u64>> {
-    let mut all = vec![vec![]];
-    for group in &problem.cluster.groups {
-        let node = u64::from(group.chip.devices_per_node);
-        let grown = |some: &Vec<u64>| {
-            let degrees = (0..=node).filter(|&tp| tp == 0 || divides(tp, node));
-            degrees.map(|tp| [some.as_slice(), &[tp]].concat()).collect::<Vec<_>>()
-        };
-        all = all.iter().flat_map(grown).collect();
-    }
-    all.retain(|degrees| {
-        let used: Vec<u64> = degrees.iter().copied().filter(|&tp| tp > 0).collect();
-        used.iter().any(|&tp| tp != used[0])
-    });
-    all
 }
 
 /// Whether some stages of each kind with a degree have so many ranks together.

@@ -114,6 +114,8 @@ pub struct StageEstimate {
     pub memory: MemoryItems,
     /// Allocated bytes and the context: what the driver shows at the peak.
     pub memory_bytes: Bytes,
+    /// The same without the context: what the framework's allocator has taken.
+    pub reserved_bytes: Bytes,
     /// What the framework's allocator hands out: the items but `context`, of logits and working set only the larger, as the
     /// loss is done before the first layer is computed again. This must not exceed `capacity_bytes`.
     pub allocated_bytes: Bytes,
@@ -342,6 +344,7 @@ pub fn estimate(problem: &Problem, plan: &Plan) -> Result<Estimate, Error> {
                 backward_ps: s.backward,
                 memory: s.memory,
                 memory_bytes: s.memory.total(),
+                reserved_bytes: s.memory.reserved(),
                 allocated_bytes: s.memory.allocated(),
                 capacity_bytes: tables.kind(plan.stages[i].chip as usize).capacity(),
             })

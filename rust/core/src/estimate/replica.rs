@@ -233,8 +233,8 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2])
 /// Seconds a parameter of the gradient norm and the optimizer step.
 ///
 /// The norm reads, and the next step's zeroing writes, every gradient. Adam reads the gradient, reads and writes
-/// the full-precision copy and two moments, and writes the parameters: on the device at its memory bandwidth, or on
-/// the host at the host's, with gradients and parameters crossing PCIe.
+/// the full-precision copy, two moments and any copy of the gradients that the step makes, and writes the parameters:
+/// on the device at its memory bandwidth, or on the host at the host's, with gradients and parameters crossing PCIe.
 fn update_rate(
     shard: &Shard,
     on_host: bool,
@@ -247,7 +247,8 @@ fn update_rate(
     let mine = 1.0 / ranks as f64;
     let device = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
     let gradients = (1.0 + mine) * bytes.gradient as f64 / device;
-    let state = mine * (bytes.gradient + 2 * bytes.optimizer + bytes.parameter) as f64;
+    let stored = bytes.optimizer + framework.held.update_bytes;
+    let state = mine * (bytes.gradient + 2 * stored + bytes.parameter) as f64;
     if on_host {
         let wire = mine * (bytes.gradient + bytes.parameter) as f64;
         gradients

@@ -439,10 +439,12 @@ impl<'a> Table<'a> {
             place.index,
             place.micro_batches,
         );
+        let places = self.buffered(place);
         let mut activations = Bytes::ZERO;
         let mut logits = Bytes::ZERO;
         for chunk in 0..place.vpp {
-            activations += self.kept(place, chunk) * in_flight.of_chunk(chunk);
+            let held = in_flight.of_chunk(chunk);
+            activations += self.kept(place, chunk) * held.max(places.unwrap_or(0));
             if self.ends(place, chunk).1 {
                 logits = self.head.logits;
             }
@@ -457,15 +459,38 @@ impl<'a> Table<'a> {
             end_parameters,
             gathered_parameters: held
                 .gathered_parameters(unit, dense_parameters + expert_parameters),
-            unreduced_parameters: held.unreduced_parameters(unit),
+            unreduced_parameters: unit,
             reduced_parameters: dense_parameters + expert_parameters,
             fp8: self.problem.workload.precision == Precision::Fp8,
             activations,
             logits,
             working_set: self.working_set(place),
             boundary: Bytes::from_f64(boundary),
+            single: place.micro_batches == 1,
+            casts: places.map_or(Bytes::ZERO, |places| {
+                self.casts(dense_parameters + expert_parameters - end_parameters) * places
+            }),
         };
         memory::items(&held, &self.shard, place.optimizer_offload, &self.problem.framework)
+    }
+
+    /// Micro-batches for which a stage has places, whether they are in flight or not, where the framework plans its buffers
+    /// before it starts: `2 pp` between forward and backward pass, on every stage but that of the loss, where gradients are
+    /// accumulated (Oneflow-Inc/oneflow, oneflow/core/job_rewriter/pipeline_buffer_pass.cpp).
+    fn buffered(&self, place: &Place) -> Option<u64> {
+        let planned = self.problem.framework.held.stage_buffers;
+        (planned && place.micro_batches > 1 && place.index + 1 < place.pp).then_some(2 * place.pp)
+    }
+
+    /// Bytes of so many weights as they are cast for the products of one micro-batch; none where they are stored as they are read.
+    fn casts(&self, weights: u64) -> Bytes {
+        let width = self.problem.workload.precision.activation_bytes();
+        let cast = self.problem.framework.casts_weights;
+        if cast {
+            Bytes::from_f64(weights as f64 * width)
+        } else {
+            Bytes::ZERO
+        }
     }
 
     /// Everything about a stage that the search needs.

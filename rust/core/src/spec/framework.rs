@@ -160,7 +160,8 @@ pub struct Held {
     pub communicators: Communicators,
     /// Buffers of one communicator, in GiB.
     pub communicator_gib: f64,
-    /// Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those at work and the next by `gathered_unit`.
+    /// Parameters that ZeRO stage 3 keeps gathered at a time, or those at work if they are more; 0 for those at work and the
+    /// next by `gathered_unit`.
     pub live_parameters: u64,
     /// What ZeRO stage 3 gathers at once.
     pub gathered_unit: GatheredUnit,
@@ -175,10 +176,35 @@ pub struct Held {
     pub fp8_input_bytes: u64,
     /// Bytes of 8-bit copies that are kept of each weight of the layers where products run in 8 bits.
     pub fp8_weight_bytes: u64,
+    /// How long gradients live.
+    pub gradients: Gradients,
+    /// Every gradient has a place in a bucket beside its own (PyTorch's DistributedDataParallel without
+    /// `gradient_as_bucket_view`).
+    pub bucket_copies: bool,
+    /// Memory is laid out before the first step: what is reserved is the peak, and nothing that was freed waits for its like.
+    pub planned: bool,
+    /// Bytes of a parameter's copies that live only during the optimizer's step, sharded as its state.
+    pub update_bytes: u64,
+    /// Whatever the backward pass reads of the forward pass, casts of weights with it, has places for twice as many
+    /// micro-batches as there are stages, on every stage but the last (OneFlow).
+    pub stage_buffers: bool,
     /// Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
     pub logit_bytes: u64,
     /// The same where the vocabulary is cut over tensor-parallel ranks.
     pub split_logit_bytes: u64,
+}
+
+/// How long gradients live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gradients {
+    /// From the first step on, in buffers of their own.
+    Kept,
+    /// From the backward pass of their layer, in the first micro-batch of a step, to the optimizer's step (PyTorch:
+    /// `zero_grad(set_to_none=True)`, the default from 2.0 on; compiled graphs).
+    Passing,
+    /// In the place of their parameters, once their layer has passed (hpcaitech/ColossalAI, Gemini).
+    Replace,
 }
 
 /// What ZeRO stage 3 gathers at once, one ahead of the one at work; its gradient is reduced when it is complete.
@@ -375,22 +401,12 @@ impl Framework {
 }
 
 impl Held {
-    /// Parameters that lie gathered at a time, of `count`, where a layer's largest unit has `unit`.
+    /// Parameters that lie gathered at a time, of `count`, where a layer's largest unit has `unit`: no fewer than that.
     pub fn gathered_parameters(&self, unit: u64, count: u64) -> u64 {
         if self.live_parameters > 0 {
-            self.live_parameters.min(count)
+            self.live_parameters.min(count).max(unit)
         } else {
             2 * unit
-        }
-    }
-
-    /// Parameters whose gradients wait to be reduced: a unit's, or none beside the bucket of a framework that counts live
-    /// parameters.
-    pub fn unreduced_parameters(&self, unit: u64) -> u64 {
-        if self.live_parameters > 0 {
-            0
-        } else {
-            unit
         }
     }
 
@@ -407,6 +423,7 @@ impl Held {
             (self.live_parameters, 1 << 40, "held.live_parameters"),
             (self.fp8_input_bytes, 32, "held.fp8_input_bytes"),
             (self.fp8_weight_bytes, 32, "held.fp8_weight_bytes"),
+            (self.update_bytes, 32, "held.update_bytes"),
             (self.logit_bytes, 64, "held.logit_bytes"),
             (self.split_logit_bytes, 64, "held.split_logit_bytes"),
         ] {

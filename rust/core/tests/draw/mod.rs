@@ -7,8 +7,8 @@ pub mod plans;
 
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
 use autopar_core::spec::framework::{
-    Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers, Held,
-    Projections, Selective, Shards, TensorOverlap,
+    Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers, Gradients,
+    Held, Projections, Selective, Shards, TensorOverlap,
 };
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
@@ -152,6 +152,11 @@ fn held(draw: &mut Draw) -> Held {
         fp32_residual: draw.once_in(4),
         fp8_input_bytes: draw.pick(&[1, 2]),
         fp8_weight_bytes: draw.pick(&[0, 2]),
+        gradients: draw.pick(&[Gradients::Kept, Gradients::Passing, Gradients::Replace]),
+        bucket_copies: draw.once_in(4),
+        planned: draw.once_in(3),
+        update_bytes: draw.pick(&[0, 4, 8]),
+        stage_buffers: draw.once_in(4),
         logit_bytes: draw.pick(&[8, 12]),
         split_logit_bytes: draw.pick(&[8, 12, 16]),
     }
@@ -303,4 +308,22 @@ pub fn narrow(draw: &mut Draw, problem: &mut Problem) {
             o.recompute = some(draw, &[0, 1, 2, 3]).iter().map(|&i| all[i as usize]).collect();
         }
     }
+}
+
+/// Degrees of their own for at least two kinds, 0 for the others.
+pub fn every_choice_of_degrees(problem: &Problem) -> Vec<Vec<u64>> {
+    let mut all = vec![vec![]];
+    for group in &problem.cluster.groups {
+        let node = u64::from(group.chip.devices_per_node);
+        let grown = |some: &Vec<u64>| {
+            let degrees = (0..=node).filter(|&tp| tp == 0 || node.is_multiple_of(tp));
+            degrees.map(|tp| [some.as_slice(), &[tp]].concat()).collect::<Vec<_>>()
+        };
+        all = all.iter().flat_map(grown).collect();
+    }
+    all.retain(|degrees| {
+        let used: Vec<u64> = degrees.iter().copied().filter(|&tp| tp > 0).collect();
+        used.iter().any(|&tp| tp != used[0])
+    });
+    all
 }
