@@ -34,7 +34,7 @@ RUST_ORDER = """
     graph::strategy graph::reshard graph::backward
     graph::price graph::work graph::routes graph::cost
     graph::overlap graph::fusion graph::communications graph::answer
-    graph::eliminate graph::front graph::dp graph::ilp
+    graph::eliminate graph::completion graph::charged graph::front graph::dp graph::ilp
     graph::recursive graph::propagate graph::double_recursive graph::servers
     graph::transformer graph::transformer::attention graph::transformer::mlp graph
     calibrate::figure calibrate::point calibrate::least calibrate

@@ -7,7 +7,9 @@
 
 pub mod answer;
 pub mod backward;
+pub mod charged;
 pub mod communications;
+pub mod completion;
 pub mod cost;
 pub mod double_recursive;
 pub mod dp;
