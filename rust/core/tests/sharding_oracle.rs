@@ -7,7 +7,7 @@ use autopar_core::graph::charged::among;
 use autopar_core::graph::cost::CostGraph;
 use autopar_core::graph::dp;
 use autopar_core::graph::form::Form;
-use autopar_core::graph::ilp::Program;
+use autopar_core::graph::ilp::{Core, Program};
 use autopar_core::graph::ir::{Dtype, Gradients, Graph, Operator, Role, Tensor, GRAPH_SCHEMA};
 use autopar_core::graph::layout::Mesh;
 use autopar_core::graph::price::Pricer;
@@ -214,7 +214,8 @@ fn dynamic_programming_finds_what_brute_force_finds() {
                 prop_assert!(!none.fits);
                 prop_assert_eq!(costs.total(&none.choice).1, Bytes(floor));
             }
-            let program = Program::new(&costs, Bytes(limit)).expect("a program");
+            let program =
+                Program::new(&Core::new(&costs, Bytes(limit)), Bytes(limit)).expect("a program");
             prop_assert_eq!(
                 program.whole,
                 (0..costs.nodes.len()).map(|n| costs.count(n)).sum::<usize>()

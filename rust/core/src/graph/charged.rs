@@ -132,6 +132,12 @@ impl<'a> Dual<'a> {
         dual
     }
 
+    /// No multiplier, for a limit that the fastest plan keeps.
+    pub fn without(solver: &'a Solver<'a>, limit: Bytes, fastest: Eliminated) -> Dual<'a> {
+        let (over, bound) = (fastest.choice, fastest.bound);
+        Dual { solver, limit, within: over.clone(), over, bound, multiplier: 0 }
+    }
+
     /// The same over some of the strategies of each node, this one's plans among them.
     pub fn inside<'b>(&self, solver: &'b Solver<'b>, kept: &[Vec<usize>]) -> Dual<'b> {
         let (over, within) = (inside(kept, &self.over), inside(kept, &self.within));

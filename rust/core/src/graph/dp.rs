@@ -33,16 +33,60 @@ pub fn solve(graph: &CostGraph, limit: Bytes) -> Found {
         return smallest(graph);
     }
     let dual = Dual::new(&solver, limit, free, smallest(graph).choice);
-    let mut plan = dual.mixed();
-    improve(graph, limit, &mut plan);
-    let Some(kept) = promising(&dual, &plan) else {
-        return Found { choice: plan, bound: Some(dual.bound), fits: true };
-    };
-    let part = graph.part(&kept);
+    let plan = joined(&dual);
+    match limited(&dual, &plan) {
+        Some(Rest { plan, bound, .. }) => Found { choice: plan, bound: Some(bound), fits: true },
+        None => Found { choice: plan, bound: Some(dual.bound), fits: true },
+    }
+}
+
+/// What a bound leaves of a graph for another solver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// The strategies of each node that may be part of a better plan, by place in its kind.
+    pub kept: Vec<Vec<usize>>,
+    /// The best plan known: it is among them.
+    pub plan: Vec<usize>,
+    /// Picoseconds below which no plan lies.
+    pub bound: u64,
+}
+
+/// The strategies that the bound does not rule out: without a limit those of plans slower than the best by a `share` of its
+/// time at most, within one those of plans that are no slower than the best found. `None` if tables are too large to tell,
+/// or nothing fits.
+pub fn rest(graph: &CostGraph, limit: Bytes, share: f64) -> Option<Rest> {
+    let solver = Solver::new(graph);
+    let free = solver.fastest();
+    if least_memory(graph) > limit {
+        return None;
+    }
+    if graph.total(&free.choice).1 <= limit {
+        let (plan, bound) = (free.choice.clone(), free.bound);
+        let kept = promising(&Dual::without(&solver, limit, free), &plan, share)?;
+        return Some(Rest { kept, plan, bound });
+    }
+    let dual = Dual::new(&solver, limit, free, smallest(graph).choice);
+    limited(&dual, &joined(&dual))
+}
+
+/// What is left below the limit, and the best plan found there, which may be no better than `plan`.
+fn limited(dual: &Dual<'_>, plan: &[usize]) -> Option<Rest> {
+    let kept = promising(dual, plan, 0.0)?;
+    let part = dual.solver.graph.part(&kept);
     let solver = Solver::new(&part);
     let dual = dual.inside(&solver, &kept);
-    let (plan, bound) = settled(&dual, inside(&kept, &plan));
-    Found { choice: among(&kept, &plan), bound: Some(bound), fits: true }
+    let (plan, bound) = settled(&dual, inside(&kept, plan));
+    let fewer = promising(&dual, &plan, 0.0)?;
+    let of = |(kept, fewer): (&Vec<usize>, Vec<usize>)| fewer.iter().map(|&s| kept[s]).collect();
+    let plan = among(&kept, &plan);
+    Some(Rest { kept: kept.iter().zip(fewer).map(of).collect(), plan, bound })
+}
+
+/// A plan that the plans on both sides of the limit make together.
+fn joined(dual: &Dual<'_>) -> Vec<usize> {
+    let mut plan = dual.mixed();
+    improve(dual.solver.graph, dual.limit, &mut plan);
+    plan
 }
 
 /// A plan within the limit that fronts make no faster, and what is known of the fastest: its time if they settled that.
@@ -64,12 +108,14 @@ fn settled(dual: &Dual<'_>, mut plan: Vec<usize>) -> (Vec<usize>, u64) {
     (plan, dual.bound)
 }
 
-/// The strategies of each node that may be part of a plan within the limit that is no slower than `plan`, as the
-/// multiplier's sums tell; among them those of this plan and of the multiplier's. `None` if tables are too large to tell.
-pub fn promising(dual: &Dual<'_>, plan: &[usize]) -> Option<Vec<Vec<usize>>> {
+/// The strategies of each node that may be part of a plan within the limit that is slower than `plan` by a `share` of its
+/// time at most, as the multiplier's sums tell; among them those of this plan and of the multiplier's. `None` if tables are
+/// too large to tell.
+fn promising(dual: &Dual<'_>, plan: &[usize], share: f64) -> Option<Vec<Vec<usize>>> {
     let charged = dual.charged();
     let best = dual.solver.graph.total(plan).0;
-    let most = best.saturating_add(charged.credit(dual.limit));
+    let most = best.saturating_add((best as f64 * share) as u64);
+    let most = most.saturating_add(charged.credit(dual.limit));
     let completions = charged.completions(most)?;
     let kept = |(node, through): (usize, &Vec<u64>)| {
         let known = [plan[node], dual.over[node], dual.within[node]];
