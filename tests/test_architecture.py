@@ -42,7 +42,8 @@ RUST_ORDER = """
 """.split()
 
 PYTHON_ORDER = """
-    errors cluster spec bulk report fit forms graph sharding placement wire schema files protobuf catalog
+    errors cluster spec bulk report fit forms graph sharding placement wire schema files protobuf
+    catalog
     runs points shelf trained
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
