@@ -156,8 +156,8 @@ fn shard(py: Python<'_>, problem: &str) -> PyResult<String> {
     brief(py, || wire::shard(problem))
 }
 
-/// Arrays of a sharding problem's integer program: cost, row_lower, row_upper and value of 64-bit floats, start and index of
-/// 32-bit integers, in native order; and the number of its whole columns. None if no plan fits in memory.
+/// Arrays of a sharding problem's integer program: cost, row_lower, row_upper and value of 64-bit floats, start, index and
+/// known of 32-bit integers, in native order; and the number of its whole columns. None if no plan fits in memory.
 #[pyfunction]
 fn sharding_program<'py>(py: Python<'py>, problem: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
     let Some(program) = brief(py, || wire::sharding_program(problem))? else {
@@ -176,6 +176,7 @@ fn sharding_program<'py>(py: Python<'py>, problem: &str) -> PyResult<Option<Boun
     arrays.set_item("value", floats(&program.value))?;
     arrays.set_item("start", integers(&program.start))?;
     arrays.set_item("index", integers(&program.index))?;
+    arrays.set_item("known", integers(&program.known))?;
     arrays.set_item("whole", program.whole)?;
     Ok(Some(arrays))
 }
