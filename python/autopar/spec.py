@@ -187,6 +187,7 @@ class Fused:
         grouped_gemm: Expert products as one grouped kernel.
         gradient_accumulation: Weight gradients added to the stored ones by the product itself.
         permutation: Tokens sorted by expert, and back with their weights, in a kernel each.
+        optimizer: Adam reads and writes each number once; else each of its operations by itself.
     """
 
     norm: bool
@@ -198,6 +199,7 @@ class Fused:
     grouped_gemm: bool
     gradient_accumulation: bool
     permutation: bool = False
+    optimizer: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +377,8 @@ class Framework:
         fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`, a
             `block` whose maximum the cast itself finds, or each `row`, which is cast for each
             product by itself.
+        softmax_multiple: Fused softmax needs the sequences of a micro-batch times the heads of a
+            rank to be a multiple of this; else it runs in separate operators.
         loss_in_16_bits: The loss reads and writes logits in 16 bits; else it casts them to 32.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
@@ -419,6 +423,7 @@ class Framework:
     shard_copies: ShardCopies = ShardCopies()
     eight_bit_gathers: EightBitGathers = EightBitGathers()
     fp8_scaling: Fp8Scaling = "tensor"
+    softmax_multiple: int = 1
     loss_in_16_bits: bool = False
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False

@@ -107,6 +107,7 @@ pub fn framework() -> Framework {
             grouped_gemm: true,
             gradient_accumulation: true,
             permutation: true,
+            optimizer: true,
         },
         overlap: Overlap {
             gradient_reduce: true,
@@ -132,6 +133,7 @@ pub fn framework() -> Framework {
         shard_copies: ShardCopies { gathered: false, reduced: false },
         eight_bit_gathers: EightBitGathers { activations: false, parameters: false },
         fp8_scaling: Fp8Scaling::Tensor,
+        softmax_multiple: 1,
         loss_in_16_bits: false,
         sums_in_fp32: false,
         slices_kept_inputs: false,

@@ -339,6 +339,6 @@ fn bounds_of_any_degrees_are_never_above_a_plan_that_fits() {
         context += u64::from(plan.cp > 1);
     }
     let seen =
-        [(experts, 50), (tensor, 200), (context, 100), (tight, 200), (capped, 200), (waiting, 20)];
+        [(experts, 50), (tensor, 200), (context, 80), (tight, 200), (capped, 200), (waiting, 20)];
     assert!(seen.iter().all(|&(times, least)| times >= least), "{seen:?}");
 }

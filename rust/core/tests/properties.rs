@@ -159,7 +159,7 @@ fn every_class_is_estimated_or_cut_and_none_twice() {
 fn a_stopped_search_never_says_that_its_answer_is_proved() {
     let mut draw = Draw::new(17);
     let (mut stopped, mut with_plans) = (0, 0);
-    for _ in 0..40 {
+    for _ in 0..48 {
         let problem = tight_problem(&mut draw);
         let watch = Watch::new(None);
         let whole = search(problem.clone(), &watch);

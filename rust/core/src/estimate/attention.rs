@@ -186,6 +186,10 @@ impl Block<'_, '_> {
                 self.forward.context += exposed(forward, hop);
                 // Keys and values once more, and their gradients.
                 self.input.context += exposed(backward, 2.0 * hop);
+                // Each further block is a send and attention of its own, backward two of each.
+                let blocks = s.cp.min(1 << 16) as u32 - 1;
+                self.forward.kernels += 2 * blocks;
+                self.input.kernels += 4 * blocks;
             }
             ContextExchange::Gather => {
                 let whole = block * s.cp as f64;
@@ -193,6 +197,8 @@ impl Block<'_, '_> {
                 self.forward.context += gather;
                 // Gathered again, and their gradients scattered.
                 self.input.context += 2.0 * gather;
+                self.forward.kernels += 1;
+                self.input.kernels += 2;
                 self.transient = self.transient.max(whole);
             }
             ContextExchange::Heads => {
@@ -200,6 +206,8 @@ impl Block<'_, '_> {
                 let exchange = p.fabric.all_to_all(block + ends, group);
                 self.forward.context += exchange;
                 self.input.context += exchange;
+                self.forward.kernels += 2;
+                self.input.kernels += 2;
             }
         }
     }
@@ -227,7 +235,8 @@ impl Block<'_, '_> {
             // bigscience-workshop/Megatron-DeepSpeed calls it (megatron/model/transformer.py).
             self.core.run(d.stream(2.0 * bytes));
         }
-        if p.framework.fused.softmax {
+        if p.framework.fused.softmax && (s.mbs * heads).is_multiple_of(p.framework.softmax_multiple)
+        {
             // Below the diagonal alone it reads (half), and everywhere it writes: the kernel of causal models
             // (NVIDIA/Megatron-LM, scaled_upper_triang_masked_softmax). Backward it reads two halves.
             self.core.run(d.stream(1.5 * bytes));

@@ -251,6 +251,10 @@ impl<'p, 'a> Block<'p, 'a> {
         let gathered = products * p.beside_forward(gather, each(entry.forward));
         self.gathered += gathered;
         self.forward.tensor += gathered + p.beside_forward(sum, exit.0);
+        // The host launches a collective as it launches a kernel.
+        let gathers = if p.shard.sp { entry.products } else { 0 };
+        self.forward.kernels += gathers + 1;
+        self.input.kernels += gathers.min(1) + gathers + entry.products;
         // Backward: the output gradient is gathered; the input is gathered again for the weight gradient
         // behind the input gradient; the input gradient is summed behind the weight gradient.
         self.input.tensor += p.beside_forward(gather, exit.1);
@@ -297,7 +301,7 @@ impl<'p, 'a> Block<'p, 'a> {
         Pass {
             compute: product + self.forward.compute - before.compute,
             tensor: p.beside_forward(sum, product),
-            kernels: 1 + self.forward.kernels - before.kernels,
+            kernels: 1 + u32::from(p.shard.tp > 1) + self.forward.kernels - before.kernels,
             ..Pass::default()
         }
     }
@@ -363,9 +367,11 @@ impl<'p, 'a> Block<'p, 'a> {
             let behind = self.input.compute + self.weight.compute;
             self.input.expert = p.fabric.beside(self.input.expert, behind);
         }
+        // What is computed again finds its parameters gathered for the backward pass.
+        let mut recompute = self.forward;
+        let (selective, kept_selective) = self.selective();
         self.gathers();
         let mut input_bytes = p.residual_bytes();
-        let mut recompute = Pass { shard: 0.0, ..self.forward };
         if p.framework.recompute_stops_early {
             recompute.compute -= self.unread.compute;
             recompute.tensor -= self.unread.tensor;
@@ -381,7 +387,6 @@ impl<'p, 'a> Block<'p, 'a> {
         if p.framework.keeps_tensor_results {
             input_bytes += self.brought;
         }
-        let (selective, kept_selective) = self.selective();
         let (dense_whole, expert_whole) = p.whole_parameters(kind);
         Layer {
             cost: LayerCost {
@@ -452,6 +457,18 @@ impl<'p, 'a> Block<'p, 'a> {
                 * (collective(self.dense_parameters, dense)
                     + collective(self.expert_parameters, expert))
         };
+        let launches = |parameters: f64, group: Group| {
+            if parameters > 0.0 && group.size > 1 {
+                p.framework.gather_pieces
+            } else {
+                0
+            }
+        };
+        let each =
+            launches(self.dense_parameters, dense) + launches(self.expert_parameters, expert);
+        let gathers = if s.zero == 3 { each } else { 0 };
+        self.forward.kernels += gathers;
+        self.input.kernels += gathers + each;
         let parameter = parameter_sent(p.framework, p.workload.precision) as f64;
         let gather = if s.zero == 3 { move_all(parameter) } else { 0.0 };
         let reduce = move_all(p.framework.bytes.gradient_sent as f64);

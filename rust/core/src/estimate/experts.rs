@@ -100,8 +100,11 @@ impl Block<'_, '_> {
         if s.etp > 1 {
             once += p.fabric.all_gather(bytes * s.etp as f64, s.tensor_group());
         }
+        let launches = 2 * (u32::from(group.size > 1) + u32::from(s.etp > 1));
         self.forward.expert += 2.0 * once;
+        self.forward.kernels += launches;
         self.input.expert += 2.0 * once;
+        self.input.kernels += launches;
     }
 
     /// The same where rows change their places: scattered rows pass at a share of the streaming rate.

@@ -232,9 +232,10 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2])
 
 /// Seconds a parameter of the gradient norm and the optimizer step.
 ///
-/// The norm reads, and the next step's zeroing writes, every gradient. Adam reads the gradient, reads and writes
-/// the full-precision copy, two moments and any copy of the gradients that the step makes, and writes the parameters:
-/// on the device at its memory bandwidth, or on the host at the host's, with gradients and parameters crossing PCIe.
+/// The norm reads, clipping reads and writes, and the next step's zeroing writes every gradient. Adam reads the gradient,
+/// reads and writes the full-precision copy, two moments and any copy of the gradients that the step makes, and writes the
+/// parameters: on the device at its memory bandwidth, or on the host at the host's, with gradients and parameters crossing
+/// PCIe. In separate operators its 32-bit numbers pass memory [`ADAM_PASSES`] times.
 fn update_rate(
     shard: &Shard,
     on_host: bool,
@@ -246,9 +247,15 @@ fn update_rate(
     let ranks = if shard.zero >= 1 { shard.sharded(replicas).size.max(1) } else { 1 };
     let mine = 1.0 / ranks as f64;
     let device = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
-    let gradients = (1.0 + mine) * bytes.gradient as f64 / device;
+    let gradients = (1.0 + 3.0 * mine) * bytes.gradient as f64 / device;
     let stored = bytes.optimizer + framework.held.update_bytes;
-    let state = mine * (bytes.gradient + 2 * stored + bytes.parameter) as f64;
+    let fused = (bytes.gradient + 2 * stored + bytes.parameter) as f64;
+    let passes = if framework.fused.optimizer || on_host {
+        fused
+    } else {
+        fused.max(4.0 * ADAM_PASSES + bytes.parameter as f64)
+    };
+    let state = mine * passes;
     if on_host {
         let wire = mine * (bytes.gradient + bytes.parameter) as f64;
         gradients
@@ -258,6 +265,11 @@ fn update_rate(
         gradients + state / device
     }
 }
+
+/// Reads and writes of Adam in separate operators: weights decayed (2), the first moment moved towards the gradient (3), the
+/// second scaled (2) and the gradient's square added (3), its root (2), divided (2), made positive (2), and the weights
+/// moved by the quotient of both (4): pytorch/pytorch (torch/optim/adamw.py, `_multi_tensor_adamw`).
+const ADAM_PASSES: f64 = 20.0;
 
 /// Time of the gradient norm and the optimizer step on a stage's parameters.
 pub fn update(end: &StepEnd, rates: &Rates, on_host: bool) -> Time {

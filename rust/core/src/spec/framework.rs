@@ -45,6 +45,9 @@ pub struct Framework {
     pub eight_bit_gathers: EightBitGathers,
     /// What of an operand shares a scale where products run in 8 bits.
     pub fp8_scaling: Fp8Scaling,
+    /// Fused softmax needs the sequences of a micro-batch times the heads of a rank to be a multiple of this; else it runs in
+    /// separate operators.
+    pub softmax_multiple: u64,
     /// The loss reads and writes logits in 16 bits; else it casts them to 32 first.
     pub loss_in_16_bits: bool,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
@@ -103,6 +106,8 @@ pub struct Fused {
     pub gradient_accumulation: bool,
     /// Tokens sorted by expert, and back with their weights, in a kernel each.
     pub permutation: bool,
+    /// Adam reads and writes each number once; else each of its operations passes memory by itself.
+    pub optimizer: bool,
 }
 
 /// Communication that runs behind computation.
@@ -376,6 +381,12 @@ impl Framework {
             "vocab_multiple",
             || "must be positive, found 0".to_owned(),
             "Give 1 for no padding.",
+        )?;
+        require(
+            self.softmax_multiple > 0,
+            "softmax_multiple",
+            || "must be positive, found 0".to_owned(),
+            "Give 1 where fused softmax takes any number.",
         )?;
         require(
             (1..=1024).contains(&self.gather_pieces),
