@@ -331,18 +331,37 @@ def test_places_of_gradients_group_those_of_the_fastest_plan() -> None:
     assert late[0] > late[1]
 
 
-def test_identical_communication_operators_are_calls_of_shared_subgraphs() -> None:
-    # One sum a gradient: 65 norms, 32 each of four products, two matrices of the
-    # vocabulary; and the loss's.
-    effect = operators.reused(replicas(), -1)
-    assert effect.changes == {"reuse_limit": 0}
+def test_identical_communication_operators_of_a_stage_are_calls_of_shared_subgraphs() -> None:
+    # 4 gathers and 4 scatters in each of 32 layers, one of each at both ends; three sums of the
+    # loss, and its own over the replicas, which is alone.
+    effect = operators.reused(replicas(tp=2), -1)
+    assert effect.changes == {"compiled": [4]}
     assert effect.because == (
-        "of the fastest plan's 196 communication operators 195 are calls of 6 shared subgraphs,"
-        " 7 are compiled; saves compilation and streams, not a step"
+        "the fastest plan compiles 4 communication operators in place of 264: 263 are calls of 3"
+        " shared subgraphs; saves compilation and streams, not a step"
     )
-    # Room for the norms alone, with one sum of each other left: 65 become one.
-    limited = operators.reused(replicas(), 65)
-    assert "196 communication operators 65 are calls of 1 shared subgraphs, 132" in limited.because
+    # Room for the gathers alone.
+    assert operators.reused(replicas(tp=2), 130).changes == {"compiled": [264 - 130 + 1]}
+    # Two stages of 16 layers, 16 micro-batches: gathers and scatters are 16 x (16 x 4 + 1) each,
+    # more than the 1,000 of the default; at the head the loss's remain, 16 x 3 and 16.
+    stages = operators.reused(replicas(tp=2, pp=2, mbs=1), -1)
+    assert stages.changes == {"compiled": [2 * 16 * 65, 2 * 16 * 65 + 2]}
+    wider = operators.reused(replicas(tp=2, pp=2, mbs=1), 5000)
+    assert wider.changes == {"compiled": [2, 4]}
+
+
+def test_shared_subgraphs_hold_for_experts_and_say_where_nothing_is_shared() -> None:
+    problem = autopar.problem(
+        "mixtral-8x7b", "ascend_910b", devices=16, global_batch_size=64, sequence_length=4096,
+        framework="mindformers",
+    )  # fmt: skip
+    plan = autopar.plan(problem, ep=8)
+    experts = Job(problem, plan, autopar.estimate(problem, plan))
+    # 32 layers of two exchanges in each of two passes; the sum of the loss.
+    assert operators.reused(experts, -1).changes == {"compiled": [2]}
+    assert "leaves no kind" in operators.reused(experts, 100).because
+    chunks = replicas(tp=2, pp=2, vpp=2)
+    assert operators.reused(chunks, -1).because.startswith("MindSpore refuses it where cells are")
 
 
 @pytest.mark.parametrize(

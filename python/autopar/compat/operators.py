@@ -1,15 +1,16 @@
 """What settings of single operators do to a plan, which has none: priced at the operator level.
 
 `Primitive.recompute` acts on operators of a layer, and is priced for one layer. Groups of gradients
-by their places (`all_reduce_fusion_config`) and shared communication subgraphs
-(`MS_COMM_COMPILER_OPT`) act on the compiled graph of a rank. The plan is cut into operators as the
-`mindspore` exporter cuts it, and the graph of its whole model is priced with the setting and
-without it, recompute apart. What a plan does is not changed by either.
+by their places (`all_reduce_fusion_config`) act on the compiled graph of a rank. The plan is cut
+into operators as the `mindspore` exporter cuts it, and the graph of its whole model is priced with
+the setting and without it. Shared communication subgraphs (`MS_COMM_COMPILER_OPT`) are counted in
+the graph of each stage; they change no step.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from autopar import planner
 from autopar.compat.effects import Effect
 from autopar.errors import SpecError
 from autopar.export import mindspore_operators
@@ -17,6 +18,9 @@ from autopar.export.job import Job
 from autopar.sharding import Fusion, Grouping
 
 PS_PER_MS = 10**9
+# Communication operators that are replaced at most where MS_COMM_COMPILER_OPT is -1 (MindSpore's
+# tutorial on communication subgraphs, r2.4).
+DEFAULT_REUSE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,34 +110,57 @@ def grouped(job: Job, places: list[int]) -> Effect:
 
 
 def reused(job: Job, limit: int) -> Effect:
-    """Returns what shared communication subgraphs do to a plan.
+    """Returns what shared communication subgraphs do to each stage of a plan.
 
     Args:
         job: The plan.
-        limit: Communication operators that may be replaced at most; -1 for as many as there are.
+        limit: Communication operators of a stage that may be replaced at most; -1 for the default.
 
     Example:
         >>> from autopar import planner
         >>> asked = planner.problem("llama2-7b", "ascend_910b", devices=8, global_batch_size=64,
         ...                         sequence_length=4096, framework="mindformers")
-        >>> plan = planner.plan(asked, tp=2)
+        >>> plan = planner.plan(asked, tp=2, pp=2)
         >>> job = Job(asked, plan, planner.estimate(asked, plan))
-        >>> print(reused(job, -1).because)  # doctest: +NORMALIZE_WHITESPACE
-        of the fastest plan's 524 communication operators 523 are calls of 9 shared subgraphs,
-        10 are compiled; saves compilation and streams, not a step
+        >>> print(reused(job, 5000).because)  # doctest: +NORMALIZE_WHITESPACE
+        stages of the fastest plan compile 2 and 4 communication operators in place of 4160 and
+        4288: 4160 and 4288 are calls of 2 and 4 shared subgraphs; saves compilation and streams,
+        not a step
     """
     key = "MS_COMM_COMPILER_OPT"
-    if because := _unpriced(job, "is compiled by itself"):
+    if job.plan.vpp > 1:
+        because = (
+            "MindSpore refuses it where cells are reused, as the fastest plan's chunks of a stage"
+            " have it"
+        )
         return Effect(key, limit, {}, because)
-    allowed = max(limit, 0)
-    found = mindspore_operators.sharding(job, job.problem.model.layers, reuse_limit=allowed)
-    counts = found.communications
+    allowed = DEFAULT_REUSE if limit == -1 else limit
+    counts = planner.stage_communications(job.problem, job.plan, reuse_limit=allowed)
+    changes = {"compiled": [each.compiled for each in counts]}
+    if not any(each.replaced for each in counts):
+        because = "the limit leaves no kind of the fastest plan's communication operators to share"
+        return Effect(key, limit, {}, because)
+    whose = "stages of the fastest plan compile" if len(counts) > 1 else "the fastest plan compiles"
     because = (
-        f"of the fastest plan's {counts.operators} communication operators {counts.replaced} are"
-        f" calls of {counts.subgraphs} shared subgraphs, {counts.compiled} are compiled;"
+        f"{whose} {_each(each.compiled for each in counts)} communication operators in place of"
+        f" {_each(each.operators for each in counts)}: {_each(each.replaced for each in counts)}"
+        f" are calls of {_each(each.subgraphs for each in counts)} shared subgraphs;"
         " saves compilation and streams, not a step"
     )
-    return Effect(key, limit, {"reuse_limit": allowed}, because)
+    return Effect(key, limit, changes, because)
+
+
+def _each(counts: Iterable[int]) -> str:
+    """Returns what each stage has; once where all have the same.
+
+    Example:
+        >>> _each([4, 8, 8]), _each([8, 8])
+        ('4, 8 and 8', '8')
+    """
+    said = [str(count) for count in counts]
+    if len(set(said)) == 1:
+        return said[0]
+    return f"{', '.join(said[:-1])} and {said[-1]}"
 
 
 def _unpriced(job: Job, stage_does: str) -> str:

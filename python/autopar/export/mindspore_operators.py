@@ -67,7 +67,6 @@ def sharding(
     *,
     again: Iterable[str] = (),
     fusion: Fusion | None = None,
-    reuse_limit: int | None = None,
 ) -> Sharding:
     """Returns how a plan cuts the operators of the model's first layers and of its ends.
 
@@ -79,7 +78,6 @@ def sharding(
         again: Names of operators that run again before the backward pass; a star stands for any
             letters.
         fusion: How exchanges are grouped, as in `ShardingOptions`.
-        reuse_limit: Communication operators that may be replaced, as there.
 
     Raises:
         SpecError: The plan cannot be said so (`unsaid` names why), or no operator has a name.
@@ -97,7 +95,6 @@ def sharding(
         optimizer_bytes=problem.framework.bytes.optimizer,
         gradient_bytes=problem.framework.bytes.gradient,
         fusion=fusion,
-        reuse_limit=reuse_limit,
     )
 
 

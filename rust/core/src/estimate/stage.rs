@@ -78,6 +78,28 @@ pub struct Place {
     pub optimizer_offload: bool,
 }
 
+impl Place {
+    /// Layers of a chunk in a model of `all`: the first and how many.
+    pub fn range(&self, all: u32, chunk: u64) -> (u32, u32) {
+        let slot = match self.schedule {
+            // The second chunk of a V runs back through the stages.
+            Schedule::ZeroBubbleV if chunk == 1 => all - self.first - self.layers,
+            _ => chunk as u32 * self.row + self.first,
+        };
+        let layer = |slot: u32| slot.saturating_sub(self.lead).min(all);
+        (layer(slot), layer(slot + self.layers) - layer(slot))
+    }
+
+    /// Whether a chunk holds the embedding, and whether it holds the head.
+    pub fn ends(&self, chunk: u64) -> (bool, bool) {
+        let last_stage = match self.schedule {
+            Schedule::ZeroBubbleV => 0,
+            _ => self.pp - 1,
+        };
+        (self.index == 0 && chunk == 0, self.index == last_stage && chunk == self.vpp - 1)
+    }
+}
+
 /// What a stage costs: sums over its chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageCost {
@@ -242,30 +264,14 @@ impl<'a> Table<'a> {
 
     /// First layer of a chunk of the stage at `place`, and how many it holds.
     fn range(&self, place: &Place, chunk: u64) -> (u32, u32) {
-        let all = self.problem.model.layers;
-        let slot = match place.schedule {
-            // The second chunk of a V runs back through the stages.
-            Schedule::ZeroBubbleV if chunk == 1 => all - place.first - place.layers,
-            _ => chunk as u32 * place.row + place.first,
-        };
-        let layer = |slot: u32| slot.saturating_sub(place.lead).min(all);
-        (layer(slot), layer(slot + place.layers) - layer(slot))
-    }
-
-    /// Whether a chunk holds the embedding, and whether it holds the head.
-    fn ends(&self, place: &Place, chunk: u64) -> (bool, bool) {
-        let last_stage = match place.schedule {
-            Schedule::ZeroBubbleV => 0,
-            _ => place.pp - 1,
-        };
-        (place.index == 0 && chunk == 0, place.index == last_stage && chunk == place.vpp - 1)
+        place.range(self.problem.model.layers, chunk)
     }
 
     /// Times of one chunk.
     pub fn chunk(&self, place: &Place, chunk: u64) -> Chunk {
         let (from, count) = self.range(place, chunk);
         let all = self.layers(from, count);
-        let (embedding, head) = self.ends(place, chunk);
+        let (embedding, head) = place.ends(chunk);
         let mut passes = Chunk {
             forward: all.forward,
             input_gradient: all.input_gradient,
@@ -315,7 +321,7 @@ impl<'a> Table<'a> {
             Recompute::Block { layers: n } => layers(n.min(count)).recompute_full,
             Recompute::Uniform { .. } => all.recompute_full,
         };
-        let (embedding, head) = self.ends(place, chunk);
+        let (embedding, head) = place.ends(chunk);
         let ends = [embedding.then_some(&self.embedding), head.then_some(&self.head)];
         for end in ends.into_iter().flatten() {
             all = all + end.cost;
@@ -342,7 +348,7 @@ impl<'a> Table<'a> {
                 self.layers(from, count.min(1)).kept_input * groups
             }
         };
-        let (embedding, head) = self.ends(place, chunk);
+        let (embedding, head) = place.ends(chunk);
         let mut kept = layers.beyond(self.offloaded_bytes(place, chunk));
         if embedding {
             kept += self.embedding.cost.kept;
@@ -380,7 +386,7 @@ impl<'a> Table<'a> {
             let layers = self.layers(from, count);
             dense += layers.dense_whole;
             expert += layers.expert_whole;
-            let (embedding, head) = self.ends(place, chunk);
+            let (embedding, head) = place.ends(chunk);
             dense += if embedding { self.embedding.cost.dense_whole } else { 0 };
             dense += if head { self.head.cost.dense_whole } else { 0 };
         }
@@ -395,7 +401,7 @@ impl<'a> Table<'a> {
             let layers = self.layers(from, count);
             dense += layers.dense_parameters;
             expert += layers.expert_parameters;
-            let (embedding, head) = self.ends(place, chunk);
+            let (embedding, head) = place.ends(chunk);
             if embedding {
                 ends += self.embedding.cost.dense_parameters;
             }
@@ -443,7 +449,7 @@ impl<'a> Table<'a> {
         let mut logits = Bytes::ZERO;
         for chunk in 0..place.vpp {
             activations += self.kept(place, chunk) * in_flight.of_chunk(chunk);
-            if self.ends(place, chunk).1 {
+            if place.ends(chunk).1 {
                 logits = self.head.logits;
             }
         }
