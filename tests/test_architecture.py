@@ -45,6 +45,7 @@ PYTHON_ORDER = """
     errors cluster spec bulk report fit graph sharding placement wire schema files protobuf catalog
     runs points shelf trained
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
+    frontends.mindformers_operators
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches
     frontends.atc frontends.mindspore_strategy

@@ -1,10 +1,9 @@
-"""What settings of single operators do to a plan, which has none: priced at the operator level.
+"""What settings of single operators do to a plan where its own estimate has no place for them.
 
-`Primitive.recompute` acts on operators of a layer, and is priced for one layer. Groups of gradients
-by their places (`all_reduce_fusion_config`) act on the compiled graph of a rank. The plan is cut
-into operators as the `mindspore` exporter cuts it, and the graph of its whole model is priced with
-the setting and without it. Shared communication subgraphs (`MS_COMM_COMPILER_OPT`) are counted in
-the graph of each stage; they change no step.
+`Primitive.recompute` of any operator is priced at the operator level, for one layer of a plan that
+the `mindspore` exporter can cut; `autopar.compat.plans` has those that a plan says. Shared
+communication subgraphs (`MS_COMM_COMPILER_OPT`) are counted in the graph of each stage; they change
+no step.
 """
 
 from collections.abc import Iterable
@@ -15,9 +14,7 @@ from autopar.compat.effects import Effect
 from autopar.errors import SpecError
 from autopar.export import mindspore_operators
 from autopar.export.job import Job
-from autopar.sharding import Fusion, Grouping
 
-PS_PER_MS = 10**9
 # Communication operators that are replaced at most where MS_COMM_COMPILER_OPT is -1 (MindSpore's
 # tutorial on communication subgraphs, r2.4).
 DEFAULT_REUSE = 1000
@@ -67,46 +64,6 @@ def recomputed(job: Job, names: Iterable[str]) -> Recomputed:
         again.cost.recompute_ps,
         kept.cost.memory_bytes - again.cost.memory_bytes,
     )
-
-
-def grouped(job: Job, places: list[int]) -> Effect:
-    """Returns what groups of gradients that begin at given places do to a plan.
-
-    Args:
-        job: The plan.
-        places: Places of gradients at which a group begins, ascending, in the order of the graph.
-
-    Example:
-        >>> from autopar import planner
-        >>> asked = planner.problem("llama2-7b", "ascend_910b", devices=8, global_batch_size=64,
-        ...                         sequence_length=4096, framework="mindformers")
-        >>> plan = planner.plan(asked, pp=2)
-        >>> job = Job(asked, plan, planner.estimate(asked, plan))
-        >>> print(grouped(job, [20, 35]))  # doctest: +NORMALIZE_WHITESPACE
-        all_reduce_fusion_config=[20, 35]: nothing: the fastest plan has pipeline stages, each of
-        which numbers gradients of its own
-    """
-    key = "all_reduce_fusion_config"
-    if because := _unpriced(job, "numbers gradients of its own"):
-        return Effect(key, places, {}, because)
-    if job.plan.zero:
-        because = "the fastest plan scatters gradients, which are grouped by comm_fusion's sizes"
-        return Effect(key, places, {}, because)
-    layers = job.problem.model.layers
-    grouping = Grouping(mode="index", places=tuple(places))
-    by_place, by_size = (
-        mindspore_operators.sharding(job, layers, fusion=fusion).overlap
-        for fusion in (Fusion(all_reduce=grouping), Fusion())
-    )
-    if by_place is None or by_size is None:
-        return Effect(key, places, {}, "no gradients of the fastest plan are exchanged")
-    gradients = sum(len(bucket.tensors) for bucket in by_place.buckets)
-    because = (
-        f"{gradients} gradients of the fastest plan are summed in {len(by_place.buckets)} groups,"
-        f" {by_place.gradients_exposed_ps / PS_PER_MS:.1f} ms of it after the backward pass"
-        f" (in groups of 64 MB {by_size.gradients_exposed_ps / PS_PER_MS:.1f} ms)"
-    )
-    return Effect(key, places, {"fusion.all_reduce.places": places}, because)
 
 
 def reused(job: Job, limit: int) -> Effect:
@@ -161,12 +118,3 @@ def _each(counts: Iterable[int]) -> str:
     if len(set(said)) == 1:
         return said[0]
     return f"{', '.join(said[:-1])} and {said[-1]}"
-
-
-def _unpriced(job: Job, stage_does: str) -> str:
-    """Returns why the operators of a plan have no price; empty if they have one."""
-    if job.plan.pp > 1:
-        return f"the fastest plan has pipeline stages, each of which {stage_does}"
-    if reasons := mindspore_operators.unsaid(job):
-        return f"the fastest plan has no cuts of single operators: {', '.join(reasons)}"
-    return ""

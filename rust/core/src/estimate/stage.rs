@@ -5,7 +5,7 @@ use super::layer::Pricer;
 use super::least::{Least, Prices};
 use super::memory::{self, Holdings, MemoryItems};
 use super::pipeline::Chunk;
-use super::replica::{self, Rates, StepEnd};
+use super::replica::{self, Groups, Rates, StepEnd};
 use super::shard::{End, Layer, LayerCost, Shard, Split, Totals};
 use crate::plan::Recompute;
 use crate::spec::model::LayerKind;
@@ -474,6 +474,32 @@ impl<'a> Table<'a> {
         memory::items(&held, &self.shard, place.optimizer_offload, &self.problem.framework)
     }
 
+    /// The groups in which a stage's gradients are summed, where their places are given.
+    fn groups(&self, place: &Place) -> Option<Groups> {
+        let places = &self.problem.framework.fused_reduce_places;
+        if places.is_empty() || self.shard.zero > 0 {
+            return None;
+        }
+        let mut parameters = Vec::new();
+        for chunk in 0..place.vpp {
+            let (from, count) = self.range(place, chunk);
+            let (embedding, head) = place.ends(chunk);
+            if embedding {
+                parameters.push((1, self.embedding.cost.dense_parameters));
+            }
+            for layer in from..from + count {
+                let kind = self.problem.model.layer_kind(layer);
+                parameters.extend(
+                    self.problem.model.layer_tensors(kind).iter().map(|t| self.shard.owned(t)),
+                );
+            }
+            if head {
+                parameters.push((1, self.head.cost.dense_parameters));
+            }
+        }
+        Some(Groups::of(places, parameters.into_iter()))
+    }
+
     /// Everything about a stage that the search needs.
     pub fn stage(&self, place: &Place) -> StageCost {
         let (mut forward, mut backward, mut last) = (Time::ZERO, Time::ZERO, Time::ZERO);
@@ -502,6 +528,7 @@ impl<'a> Table<'a> {
             expert_parameters,
             tied_parameters,
             layers: u64::from(place.layers) * place.vpp,
+            groups: self.groups(place),
             backward_window: last + window(plain, rounds - 1),
             forward_window: window(forward, rounds),
         };
