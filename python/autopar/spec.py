@@ -21,7 +21,7 @@ Gradients: TypeAlias = Literal["kept", "passing", "replace"]
 GatheredUnit: TypeAlias = Literal["layer", "matrix"]
 Shards: TypeAlias = Literal["slices", "tensors"]
 Fp8Scaling: TypeAlias = Literal["tensor", "block", "row"]
-Selective: TypeAlias = Literal["attention", "operators"]
+Selective: TypeAlias = Literal["attention", "operators", "named"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
 ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
@@ -255,6 +255,29 @@ class EightBitGathers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Operators of a layer that may be computed again by themselves.
+
+    What they make and the backward pass reads is dropped. Of other operators the backward pass
+    reads no result, or none without an exchange.
+
+    Attributes:
+        norm: Norms before sub-layers, with the gather of their results where these are kept
+            gathered.
+        projections: Products that make queries, keys and values, with norms and rotation of these.
+        attention: The core of attention: scores, softmax and values.
+        expansion: The products that open an MLP.
+        activation: The nonlinearity of an MLP with its gate.
+    """
+
+    norm: bool = False
+    projections: bool = False
+    attention: bool = False
+    expansion: bool = False
+    activation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NumberBytes:
     """Bytes of each stored number.
 
@@ -392,11 +415,15 @@ class Framework:
         keeps_tensor_results: What tensor-parallel communication brought a recomputed layer is kept,
             and not brought again.
         fused_reduce_bytes: Bytes of gradients that are reduced together; 0 for those of a layer.
+        fused_reduce_places: Where groups of gradients that are reduced together begin, in place of
+            their bytes: ascending places in the order of a stage's parameters; none for groups by
+            bytes. Gradients that ZeRO scatters are grouped by bytes all the same.
         fused_gather_bytes: Bytes of parameters that are gathered together; 0 for those of a layer.
         whole_below_bytes: Parameters of at most so many bytes on a rank stay whole on every
             replica, with their gradients and optimizer state; 0 for none.
-        selective: What selective recompute computes again: the core of `attention`, or of single
-            `operators` every second matrix product and all that is no product.
+        selective: What selective recompute computes again: the core of `attention`, of single
+            `operators` every second matrix product and all that is no product, or those `named`.
+        named: The operators that it computes again where these are named.
         context_gib: Memory of one process outside the allocator beside communicators: device
             context and library workspaces, in GiB.
         held: What it holds beside what the plan says.
@@ -432,9 +459,11 @@ class Framework:
     recompute_stops_early: bool = False
     keeps_tensor_results: bool = False
     fused_reduce_bytes: int = 0
+    fused_reduce_places: tuple[int, ...] = ()
     fused_gather_bytes: int = 0
     whole_below_bytes: int = 0
     selective: Selective = "attention"
+    named: Named = Named()
     context_gib: float
     held: Held = Held()
     bucket_bytes: int

@@ -17,6 +17,7 @@ from autopar.planner.answers import (
     sizes,
     solve,
     solve_json,
+    stage_communications,
     timeline,
 )
 from autopar.planner.measured import (
@@ -86,5 +87,6 @@ __all__ = [
     "solve",
     "solve_json",
     "solve_sharding",
+    "stage_communications",
     "timeline",
 ]

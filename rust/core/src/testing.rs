@@ -142,15 +142,22 @@ pub fn framework() -> Framework {
         recompute_stops_early: false,
         keeps_tensor_results: false,
         fused_reduce_bytes: 0,
+        fused_reduce_places: vec![],
         fused_gather_bytes: 0,
         whole_below_bytes: 0,
         selective: Selective::Attention,
+        named: named(),
         context_gib: 0.5,
         held: held(),
         bucket_bytes: 0,
         launch_us: 4.0,
         blocking_launches: false,
     }
+}
+
+/// No operator of a layer.
+pub fn named() -> Named {
+    Named { norm: false, projections: false, attention: false, expansion: false, activation: false }
 }
 
 /// As Megatron-Core holds it, with two GiB of context where tensors, replicas and a pipeline communicate.

@@ -8,7 +8,7 @@ pub mod plans;
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
 use autopar_core::spec::framework::{
     Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers, Gradients,
-    Held, Projections, Selective, Shards, TensorOverlap,
+    Held, Named, Projections, Selective, Shards, TensorOverlap,
 };
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
@@ -131,7 +131,18 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.fused_gather_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.whole_below_bytes = draw.pick(&[0, 0, 1 << 13, 1 << 22]);
-    f.selective = draw.pick(&[Selective::Attention, Selective::Attention, Selective::Operators]);
+    f.selective = draw.pick(&[Selective::Attention, Selective::Named, Selective::Operators]);
+    // Made of what was drawn already: one more draw would change every problem after it.
+    f.named = Named {
+        norm: f.fused.norm,
+        projections: f.fused.rope,
+        attention: !f.fused.activation,
+        expansion: f.fused.residual,
+        activation: true,
+    };
+    if f.fused_reduce_bytes == 1 << 12 {
+        f.fused_reduce_places = vec![1, 4, 30];
+    }
     f.held = held(draw);
     p
 }
