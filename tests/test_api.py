@@ -297,3 +297,24 @@ def test_recompute_of_each_stage_is_never_slower_and_may_differ_within_a_kind() 
     assert len({stage.recompute for stage in alike.plan.stages}) == 1
     # The first stages hold more micro-batches: they recompute more.
     assert len({stage.recompute for stage in apart.plan.stages}) > 1
+
+
+def test_kinds_of_chip_may_have_tensor_parallel_degrees_of_their_own() -> None:
+    def best(*, mixed: bool) -> Ranked:
+        report = autopar.search(
+            "llama2-13b",
+            "a800:8,h800:16",
+            devices=24,
+            global_batch_size=96,
+            sequence_length=4096,
+            mixed_tp=mixed,
+            top=1,
+        )
+        assert report.proved
+        return report.ranked[0]
+
+    alike, mixed = best(mixed=False), best(mixed=True)
+    assert not alike.plan.tp_of_kind
+    assert len({*mixed.plan.tp_of_kind}) == 2
+    assert mixed.estimate.step_s < alike.estimate.step_s
+    assert mixed.plan.devices == alike.plan.devices == 24

@@ -372,6 +372,35 @@ def test_ctrl_c_ends_a_command_in_one_line() -> None:
     assert (child.returncode, shown, error) == (130, b"", b"error: stopped\n")
 
 
+def test_a_plan_with_a_degree_for_each_kind_is_found_spelled_and_read(
+    command: Command, tmp_path: Path
+) -> None:
+    question = (
+        "--model", "llama2-13b", "--cluster", "a800:8,h800:16", "--devices", "24",
+        "--global-batch-size", "96", "--sequence-length", "4096",
+    )  # fmt: skip
+    searched = command("search", *question, "--mixed-tp", "--top", "1", "--format", "json")
+    best = json.loads(searched.out)["ranked"][0]
+    plan = best["plan"]
+    assert plan["tp_of_kind"][0] != plan["tp_of_kind"][1]
+    written = tmp_path / "plan.json"
+    written.write_text(json.dumps(plan))
+    asked = [word for word in question if word not in ("--devices", "24")]
+    read = command("estimate", *asked, "--plan", str(written), "--format", "json")
+    assert json.loads(read.out) == best["estimate"]
+    spelled = command(
+        "estimate", *question, "--chips", "h800,h800", "--pp", "2", "--tp", "8,8,8", "--format",
+        "json",
+    )  # fmt: skip
+    assert (spelled.code, spelled.out) == (2, "")
+    assert "must have one degree for each of 2 kinds of chip, found 3" in spelled.err
+    spelled = command(
+        "estimate", *question, "--chips", "a800,h800", "--pp", "2", "--tp", "2,4",
+    )  # fmt: skip
+    assert spelled.code in (0, 1), spelled.err
+    assert "dp 4, tp 2,4, pp 2, sp" in spelled.out
+
+
 def test_the_version_names_package_catalog_and_core(command: Command) -> None:
     run = command("--version")
     version = autopar.__version__
