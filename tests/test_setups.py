@@ -368,9 +368,10 @@ def test_an_open_setting_is_the_framework_s_habit_where_it_has_one(shelf: Shelf)
     assert known.open == ("vpp",)
 
 
-def test_offloaded_activations_are_whole_layers(shelf: Shelf) -> None:
-    # 0.3 of 32 layers.
-    assert setup(run_of(offload_fraction="0.3"), shelf).plan.stages[0].offload == 10
+def test_offloaded_activations_are_a_share_of_every_layer_s(shelf: Shelf) -> None:
+    waiting = setup(run_of(offload_fraction="0.3"), shelf)
+    assert waiting.problem.framework.held.offloaded_share == 0.3
+    assert waiting.plan.stages[0].offload == 0
 
 
 def test_a_shard_group_may_lie_inside_a_node(shelf: Shelf) -> None:

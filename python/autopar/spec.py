@@ -320,6 +320,8 @@ class Held:
         stage_buffers: Whatever the backward pass reads of the forward pass, casts of weights with
             it, has places for twice as many micro-batches as there are stages, on every stage but
             the last.
+        offloaded_share: Share of what each chunk keeps of a micro-batch that waits in host memory,
+            whatever layers a plan sends there; a setting of a run.
         logit_bytes: Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
         split_logit_bytes: The same where the vocabulary is cut over tensor-parallel ranks.
     """
@@ -338,6 +340,7 @@ class Held:
     planned: bool = False
     update_bytes: int = 0
     stage_buffers: bool = False
+    offloaded_share: float = 0.0
     logit_bytes: int = 12
     split_logit_bytes: int = 12
 

@@ -304,7 +304,8 @@ fn bounds_of_any_degrees_are_never_above_a_plan_that_fits() {
             let of_kind = plan.stages.iter().zip(&found.stages);
             let needs = of_kind.filter(|(s, _)| s.chip as usize == chip);
             let most = needs.map(|(_, e)| (e.allocated_bytes + e.memory.context).0).max();
-            group.chip.memory_gib = (most.unwrap_or(1 << 40) + 2) as f64 / GIB / (1.0 - problem.options.memory_margin);
+            group.chip.memory_gib =
+                (most.unwrap_or(1 << 40) + 2) as f64 / GIB / (1.0 - problem.options.memory_margin);
         }
         let tables = Tables::new(&problem, plan.shard(), |_| true);
         let leasts: Vec<_> =

@@ -188,6 +188,9 @@ pub struct Held {
     /// Whatever the backward pass reads of the forward pass, casts of weights with it, has places for twice as many
     /// micro-batches as there are stages, on every stage but the last (OneFlow).
     pub stage_buffers: bool,
+    /// Share of what each chunk keeps of a micro-batch that waits in host memory, whatever layers a plan sends there: a run's
+    /// setting (kwai/Megatron-Kwai, `--pipeline-parallel-aware-offloading-ratio`).
+    pub offloaded_share: f64,
     /// Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
     pub logit_bytes: u64,
     /// The same where the vocabulary is cut over tensor-parallel ranks.
@@ -412,6 +415,12 @@ impl Held {
 
     /// Checks ranges.
     fn validate(&self) -> Result<(), Error> {
+        require(
+            (0.0..=1.0).contains(&self.offloaded_share),
+            "held.offloaded_share",
+            || format!("must be from 0 to 1, found {}", self.offloaded_share),
+            "Give 0 where layers are offloaded whole, or not at all.",
+        )?;
         let c = &self.communicators;
         for (v, most, path) in [
             (c.world, 64, "held.communicators.world"),
