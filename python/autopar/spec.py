@@ -320,6 +320,8 @@ class Held:
         stage_buffers: Whatever the backward pass reads of the forward pass, casts of weights with
             it, has places for twice as many micro-batches as there are stages, on every stage but
             the last.
+        message_buffers: Every micro-batch has buffers of its own in which the messages of a stage
+            arrive, both ways and for each chunk, from the first step on.
         offloaded_share: Share of what each chunk keeps of a micro-batch that waits in host memory,
             whatever layers a plan sends there; a setting of a run.
         logit_bytes: Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
@@ -340,6 +342,7 @@ class Held:
     planned: bool = False
     update_bytes: int = 0
     stage_buffers: bool = False
+    message_buffers: bool = False
     offloaded_share: float = 0.0
     logit_bytes: int = 12
     split_logit_bytes: int = 12

@@ -175,6 +175,7 @@ pub fn held() -> Held {
         planned: false,
         update_bytes: 0,
         stage_buffers: false,
+        message_buffers: false,
         offloaded_share: 0.0,
         logit_bytes: 12,
         split_logit_bytes: 12,

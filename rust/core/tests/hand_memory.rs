@@ -245,6 +245,19 @@ fn buffered_stages_have_places_for_twice_as_many_micro_batches_as_there_are_stag
 }
 
 #[test]
+fn every_micro_batch_may_have_buffers_for_its_messages() {
+    // Eight micro-batches through two stages, each message 2 bytes a token and channel: eight from either side in place of one.
+    let mut problem =
+        testing::problem(testing::gpt(4, H), testing::cluster(testing::a100(), 2), 8, S);
+    let stage = Stage { chip: 0, layers: 2, recompute: Recompute::None, offload: 0 };
+    let plan = testing::plan(vec![stage; 2]);
+    let buffers = |p: &Problem| estimate(p, &plan).unwrap().stages[0].memory.buffers;
+    assert_eq!(buffers(&problem), Bytes(2 * SH * 2));
+    problem.framework.held.message_buffers = true;
+    assert_eq!(buffers(&problem), Bytes(2 * SH * 2 * 8));
+}
+
+#[test]
 fn a_share_of_each_chunk_waits_on_the_host_and_two_chunks_shares_are_on_their_way() {
     // Two stages of two layers: the first keeps two micro-batches of 2 k beside the embedding's. With 0.25 on the host, 1.5 k
     // each, and buffers of 0.25 (2 k) for one that leaves and one that comes back.

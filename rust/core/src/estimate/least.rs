@@ -189,10 +189,8 @@ pub struct Least {
     pub ends: [Passes; 2],
     /// Seconds that selective and full recompute add to a frequent layer.
     pub again: [f64; 2],
-    /// Bytes that a frequent layer keeps of a micro-batch on the device: everything, without the attention core, its input alone.
+    /// Bytes that a frequent layer keeps of a micro-batch: everything, without the attention core, its input alone.
     pub kept: [f64; 3],
-    /// Bytes of one that may cross to the host and back: all that it keeps, where that is asked for.
-    crossing: f64,
     /// Bytes that live only while a layer runs: always, and with selective and with full recompute besides.
     pub working: [f64; 3],
     /// Bytes of parameters, gradients, optimizer state and buffers; with the optimizer on the device, and on the host.
@@ -269,9 +267,7 @@ impl Least {
                 .fold(Passes::default(), |a, b| a + b),
             ends: [0, 1].map(|end| Passes::of(&Totals::from(&prices.ends[end].cost), 1)),
             again: [totals.recompute_selective.seconds(), totals.recompute_full.seconds()],
-            kept: [totals.kept, totals.kept_selective, totals.kept_input]
-                .map(|b| b.0 as f64 * (1.0 - problem.framework.held.offloaded_share)),
-            crossing: totals.kept.0 as f64,
+            kept: [totals.kept, totals.kept_selective, totals.kept_input].map(|b| b.0 as f64),
             working: working.map(|bytes| bytes as f64),
             resident,
             end_resident,
@@ -342,12 +338,12 @@ impl Least {
         let n = (layers + self.others) as f64;
         let end = |at: usize, there: bool| if there { self.ends[at] } else { Passes::default() };
         let fixed = self.other + end(0, first) + end(1, last);
-        let crosses = pp == 1 || problem.framework.held.offloaded_share > 0.0;
-        let transfer = if crosses { n * self.crossing / self.host } else { 0.0 };
         let forward = n * self.layer.forward + fixed.forward;
         // Recompute and transfers to the host may lengthen the backward pass behind which gradients travel.
-        let backward = n * (self.layer.backward + self.again[1]) + fixed.backward + 2.0 * transfer;
-        let forward = forward + transfer;
+        let backward = n * (self.layer.backward + self.again[1])
+            + fixed.backward
+            + 2.0 * (n * self.kept[0]) / self.host * f64::from(u8::from(pp == 1));
+        let forward = forward + (n * self.kept[0]) / self.host * f64::from(u8::from(pp == 1));
         // As in a stage's cost, where every chunk but the last passes behind the others' rounds.
         let rounds = (1 + (vpp - 1) * pp) as f64;
         let whole = if vpp == 1 { 1.0 } else { 1.0 + rounds / vpp as f64 };

@@ -115,6 +115,8 @@ pub struct Holdings {
     pub working_set: Bytes,
     /// One message to the next stage; 0 without a pipeline.
     pub boundary: Bytes,
+    /// Messages that arrive from one side in a step: micro-batches times chunks.
+    pub messages: u64,
     /// Bytes of casts of its weights that wait for the backward pass.
     pub casts: Bytes,
     /// No micro-batch comes after the first: gradients that pass are not there before its backward pass.
@@ -185,8 +187,13 @@ pub fn items(
             framework.bucket_bytes.min(if shard.zero == 0 { all } else { u64::MAX })
         };
     }
-    // One message arriving from each side; of buffered stages also one leaving to each.
-    buffers += if framework.held.stage_buffers { 4 } else { 2 } * held.boundary.0;
+    // One message arriving from each side, or one of each micro-batch; of buffered stages also one leaving to each side.
+    let messages = match (framework.held.message_buffers, framework.held.stage_buffers) {
+        (true, _) => 2 * held.messages.max(1),
+        (false, true) => 4,
+        (false, false) => 2,
+    };
+    buffers += messages * held.boundary.0;
     let here = |bytes: u64| if optimizer_offload { Bytes::ZERO } else { Bytes(bytes) };
     let whole_step = MemoryItems {
         parameters: Bytes(parameters),

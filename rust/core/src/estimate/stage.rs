@@ -293,10 +293,7 @@ impl<'a> Table<'a> {
 
     /// What crossing PCIe once in each direction adds to a chunk's passes, behind which it runs.
     fn offload_beyond(&self, place: &Place, chunk: u64, passes: &Chunk) -> (Time, Time) {
-        // What is recomputed need not cross; counted it is, so that recompute never seems to shorten a step.
-        let plain = Place { recompute: Recompute::None, ..*place };
-        let shared = self.offloaded_share() > 0.0;
-        let moved = self.offloaded_bytes(if shared { &plain } else { place }, chunk).0 as f64;
+        let moved = self.offloaded_bytes(place, chunk).0 as f64;
         let wire = self.problem.cluster.groups[self.kind].chip.host.pcie_gb_per_s * 1e9;
         let transfer = Time::from_seconds(moved / wire);
         (transfer.beyond(passes.forward), transfer.beyond(passes.backward()))
@@ -484,6 +481,7 @@ impl<'a> Table<'a> {
             logits,
             working_set: self.working_set(place),
             boundary: Bytes::from_f64(boundary),
+            messages: place.micro_batches * place.vpp,
             single: place.micro_batches == 1,
             casts: places.map_or(Bytes::ZERO, |places| {
                 self.casts(dense_parameters + expert_parameters - end_parameters) * places

@@ -188,8 +188,11 @@ pub struct Held {
     /// Whatever the backward pass reads of the forward pass, casts of weights with it, has places for twice as many
     /// micro-batches as there are stages, on every stage but the last (OneFlow).
     pub stage_buffers: bool,
-    /// Share of what each chunk keeps of a micro-batch that waits in host memory, whatever layers a plan sends there: a run's
-    /// setting (kwai/Megatron-Kwai, `--pipeline-parallel-aware-offloading-ratio`).
+    /// Every micro-batch has buffers of its own in which the messages of a stage arrive, both ways and for each chunk, from the
+    /// first step on (torch.distributed.pipelining).
+    pub message_buffers: bool,
+    /// Share of what each chunk keeps of a micro-batch that waits in host memory, whatever layers a plan sends there: a setting of
+    /// a run, which no search takes (kwai/Megatron-Kwai, `--pipeline-parallel-aware-offloading-ratio`).
     pub offloaded_share: f64,
     /// Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
     pub logit_bytes: u64,

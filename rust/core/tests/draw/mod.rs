@@ -156,7 +156,8 @@ fn held(draw: &mut Draw) -> Held {
         planned: draw.once_in(3),
         update_bytes: draw.pick(&[0, 4, 8]),
         stage_buffers: draw.once_in(4),
-        offloaded_share: draw.pick(&[0.0, 0.0, 0.0, 0.3, 1.0]),
+        message_buffers: draw.once_in(4),
+        offloaded_share: 0.0, // A run's setting: no search takes it.
         logit_bytes: draw.pick(&[8, 12]),
         split_logit_bytes: draw.pick(&[8, 12, 16]),
     }
