@@ -315,6 +315,9 @@ class Held:
         bucket_copies: Every gradient has a place in a bucket beside its own.
         planned: Memory is laid out before the first step: what is reserved is the peak, and
             nothing that was freed waits for its like.
+        gathered_copy_bytes: Where ZeRO stages 1 and 2 slice parameters and reduced gradients with
+            the optimizer's state, bytes of a parameter as it lies gathered for the passes beside
+            its slice; 0 where parameters are stored whole.
         update_bytes: Bytes of a parameter's copies that live only during the optimizer's step,
             sharded as its state.
         stage_buffers: Whatever the backward pass reads of the forward pass, casts of weights with
@@ -340,6 +343,7 @@ class Held:
     gradients: Gradients = "kept"
     bucket_copies: bool = False
     planned: bool = False
+    gathered_copy_bytes: int = 0
     update_bytes: int = 0
     stage_buffers: bool = False
     message_buffers: bool = False

@@ -173,6 +173,7 @@ pub fn held() -> Held {
         gradients: Gradients::Kept,
         bucket_copies: false,
         planned: false,
+        gathered_copy_bytes: 0,
         update_bytes: 0,
         stage_buffers: false,
         message_buffers: false,

@@ -211,6 +211,18 @@ fn gradients_that_replace_parameters_need_nothing_where_those_are_gathered() {
 }
 
 #[test]
+fn sliced_parameters_lie_gathered_in_16_bits_beside_their_slices() {
+    // Of 1050 parameters in 4 bytes 132 on each of 8 ranks, with as many gradients and states; all gathered in 2 bytes.
+    let mut f = testing::framework();
+    (f.bytes.parameter, f.held.gathered_copy_bytes) = (4, 2);
+    let items = sharded(&f, Shard { zero: 1, ..fsdp() });
+    assert_eq!(items.parameters, Bytes(132 * 4 + 1050 * 2));
+    assert_eq!((items.gradients, items.optimizer), (Bytes(132 * 4), Bytes(132 * 12)));
+    // One rank slices nothing.
+    assert_eq!(sharded(&f, whole()).parameters, Bytes(1050 * 4));
+}
+
+#[test]
 fn buckets_beside_the_gradients_are_as_large_as_all_of_them() {
     let mut f = testing::framework();
     (f.bucket_bytes, f.held.bucket_copies) = (100, true);

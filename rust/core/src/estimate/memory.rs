@@ -152,6 +152,14 @@ pub fn items(
         };
         // Gathered once a step, they lie beside the shards that they come from and are reduced to.
         let whole = if shard.zero == 3 && !each && ranks > 1 { count - left } else { 0 };
+        let copy = framework.held.gathered_copy_bytes;
+        if (1..3).contains(&shard.zero) && copy > 0 && ranks > 1 {
+            parameters += share(1) * bytes.parameter + (count - left) * copy;
+            gradients += share(1) * bytes.gradient;
+            optimizer += share(1) * bytes.optimizer;
+            update += share(1) * framework.held.update_bytes;
+            continue;
+        }
         parameters += (share(3) + whole) * bytes.parameter;
         if !(gathers && framework.held.gradients == Gradients::Replace) {
             gradients += (if each { share(2) } else { count }) * bytes.gradient;

@@ -183,6 +183,9 @@ pub struct Held {
     pub bucket_copies: bool,
     /// Memory is laid out before the first step: what is reserved is the peak, and nothing that was freed waits for its like.
     pub planned: bool,
+    /// Where ZeRO stages 1 and 2 slice parameters and reduced gradients with the optimizer's state, bytes of a parameter as it lies
+    /// gathered for the passes beside its slice (MindSpore); 0 where parameters are stored whole.
+    pub gathered_copy_bytes: u64,
     /// Bytes of a parameter's copies that live only during the optimizer's step, sharded as its state.
     pub update_bytes: u64,
     /// Whatever the backward pass reads of the forward pass, casts of weights with it, has places for twice as many
@@ -435,6 +438,7 @@ impl Held {
             (self.live_parameters, 1 << 40, "held.live_parameters"),
             (self.fp8_input_bytes, 32, "held.fp8_input_bytes"),
             (self.fp8_weight_bytes, 32, "held.fp8_weight_bytes"),
+            (self.gathered_copy_bytes, 32, "held.gathered_copy_bytes"),
             (self.update_bytes, 32, "held.update_bytes"),
             (self.logit_bytes, 64, "held.logit_bytes"),
             (self.split_logit_bytes, 64, "held.split_logit_bytes"),
