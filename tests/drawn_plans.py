@@ -1,5 +1,6 @@
 """Random legal plans, drawn from a fixed seed, of which each shows some feature of a launcher."""
 
+from dataclasses import fields, replace
 from functools import cache
 from random import Random
 
@@ -7,6 +8,7 @@ import autopar
 from autopar import Plan, Problem, Recompute, SpecError, Stage
 from autopar.export.job import Job
 from autopar.export.launchers import LAUNCHERS
+from autopar.spec import Named
 
 IMAGE = "registry.example/train:1"
 # Draws after which a feature counts as one that a launcher cannot say.
@@ -113,6 +115,8 @@ def _drawn(name: str, random: Random, feature: str | None) -> Job | None:
     """Returns a plan, if the one that is drawn is legal and can be said."""
     subject = random.choice(SUBJECTS[name])
     asked = problem(*subject, random.choice((8, 16, 32, 64, 128)), random.choice((256, 768)))
+    if name == "mindformers" and random.random() < 0.5:
+        asked = _naming(random, asked)
     plan = _plan(random, asked, feature)
     if plan is None:
         return None
@@ -122,6 +126,13 @@ def _drawn(name: str, random: Random, feature: str | None) -> Job | None:
         return None
     said = not LAUNCHERS[name].supports(job)
     return job if said and (feature is None or feature in features(job)) else None
+
+
+def _naming(random: Random, problem: Problem) -> Problem:
+    """Returns the problem with a framework that recomputes some operators by name."""
+    chosen = {field.name: random.random() < 0.4 for field in fields(Named)}
+    named = Named(**chosen | {"activation": chosen["activation"] or not any(chosen.values())})
+    return replace(problem, framework=replace(problem.framework, selective="named", named=named))
 
 
 def _plan(random: Random, problem: Problem, feature: str | None) -> Plan | None:

@@ -219,6 +219,11 @@ impl<'a> Pricer<'a> {
         self.residual_tokens * self.model.hidden as f64 * self.residual_width()
     }
 
+    /// How the stage is sharded.
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
     /// Bytes that this device sends to the next stage for one micro-batch.
     pub fn boundary_bytes(&self) -> f64 {
         let whole = self.tokens * self.model.hidden as f64 * self.width;

@@ -354,6 +354,7 @@ impl Least {
             tied_parameters: 0,
             // Where layers differ, a last piece that nothing hides would bend the curve downwards: it is left out.
             layers: if self.others == 0 { layers } else { u64::MAX },
+            groups: None,
             backward_window: Time::from_seconds(backward * whole),
             forward_window: Time::from_seconds(
                 forward * if vpp == 1 { 1.0 } else { rounds / vpp as f64 },

@@ -5,7 +5,7 @@ use super::layer::Pricer;
 use super::least::{Least, Prices};
 use super::memory::{self, Holdings, MemoryItems};
 use super::pipeline::Chunk;
-use super::replica::{self, Rates, StepEnd};
+use super::replica::{self, Groups, Rates, StepEnd};
 use super::shard::{End, Layer, LayerCost, Shard, Split, Totals};
 use crate::plan::Recompute;
 use crate::spec::model::LayerKind;
@@ -76,6 +76,28 @@ pub struct Place {
     pub offload: u32,
     /// Optimizer on the host.
     pub optimizer_offload: bool,
+}
+
+impl Place {
+    /// Layers of a chunk in a model of `all`: the first and how many.
+    pub fn range(&self, all: u32, chunk: u64) -> (u32, u32) {
+        let slot = match self.schedule {
+            // The second chunk of a V runs back through the stages.
+            Schedule::ZeroBubbleV if chunk == 1 => all - self.first - self.layers,
+            _ => chunk as u32 * self.row + self.first,
+        };
+        let layer = |slot: u32| slot.saturating_sub(self.lead).min(all);
+        (layer(slot), layer(slot + self.layers) - layer(slot))
+    }
+
+    /// Whether a chunk holds the embedding, and whether it holds the head.
+    pub fn ends(&self, chunk: u64) -> (bool, bool) {
+        let last_stage = match self.schedule {
+            Schedule::ZeroBubbleV => 0,
+            _ => self.pp - 1,
+        };
+        (self.index == 0 && chunk == 0, self.index == last_stage && chunk == self.vpp - 1)
+    }
 }
 
 /// What a stage costs: sums over its chunks.
@@ -242,30 +264,14 @@ impl<'a> Table<'a> {
 
     /// First layer of a chunk of the stage at `place`, and how many it holds.
     fn range(&self, place: &Place, chunk: u64) -> (u32, u32) {
-        let all = self.problem.model.layers;
-        let slot = match place.schedule {
-            // The second chunk of a V runs back through the stages.
-            Schedule::ZeroBubbleV if chunk == 1 => all - place.first - place.layers,
-            _ => chunk as u32 * place.row + place.first,
-        };
-        let layer = |slot: u32| slot.saturating_sub(place.lead).min(all);
-        (layer(slot), layer(slot + place.layers) - layer(slot))
-    }
-
-    /// Whether a chunk holds the embedding, and whether it holds the head.
-    fn ends(&self, place: &Place, chunk: u64) -> (bool, bool) {
-        let last_stage = match place.schedule {
-            Schedule::ZeroBubbleV => 0,
-            _ => place.pp - 1,
-        };
-        (place.index == 0 && chunk == 0, place.index == last_stage && chunk == place.vpp - 1)
+        place.range(self.problem.model.layers, chunk)
     }
 
     /// Times of one chunk.
     pub fn chunk(&self, place: &Place, chunk: u64) -> Chunk {
         let (from, count) = self.range(place, chunk);
         let all = self.layers(from, count);
-        let (embedding, head) = self.ends(place, chunk);
+        let (embedding, head) = place.ends(chunk);
         let mut passes = Chunk {
             forward: all.forward,
             input_gradient: all.input_gradient,
@@ -315,7 +321,7 @@ impl<'a> Table<'a> {
             Recompute::Block { layers: n } => layers(n.min(count)).recompute_full,
             Recompute::Uniform { .. } => all.recompute_full,
         };
-        let (embedding, head) = self.ends(place, chunk);
+        let (embedding, head) = place.ends(chunk);
         let ends = [embedding.then_some(&self.embedding), head.then_some(&self.head)];
         for end in ends.into_iter().flatten() {
             all = all + end.cost;
@@ -352,7 +358,7 @@ impl<'a> Table<'a> {
     /// Activations of one micro-batch that a chunk keeps on the device.
     fn kept(&self, place: &Place, chunk: u64) -> Bytes {
         let layers = self.kept_of_layers(place, chunk);
-        let (embedding, head) = self.ends(place, chunk);
+        let (embedding, head) = place.ends(chunk);
         let mut kept = layers.beyond(self.offloaded_bytes(place, chunk));
         if embedding {
             kept += self.embedding.cost.kept;
@@ -395,7 +401,7 @@ impl<'a> Table<'a> {
             let layers = self.layers(from, count);
             dense += layers.dense_whole;
             expert += layers.expert_whole;
-            let (embedding, head) = self.ends(place, chunk);
+            let (embedding, head) = place.ends(chunk);
             dense += if embedding { self.embedding.cost.dense_whole } else { 0 };
             dense += if head { self.head.cost.dense_whole } else { 0 };
         }
@@ -410,7 +416,7 @@ impl<'a> Table<'a> {
             let layers = self.layers(from, count);
             dense += layers.dense_parameters;
             expert += layers.expert_parameters;
-            let (embedding, head) = self.ends(place, chunk);
+            let (embedding, head) = place.ends(chunk);
             if embedding {
                 ends += self.embedding.cost.dense_parameters;
             }
@@ -460,7 +466,7 @@ impl<'a> Table<'a> {
         for chunk in 0..place.vpp {
             let held = in_flight.of_chunk(chunk);
             activations += self.kept(place, chunk) * held.max(places.unwrap_or(0));
-            if self.ends(place, chunk).1 {
+            if place.ends(chunk).1 {
                 logits = self.head.logits;
             }
         }
@@ -509,6 +515,32 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// The groups in which a stage's gradients are summed, where their places are given.
+    fn groups(&self, place: &Place) -> Option<Groups> {
+        let places = &self.problem.framework.fused_reduce_places;
+        if places.is_empty() || self.shard.zero > 0 {
+            return None;
+        }
+        let mut parameters = Vec::new();
+        for chunk in 0..place.vpp {
+            let (from, count) = self.range(place, chunk);
+            let (embedding, head) = place.ends(chunk);
+            if embedding {
+                parameters.push((1, self.embedding.cost.dense_parameters));
+            }
+            for layer in from..from + count {
+                let kind = self.problem.model.layer_kind(layer);
+                parameters.extend(
+                    self.problem.model.layer_tensors(kind).iter().map(|t| self.shard.owned(t)),
+                );
+            }
+            if head {
+                parameters.push((1, self.head.cost.dense_parameters));
+            }
+        }
+        Some(Groups::of(places, parameters.into_iter()))
+    }
+
     /// Everything about a stage that the search needs.
     pub fn stage(&self, place: &Place) -> StageCost {
         let (mut forward, mut backward, mut last) = (Time::ZERO, Time::ZERO, Time::ZERO);
@@ -537,6 +569,7 @@ impl<'a> Table<'a> {
             expert_parameters,
             tied_parameters,
             layers: u64::from(place.layers) * place.vpp,
+            groups: self.groups(place),
             backward_window: last + window(plain, rounds - 1),
             forward_window: window(forward, rounds),
         };

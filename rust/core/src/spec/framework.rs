@@ -45,6 +45,9 @@ pub struct Framework {
     pub eight_bit_gathers: EightBitGathers,
     /// What of an operand shares a scale where products run in 8 bits.
     pub fp8_scaling: Fp8Scaling,
+    /// Fused softmax needs the sequences of a micro-batch times the heads of a rank to be a multiple of this; else it runs in
+    /// separate operators.
+    pub softmax_multiple: u64,
     /// The loss reads and writes logits in 16 bits; else it casts them to 32 first.
     pub loss_in_16_bits: bool,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
@@ -62,6 +65,9 @@ pub struct Framework {
     pub keeps_tensor_results: bool,
     /// Bytes of gradients that are reduced together; 0 for those of a layer.
     pub fused_reduce_bytes: u64,
+    /// Where groups of gradients that are reduced together begin, in place of their bytes: ascending places in the order of the
+    /// parameters of a stage; none for groups by bytes. Gradients that ZeRO scatters are grouped by bytes all the same.
+    pub fused_reduce_places: Vec<u32>,
     /// Bytes of parameters that are gathered together; 0 for those of a layer.
     pub fused_gather_bytes: u64,
     /// Parameters of at most so many bytes on a rank stay whole on every replica, with their gradients and optimizer state; 0
@@ -69,6 +75,8 @@ pub struct Framework {
     pub whole_below_bytes: u64,
     /// What selective recompute computes again.
     pub selective: Selective,
+    /// The operators that it computes again where these are named.
+    pub named: Named,
     /// Memory of one process outside the allocator beside communicators: device context and library workspaces, in GiB.
     pub context_gib: f64,
     /// What it holds beside what the plan says.
@@ -103,6 +111,8 @@ pub struct Fused {
     pub gradient_accumulation: bool,
     /// Tokens sorted by expert, and back with their weights, in a kernel each.
     pub permutation: bool,
+    /// Adam reads and writes each number once; else each of its operations passes memory by itself.
+    pub optimizer: bool,
 }
 
 /// Communication that runs behind computation.
@@ -137,6 +147,27 @@ pub enum Selective {
     /// Every second matrix product and all that is no product; attention and reduce-scatters are kept (pytorch/torchtitan:
     /// selective activation checkpointing of operators).
     Operators,
+    /// The operators that [`Named`] names, each by itself; what they make and the backward pass reads is dropped (MindSpore:
+    /// `Primitive.recompute`).
+    Named,
+}
+
+/// Operators of a layer that may be computed again by themselves.
+///
+/// Of the others the backward pass reads no result, or none without an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Named {
+    /// Norms before sub-layers, with the gather of their results where these are kept gathered.
+    pub norm: bool,
+    /// Products that make queries, keys and values, with norms and rotation of these.
+    pub projections: bool,
+    /// The core of attention: scores, softmax and values.
+    pub attention: bool,
+    /// The products that open an MLP.
+    pub expansion: bool,
+    /// The nonlinearity of an MLP with its gate.
+    pub activation: bool,
 }
 
 /// What of an operand shares a scale where products run in 8 bits.
@@ -387,10 +418,34 @@ impl Framework {
             "Give 1 for no padding.",
         )?;
         require(
+            self.softmax_multiple > 0,
+            "softmax_multiple",
+            || "must be positive, found 0".to_owned(),
+            "Give 1 where fused softmax takes any number.",
+        )?;
+        require(
             (1..=1024).contains(&self.gather_pieces),
             "gather_pieces",
             || format!("must be from 1 to 1024, found {}", self.gather_pieces),
             "Give 1 where a layer's parameters are gathered at once.",
+        )?;
+        require(
+            self.fused_reduce_places.windows(2).all(|pair| pair[0] < pair[1]),
+            "fused_reduce_places",
+            || "must ascend".to_owned(),
+            "Give each place at which a group begins once, the first parameters first.",
+        )?;
+        let n = self.named;
+        require(
+            self.selective != Selective::Named
+                || n.norm
+                || n.projections
+                || n.attention
+                || n.expansion
+                || n.activation,
+            "named",
+            || "names no operator".to_owned(),
+            "Name what selective recompute computes again, or give another kind of it.",
         )?;
         for (v, path) in [
             (self.bytes.parameter, "bytes.parameter"),
