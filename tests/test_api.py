@@ -62,6 +62,14 @@ def test_an_estimate_is_the_sum_of_its_items(small: Problem) -> None:
     assert cost.step_s == pytest.approx(cost.step_ps / 1e12)
 
 
+def test_no_search_takes_a_run_s_share_of_offloaded_activations(small: Problem) -> None:
+    held = replace(small.framework.held, offloaded_share=0.5)
+    asked = replace(small, framework=replace(small.framework, held=held))
+    assert autopar.estimate(asked, autopar.plan(asked, tp=2, pp=2, zero=1)).step_ps > 0
+    with pytest.raises(SpecError, match="offloaded_share"):
+        planner.solve(asked)
+
+
 def test_a_timeline_adds_up_to_the_step(small: Problem) -> None:
     plan = autopar.plan(small, pp=4, zero=1)
     timeline = autopar.timeline(small, plan)

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import pytest
 
-from autopar import catalog, model_facts
+from autopar import SpecError, catalog, model_facts
 from autopar.catalog import Kind
 from autopar.spec import Fused, NumberBytes, Overlap
 
@@ -238,6 +238,24 @@ def test_a_framework_that_follows_another_says_why_for_what_it_changes(name: str
     changed = {key for key in choices if getattr(entry.framework, key) != getattr(leader, key)}
     assert choices == changed, "what is as the leader's need not be said again"
     assert changed <= set(written["source"])
+
+
+def test_a_framework_may_be_another_before_a_month(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'follows = "torchtitan"\n'
+        '[before."2024-02"]\nlaunch_us = 9.0\n[before."2023-01".held]\nlogit_bytes = 3\n'
+    )
+    mine = catalog.framework(str(file))
+    assert list(mine.before) == ["2023-01", "2024-02", "2025-04"]
+    early, later, last = mine.before.values()
+    # What changed at a later month had not changed before an earlier one either.
+    assert (early.held.logit_bytes, early.launch_us) == (3, 9.0)
+    assert (later.held.logit_bytes, later.launch_us) == (14, 9.0)
+    assert (last.held.logit_bytes, last.launch_us) == (14, mine.framework.launch_us)
+    file.write_text('follows = "torchtitan"\nbefore = 3\n')
+    with pytest.raises(SpecError, match="before: must hold a table a month"):
+        catalog.framework(str(file))
 
 
 def test_a_framework_has_what_its_file_leaves_out_from_the_one_that_it_follows(

@@ -114,8 +114,19 @@ def test_memory_of_the_allocator_is_held_against_what_it_hands_out() -> None:
     assert cost is not None
     [stage] = cost.stages
     assert inside.predicted_mem_gib == stage.allocated_bytes / 2**30
-    assert reserved.predicted_mem_gib == inside.predicted_mem_gib
+    assert reserved.predicted_mem_gib == stage.reserved_bytes / 2**30
     assert outside.predicted_mem_gib == stage.memory_bytes / 2**30
+
+
+def test_memory_of_rank_0_is_held_against_the_first_stage() -> None:
+    kept = {"mem_gb_per_gpu": "60", "mem_kind": "allocated", "pp": "2", "vpp": "1"}
+    kept |= {"model": "llama3.1-8b", "tp": "1", "dp": "4"}  # its head needs more than its table
+    most, first = checked(kept, kept | {"notes": "memory of rank 0"})
+    assert most.estimate is not None
+    assert most.estimate == first.estimate
+    stages = [stage.allocated_bytes / 2**30 for stage in most.estimate.stages]
+    assert first.predicted_mem_gib == stages[0]
+    assert most.predicted_mem_gib == max(stages)
 
 
 @pytest.mark.parametrize(

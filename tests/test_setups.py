@@ -368,9 +368,16 @@ def test_an_open_setting_is_the_framework_s_habit_where_it_has_one(shelf: Shelf)
     assert known.open == ("vpp",)
 
 
-def test_offloaded_activations_are_whole_layers(shelf: Shelf) -> None:
-    # 0.3 of 32 layers.
-    assert setup(run_of(offload_fraction="0.3"), shelf).plan.stages[0].offload == 10
+@pytest.mark.parametrize(("date", "logit_bytes"), [("2025-03", 14), ("2025-04", 4), ("", 4)])
+def test_a_run_had_its_framework_as_it_was_then(shelf: Shelf, date: str, logit_bytes: int) -> None:
+    run = run_of(framework="torchtitan", notes="torch.compile", date=date)
+    assert setup(run, shelf).problem.framework.held.logit_bytes == logit_bytes
+
+
+def test_offloaded_activations_are_a_share_of_every_layer_s(shelf: Shelf) -> None:
+    waiting = setup(run_of(offload_fraction="0.3"), shelf)
+    assert waiting.problem.framework.held.offloaded_share == 0.3
+    assert waiting.plan.stages[0].offload == 0
 
 
 def test_a_shard_group_may_lie_inside_a_node(shelf: Shelf) -> None:

@@ -138,7 +138,8 @@ class FrameworkEntry:
 
     Attributes:
         framework: The framework.
-        before: The framework as it was before a month, by that month, as 2021-04.
+        before: The framework as it was before a month, by that month, as 2021-04; the earliest
+            first.
         run: What a run of it used where nobody says.
         follows: Framework whose choices, sources and defaults of runs it has where its own file
             states none; the aliases, the date and the note are its own.
@@ -240,12 +241,13 @@ def framework(name: str, path: str = "framework") -> FrameworkEntry:
     known, provenance = _split(table, FrameworkEntry)
     provenance.setdefault("source", {})
     spec = wire.read(Framework, _named(known, file), f"{file}: ")
-    before = {
-        month: wire.read(
-            Framework, _named(_completed(then, known), file), f"{file}: before.{month}."
-        )
-        for month, then in _tables(provenance.pop("before", {}), f"{file}: before")
-    }
+    before: dict[str, Framework] = {}
+    for month, then in _tables(provenance.pop("before", {}), f"{file}: before"):
+        known = _completed(then, known)
+        before = {
+            month: wire.read(Framework, _named(known, file), f"{file}: before.{month}."),
+            **before,
+        }
     return _entry(FrameworkEntry, provenance, file, framework=spec, before=before, digest=digest)
 
 
@@ -397,10 +399,10 @@ def _followed(name: str, path: str, heirs: tuple[str, ...]) -> tuple[str, dict[s
 
 
 def _tables(table: Any, path: str) -> list[tuple[str, dict[str, Any]]]:
-    """Returns the inner tables of a table by their month, the earliest first."""
+    """Returns the inner tables of a table by their month, the latest first."""
     if not isinstance(table, dict) or not all(isinstance(part, dict) for part in table.values()):
         raise SpecError(path, "must hold a table a month", 'Write [before."2025-04"].')
-    return sorted(table.items())
+    return sorted(table.items(), reverse=True)
 
 
 def _completed(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def setup(run: Run, shelf: Shelf) -> Setup:
         global_batch_size=run.gbs or 0,
         sequence_length=run.seq_len or 0,
         precision=_precision(run, entry, device, assumed),
-        framework=_with_moments(entry.framework, run),
+        framework=_as_run(entry.framework, run),
         attention=_attention(run, entry, assumed),
         dropout=entry.run.dropout if run.dropout is None else run.dropout,
         memory_margin=0.0,
@@ -105,12 +105,16 @@ def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]
     return next(name for name in known if name == usual)
 
 
-def _with_moments(framework: Framework, run: Run) -> Framework:
-    """Returns a framework with 8-bit moments where the row says so: 2 bytes in place of 8."""
-    if not re.search(r"8-?bit adam", run.notes, re.I):
-        return framework
-    stored = framework.bytes
-    return replace(framework, bytes=replace(stored, optimizer=stored.optimizer - 6))
+def _as_run(framework: Framework, run: Run) -> Framework:
+    """Returns a framework with a row's own settings of it.
+
+    8-bit moments are 2 bytes in place of 8; offloaded is a share of each layer's activations.
+    """
+    if re.search(r"8-?bit adam", run.notes, re.I):
+        stored = framework.bytes
+        framework = replace(framework, bytes=replace(stored, optimizer=stored.optimizer - 6))
+    held = replace(framework.held, offloaded_share=run.offload_fraction or 0.0)
+    return replace(framework, held=held)
 
 
 def _attention(run: Run, entry: FrameworkEntry, assumed: list[str]) -> Attention:
@@ -237,7 +241,6 @@ def _plan(
     def plans(mbs: int, vpp: int) -> Iterator[Plan]:
         """Yields the plans with given micro-batches and chunks, the faster ones first."""
         chunk = -(-max(layers) // vpp)
-        offload = round((run.offload_fraction or 0.0) * chunk)
         if _is_stated(habit):
             kinds: Iterable[Recompute] = (_recompute(habit, run.notes, entry, chunk),)
         else:
@@ -253,7 +256,6 @@ def _plan(
                         layers=n,
                         chip=kind,
                         recompute=_within(recompute, -(-n // vpp)),
-                        offload=offload,
                     )
                     for n, kind in zip(layers, chips, strict=True)
                 ),

@@ -340,11 +340,18 @@ class Held:
         bucket_copies: Every gradient has a place in a bucket beside its own.
         planned: Memory is laid out before the first step: what is reserved is the peak, and
             nothing that was freed waits for its like.
+        gathered_copy_bytes: Where ZeRO stages 1 and 2 slice parameters and reduced gradients with
+            the optimizer's state, bytes of a parameter as it lies gathered for the passes beside
+            its slice; 0 where parameters are stored whole.
         update_bytes: Bytes of a parameter's copies that live only during the optimizer's step,
             sharded as its state.
         stage_buffers: Whatever the backward pass reads of the forward pass, casts of weights with
             it, has places for twice as many micro-batches as there are stages, on every stage but
             the last.
+        message_buffers: Every micro-batch has buffers of its own in which the messages of a stage
+            arrive, both ways and for each chunk, from the first step on.
+        offloaded_share: Share of what each chunk keeps of a micro-batch that waits in host memory,
+            whatever layers a plan sends there; a setting of a run.
         logit_bytes: Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
         split_logit_bytes: The same where the vocabulary is cut over tensor-parallel ranks.
     """
@@ -361,8 +368,11 @@ class Held:
     gradients: Gradients = "kept"
     bucket_copies: bool = False
     planned: bool = False
+    gathered_copy_bytes: int = 0
     update_bytes: int = 0
     stage_buffers: bool = False
+    message_buffers: bool = False
+    offloaded_share: float = 0.0
     logit_bytes: int = 12
     split_logit_bytes: int = 12
 

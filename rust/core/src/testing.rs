@@ -182,8 +182,11 @@ pub fn held() -> Held {
         gradients: Gradients::Kept,
         bucket_copies: false,
         planned: false,
+        gathered_copy_bytes: 0,
         update_bytes: 0,
         stage_buffers: false,
+        message_buffers: false,
+        offloaded_share: 0.0,
         logit_bytes: 12,
         split_logit_bytes: 12,
     }

@@ -40,7 +40,7 @@ pub const TIMELINE_EVENTS: usize = 200_000;
 /// # Errors
 /// A document that is not a valid problem, or one whose steps take longer than can be told.
 pub fn search(problem: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
-    let problem = read_problem(problem)?;
+    let problem = read_searched(problem)?;
     let report = pool(threads)?.install(|| crate::search::search(problem, watch));
     // Without a plan nothing is slower than another but what reaches the longest time itself.
     let endless =
@@ -55,7 +55,7 @@ pub fn search(problem: &str, threads: usize, watch: &Watch) -> Result<String, Er
 /// # Errors
 /// As [`search`].
 pub fn sizes(problem: &str, threads: usize, watch: &Watch) -> Result<String, Error> {
-    let problem = read_problem(problem)?;
+    let problem = read_searched(problem)?;
     let sizes = pool(threads)?.install(|| crate::search::sizes::sizes(problem, watch));
     told(sizes.sizes.iter().map(|size| size.best.estimate.step_ps))?;
     write(&sizes)
@@ -335,6 +335,19 @@ fn pool(threads: usize) -> Result<rayon::ThreadPool, Error> {
 
 fn read_problem(document: &str) -> Result<Problem, Error> {
     read::<Problem>("problem", document)?.validate()
+}
+
+/// A problem whose plans are asked for.
+fn read_searched(document: &str) -> Result<Problem, Error> {
+    let problem = read_problem(document)?;
+    let share = problem.framework.held.offloaded_share;
+    require(
+        share == 0.0,
+        "problem.framework.held.offloaded_share",
+        || format!("no search takes it, found {share}"),
+        "Leave it out: a search offloads whole layers.",
+    )?;
+    Ok(problem)
 }
 
 fn read<T: DeserializeOwned>(kind: &str, document: &str) -> Result<T, Error> {

@@ -211,6 +211,18 @@ fn gradients_that_replace_parameters_need_nothing_where_those_are_gathered() {
 }
 
 #[test]
+fn sliced_parameters_lie_gathered_in_16_bits_beside_their_slices() {
+    // Of 1050 parameters in 4 bytes 132 on each of 8 ranks, with as many gradients and states; all gathered in 2 bytes.
+    let mut f = testing::framework();
+    (f.bytes.parameter, f.held.gathered_copy_bytes) = (4, 2);
+    let items = sharded(&f, Shard { zero: 1, ..fsdp() });
+    assert_eq!(items.parameters, Bytes(132 * 4 + 1050 * 2));
+    assert_eq!((items.gradients, items.optimizer), (Bytes(132 * 4), Bytes(132 * 12)));
+    // One rank slices nothing.
+    assert_eq!(sharded(&f, whole()).parameters, Bytes(1050 * 4));
+}
+
+#[test]
 fn buckets_beside_the_gradients_are_as_large_as_all_of_them() {
     let mut f = testing::framework();
     (f.bucket_bytes, f.held.bucket_copies) = (100, true);
@@ -244,6 +256,40 @@ fn buffered_stages_have_places_for_twice_as_many_micro_batches_as_there_are_stag
     assert_eq!(plain[1].buffers, Bytes(SH * 2 * 2));
 }
 
+#[test]
+fn every_micro_batch_may_have_buffers_for_its_messages() {
+    // Eight micro-batches through two stages, each message 2 bytes a token and channel: eight from either side in place of one.
+    let mut problem =
+        testing::problem(testing::gpt(4, H), testing::cluster(testing::a100(), 2), 8, S);
+    let stage = Stage { chip: 0, layers: 2, recompute: Recompute::None, offload: 0 };
+    let plan = testing::plan(vec![stage; 2]);
+    let buffers = |p: &Problem| estimate(p, &plan).unwrap().stages[0].memory.buffers;
+    assert_eq!(buffers(&problem), Bytes(2 * SH * 2));
+    problem.framework.held.message_buffers = true;
+    assert_eq!(buffers(&problem), Bytes(2 * SH * 2 * 8));
+}
+
+#[test]
+fn a_share_of_each_chunk_waits_on_the_host_and_two_chunks_shares_are_on_their_way() {
+    // Two stages of two layers: the first keeps two micro-batches of 2 k beside the embedding's. With 0.25 on the host, 1.5 k
+    // each, and buffers of 0.25 (2 k) for one that leaves and one that comes back.
+    let mut problem =
+        testing::problem(testing::gpt(4, H), testing::cluster(testing::a100(), 2), 8, S);
+    problem.framework.held.logit_bytes = 0;
+    let stage = Stage { chip: 0, layers: 2, recompute: Recompute::None, offload: 0 };
+    let plan = testing::plan(vec![stage; 2]);
+    let first = |p: &Problem| estimate(p, &plan).unwrap().stages[0].memory;
+    let plain = first(&problem);
+    problem.framework.held.offloaded_share = 0.25;
+    let shared = first(&problem);
+    let k = layer(&problem, Shard { pipelined: true, ..whole() }).kept;
+    assert_eq!(plain.activations - shared.activations, k);
+    assert_eq!(shared.working_set - plain.working_set, k);
+    // Nothing of a step is faster for it.
+    problem.cluster.groups[0].chip.host.pcie_gb_per_s = 1e-3;
+    assert!(estimate(&problem, &plan).unwrap().step_s > 1.0);
+}
+
 // ---- Activations -----------------------------------------------------------------------------------------------------
 
 #[test]
@@ -253,6 +299,13 @@ fn a_llama_layer_in_fused_operators_keeps_33_and_a_half_bytes_a_token_and_channe
     // product 6: 18. Together 33.5, and the sums.
     let cost = layer(&llama(), whole());
     assert_eq!(cost.kept, Bytes(SH * 67 / 2 + SUMS));
+}
+
+#[test]
+fn a_ring_s_buffers_take_the_place_of_the_packed_projection() {
+    // Over two ranks half of the tokens each, and no rotated copies of 2.5 beside what was packed: (33.5 - 2.5) / 2.
+    let cost = layer(&llama(), Shard { cp: 2, ..whole() });
+    assert_eq!(cost.kept, Bytes(SH * 31 / 2 + SUMS / 2));
 }
 
 #[test]

@@ -88,7 +88,9 @@ impl Block<'_, '_> {
                 self.stream(rotated, 11.0, 11.0, (10, 10));
             }
             let packed = p.framework.projections != Projections::Apart;
-            if packed && !p.framework.repeats_key_heads {
+            // A ring copies keys and values into its buffers (NVIDIA/TransformerEngine, AttnFuncWithCPAndKVP2P).
+            let copied = s.cp > 1 && p.framework.context_exchange == ContextExchange::Ring;
+            if packed && !p.framework.repeats_key_heads && !copied {
                 // The rotated copies live beside the packed projection, whose values are still in use.
                 self.kept += rotated * self.p.width;
             }

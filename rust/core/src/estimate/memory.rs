@@ -115,6 +115,8 @@ pub struct Holdings {
     pub working_set: Bytes,
     /// One message to the next stage; 0 without a pipeline.
     pub boundary: Bytes,
+    /// Messages that arrive from one side in a step: micro-batches times chunks.
+    pub messages: u64,
     /// Bytes of casts of its weights that wait for the backward pass.
     pub casts: Bytes,
     /// No micro-batch comes after the first: gradients that pass are not there before its backward pass.
@@ -150,6 +152,14 @@ pub fn items(
         };
         // Gathered once a step, they lie beside the shards that they come from and are reduced to.
         let whole = if shard.zero == 3 && !each && ranks > 1 { count - left } else { 0 };
+        let copy = framework.held.gathered_copy_bytes;
+        if (1..3).contains(&shard.zero) && copy > 0 && ranks > 1 {
+            parameters += share(1) * bytes.parameter + (count - left) * copy;
+            gradients += share(1) * bytes.gradient;
+            optimizer += share(1) * bytes.optimizer;
+            update += share(1) * framework.held.update_bytes;
+            continue;
+        }
         parameters += (share(3) + whole) * bytes.parameter;
         if !(gathers && framework.held.gradients == Gradients::Replace) {
             gradients += (if each { share(2) } else { count }) * bytes.gradient;
@@ -185,8 +195,13 @@ pub fn items(
             framework.bucket_bytes.min(if shard.zero == 0 { all } else { u64::MAX })
         };
     }
-    // One message arriving from each side; of buffered stages also one leaving to each.
-    buffers += if framework.held.stage_buffers { 4 } else { 2 } * held.boundary.0;
+    // One message arriving from each side, or one of each micro-batch; of buffered stages also one leaving to each side.
+    let messages = match (framework.held.message_buffers, framework.held.stage_buffers) {
+        (true, _) => 2 * held.messages.max(1),
+        (false, true) => 4,
+        (false, false) => 2,
+    };
+    buffers += messages * held.boundary.0;
     let here = |bytes: u64| if optimizer_offload { Bytes::ZERO } else { Bytes(bytes) };
     let whole_step = MemoryItems {
         parameters: Bytes(parameters),

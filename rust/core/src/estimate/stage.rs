@@ -289,7 +289,7 @@ impl<'a> Table<'a> {
             Recompute::Block { layers } => self.layers(from, layers.min(count)).recompute_full,
             Recompute::Uniform { .. } => all.recompute_full,
         };
-        if place.offload > 0 {
+        if place.offload > 0 || self.offloaded_share() > 0.0 {
             let (out, back) = self.offload_beyond(place, chunk, &passes);
             passes.forward += out;
             passes.input_gradient += back;
@@ -332,11 +332,16 @@ impl<'a> Table<'a> {
         Spent { passes, recompute, offload }
     }
 
-    /// Activations of one micro-batch that a chunk keeps on the device.
-    fn kept(&self, place: &Place, chunk: u64) -> Bytes {
+    /// Share of what each chunk keeps that waits in host memory, if that is not told in layers.
+    fn offloaded_share(&self) -> f64 {
+        self.problem.framework.held.offloaded_share
+    }
+
+    /// Activations of one micro-batch that the layers of a chunk keep, wherever they wait.
+    fn kept_of_layers(&self, place: &Place, chunk: u64) -> Bytes {
         let (from, count) = self.range(place, chunk);
         let all = self.layers(from, count);
-        let layers = match place.recompute {
+        match place.recompute {
             Recompute::None => all.kept,
             Recompute::Selective => all.kept_selective,
             Recompute::Block { layers } => {
@@ -347,7 +352,12 @@ impl<'a> Table<'a> {
                 let groups = u64::from(count.div_ceil(layers.max(1)));
                 self.layers(from, count.min(1)).kept_input * groups
             }
-        };
+        }
+    }
+
+    /// Activations of one micro-batch that a chunk keeps on the device.
+    fn kept(&self, place: &Place, chunk: u64) -> Bytes {
+        let layers = self.kept_of_layers(place, chunk);
         let (embedding, head) = place.ends(chunk);
         let mut kept = layers.beyond(self.offloaded_bytes(place, chunk));
         if embedding {
@@ -359,8 +369,13 @@ impl<'a> Table<'a> {
         kept
     }
 
-    /// Activations of one micro-batch that wait in host memory: of the chunk's last layers, which are not recomputed.
+    /// Activations of one micro-batch that wait in host memory: a share of what the chunk keeps, or of its last layers, which are
+    /// not recomputed.
     fn offloaded_bytes(&self, place: &Place, chunk: u64) -> Bytes {
+        let share = self.offloaded_share();
+        if share > 0.0 {
+            return Bytes::from_f64(self.kept_of_layers(place, chunk).0 as f64 * share);
+        }
         if place.offload == 0 {
             return Bytes::ZERO;
         }
@@ -472,6 +487,7 @@ impl<'a> Table<'a> {
             logits,
             working_set: self.working_set(place),
             boundary: Bytes::from_f64(boundary),
+            messages: place.micro_batches * place.vpp,
             single: place.micro_batches == 1,
             casts: places.map_or(Bytes::ZERO, |places| {
                 self.casts(dense_parameters + expert_parameters - end_parameters) * places
@@ -567,7 +583,8 @@ impl<'a> Table<'a> {
     }
 
     /// Tensors that live only while one layer runs: its transients, what recompute brings back, and two layers on their
-    /// way to or from the host.
+    /// way to or from the host, or of a pipeline the shares of two chunks (kwai/Megatron-Kwai,
+    /// megatron/core/pipeline_parallel/offload.py: a buffer to leave, and one to come back into while the other is read).
     fn working_set(&self, place: &Place) -> Bytes {
         let again = match place.recompute {
             Recompute::None => Bytes::ZERO,
@@ -579,7 +596,14 @@ impl<'a> Table<'a> {
             Recompute::Uniform { .. } => self.widest.kept_input,
             Recompute::None | Recompute::Selective | Recompute::Block { .. } => self.widest.kept,
         };
-        let travelling = if place.offload > 0 { layer * 2 } else { Bytes::ZERO };
+        let travelling = if self.offloaded_share() > 0.0 && place.pp > 1 {
+            let shares = (0..place.vpp).map(|chunk| self.offloaded_bytes(place, chunk));
+            shares.max().unwrap_or_default() * 2
+        } else if place.offload > 0 || self.offloaded_share() > 0.0 {
+            layer * 2
+        } else {
+            Bytes::ZERO
+        };
         self.widest.transient + again + travelling
     }
 }

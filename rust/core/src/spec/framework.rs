@@ -214,11 +214,20 @@ pub struct Held {
     pub bucket_copies: bool,
     /// Memory is laid out before the first step: what is reserved is the peak, and nothing that was freed waits for its like.
     pub planned: bool,
+    /// Where ZeRO stages 1 and 2 slice parameters and reduced gradients with the optimizer's state, bytes of a parameter as it lies
+    /// gathered for the passes beside its slice (MindSpore); 0 where parameters are stored whole.
+    pub gathered_copy_bytes: u64,
     /// Bytes of a parameter's copies that live only during the optimizer's step, sharded as its state.
     pub update_bytes: u64,
     /// Whatever the backward pass reads of the forward pass, casts of weights with it, has places for twice as many
     /// micro-batches as there are stages, on every stage but the last (OneFlow).
     pub stage_buffers: bool,
+    /// Every micro-batch has buffers of its own in which the messages of a stage arrive, both ways and for each chunk, from the
+    /// first step on (torch.distributed.pipelining).
+    pub message_buffers: bool,
+    /// Share of what each chunk keeps of a micro-batch that waits in host memory, whatever layers a plan sends there: a setting of
+    /// a run, which no search takes (kwai/Megatron-Kwai, `--pipeline-parallel-aware-offloading-ratio`).
+    pub offloaded_share: f64,
     /// Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
     pub logit_bytes: u64,
     /// The same where the vocabulary is cut over tensor-parallel ranks.
@@ -467,6 +476,12 @@ impl Held {
 
     /// Checks ranges.
     fn validate(&self) -> Result<(), Error> {
+        require(
+            (0.0..=1.0).contains(&self.offloaded_share),
+            "held.offloaded_share",
+            || format!("must be from 0 to 1, found {}", self.offloaded_share),
+            "Give 0 where layers are offloaded whole, or not at all.",
+        )?;
         let c = &self.communicators;
         for (v, most, path) in [
             (c.world, 64, "held.communicators.world"),
@@ -478,6 +493,7 @@ impl Held {
             (self.live_parameters, 1 << 40, "held.live_parameters"),
             (self.fp8_input_bytes, 32, "held.fp8_input_bytes"),
             (self.fp8_weight_bytes, 32, "held.fp8_weight_bytes"),
+            (self.gathered_copy_bytes, 32, "held.gathered_copy_bytes"),
             (self.update_bytes, 32, "held.update_bytes"),
             (self.logit_bytes, 64, "held.logit_bytes"),
             (self.split_logit_bytes, 64, "held.split_logit_bytes"),

@@ -168,8 +168,11 @@ fn held(draw: &mut Draw) -> Held {
         gradients: draw.pick(&[Gradients::Kept, Gradients::Passing, Gradients::Replace]),
         bucket_copies: draw.once_in(4),
         planned: draw.once_in(3),
+        gathered_copy_bytes: draw.pick(&[0, 0, 2]),
         update_bytes: draw.pick(&[0, 4, 8]),
         stage_buffers: draw.once_in(4),
+        message_buffers: draw.once_in(4),
+        offloaded_share: 0.0, // A run's setting: no search takes it.
         logit_bytes: draw.pick(&[8, 12]),
         split_logit_bytes: draw.pick(&[8, 12, 16]),
     }
