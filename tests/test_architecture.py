@@ -24,9 +24,10 @@ RUST_ORDER = """
     estimate::layer estimate::block estimate::attention estimate::experts estimate::memory
     estimate::longest estimate::pipeline
     estimate::replica estimate::servers estimate::least estimate::stage estimate
-    search::watch search::report search::space search::bound search::room search::relax search::caps
+    search::watch search::report search::cell search::counts search::space search::bound search::room
+    search::relax search::caps
     search::holds search::pace search::stages search::labels
-    search::guess search::descent search::best search::entries search::compositions search::walk
+    search::guess search::descent search::best search::entries search::mixed search::devices search::compositions search::walk
     search::enumerate
     search::sizes
     search::nearest search

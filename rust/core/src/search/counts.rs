@@ -4,8 +4,8 @@
 //! stages' devices must add up to the cluster's too, and each kind that has one holds some stage: what a kind without
 //! stages would have is no other plan.
 
+use super::cell::Cell;
 use super::report::Cut;
-use super::space::Cell;
 use crate::spec::problem::Problem;
 
 /// Contiguous runs of kinds over the stages.
@@ -172,7 +172,7 @@ fn choose(n: u64, k: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::space::Each;
+    use crate::search::cell::Each;
 
     /// Walks all compositions, those with an odd count cut where `odd`: how many were listed and how many cut.
     fn walked(of: &Counts, odd: bool, check: &dyn Fn(&Composition)) -> u64 {

@@ -2,9 +2,10 @@
 
 use super::bound::Shape;
 use super::caps::Places;
+use super::cell::Cell;
 use super::relax::{Question, Stages};
 use super::report::{Counters, Cut};
-use super::space::{self, Cell};
+use super::space;
 use crate::estimate::layer::priced_as;
 use crate::estimate::least::{Least, Passes, Prices};
 use crate::estimate::pipeline::Sends;

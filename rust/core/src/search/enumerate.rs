@@ -10,6 +10,7 @@
 
 use super::best::Best;
 use super::caps::{hold, Places};
+use super::cell::Cell;
 use super::compositions::{class_bound, cut_composition, stage_kinds, Compositions, Listed};
 use super::counts::Composition;
 use super::descent::close;
@@ -17,7 +18,7 @@ use super::entries::{entry_bound, offered, Entries, Entry};
 use super::guess::guess;
 use super::holds::Holds;
 use super::report::{Counters, Cut};
-use super::space::{self, Cell};
+use super::space;
 use super::stages::{solve, Class, Outcome};
 use super::walk::{Found, Node, Opened, Part, Walk};
 use super::watch::Watch;

@@ -5,10 +5,11 @@
 //! passes a layer at some rate, and all devices together no faster than if each did nothing else. Only degrees which that lets
 //! through are looked at with each depth.
 
+use super::cell::{divisors, Cell, Each};
 use super::counts::Counts;
 use super::entries::{in_unlimited_memory, least, Entries, Entry, KindPrices, PriceList};
 use super::report::{Counters, Cut};
-use super::space::{self, divisors, Cell, Each};
+use super::space;
 use super::watch::Watch;
 use crate::spec::cluster::MOST_KINDS;
 use crate::spec::problem::Problem;

@@ -3,9 +3,11 @@
 pub mod best;
 pub mod bound;
 pub mod caps;
+mod cell;
 mod compositions;
 mod counts;
 pub mod descent;
+mod devices;
 pub mod entries;
 pub mod enumerate;
 pub mod guess;

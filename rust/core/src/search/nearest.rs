@@ -1,9 +1,11 @@
 //! Why there is no plan, and what comes nearest.
 
+use super::cell::{self, Cell};
 use super::counts::{Counts, Walked};
+use super::devices;
 use super::mixed;
 use super::report::{Cut, Infeasible, Ranked};
-use super::space::{self, Cell};
+use super::space;
 use crate::estimate::{estimate, Step, Tables};
 use crate::plan::{check, Plan, Recompute, Stage};
 use crate::spec::cluster::MOST_DEVICES;
@@ -230,7 +232,7 @@ fn nearest_devices(problem: &Problem) -> Option<u64> {
     let mut largest = problem.clone();
     largest.cluster.devices = MOST_DEVICES;
     let most = largest.all_available().min(MOST_DEVICES);
-    let counts = space::device_counts(problem, most);
+    let counts = devices::device_counts(problem, most);
     nearest(problem.cluster.devices, counts.into_iter().filter(|n| n % node == 0), |devices| {
         let mut other = problem.clone();
         other.cluster.devices = devices;
@@ -242,7 +244,7 @@ fn nearest_devices(problem: &Problem) -> Option<u64> {
 /// of what the options want, as far as a batch may go.
 fn nearest_batch(problem: &Problem) -> Option<u64> {
     let asked = problem.workload.global_batch_size;
-    let replicas = space::divisors(problem.cluster.devices).into_iter();
+    let replicas = cell::divisors(problem.cluster.devices).into_iter();
     let batches: BTreeSet<u64> = replicas
         .filter_map(|dp| lcm(dp, problem.options.batch_multiple))
         .flat_map(|step| {

@@ -8,7 +8,7 @@
 
 use super::enumerate;
 use super::report::{Cut, Ranked};
-use super::{space, watch::Watch};
+use super::{devices, watch::Watch};
 use crate::estimate::estimate;
 use crate::spec::problem::Problem;
 use serde::{Deserialize, Serialize};
@@ -51,7 +51,7 @@ pub struct Size {
 /// The best plan of every device count up to the problem's.
 pub fn sizes(problem: Problem, watch: &Watch) -> Sizes {
     let most = problem.cluster.devices.min(problem.all_available());
-    let counts = space::device_counts(&problem, most);
+    let counts = devices::device_counts(&problem, most);
     let mut proved = true;
     let mut found = Vec::new();
     for &devices in &counts {

@@ -1,76 +1,13 @@
 //! The space of candidate classes, in a fixed order. It knows rules, not costs.
 //!
-//! A [`Cell`] is one factorisation of the device count into tp x cp x pp x dp. In a cell the other axes are
+//! A [`Cell`] is one way to divide the devices by tp, cp, pp and dp. In a cell the other axes are
 //! independent lists ([`Axes`]), so its size is their product, and a cut at any level counts all classes below it. A
 //! class is complete but for its layer split, recompute and offload, which are optimised inside it.
 
+use super::cell::{divisors, Cell};
 use super::counts::Counts;
-use super::mixed;
 use super::report::{Counters, Cut};
-use crate::spec::cluster::MOST_KINDS;
 use crate::spec::problem::{Problem, Schedule};
-use std::collections::BTreeSet;
-
-/// Tensor-parallel degrees by kind of chip, 0 for kinds that hold no stage.
-pub type Each = [u32; MOST_KINDS];
-
-/// One way to divide the device count: a factorisation, or with degrees of their own for some kinds of chip a sum of such.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Cell {
-    /// Pipeline stages.
-    pub pp: u64,
-    /// Tensor-parallel degree, the largest.
-    pub tp: u64,
-    /// The degree of each kind, where they differ.
-    pub each: Option<Each>,
-    /// Context-parallel degree.
-    pub cp: u64,
-    /// Data-parallel replicas.
-    pub dp: u64,
-}
-
-impl Cell {
-    /// Tensor-parallel degree of the stages on a kind of chip.
-    pub fn tp_of(&self, kind: usize) -> u64 {
-        self.each.map_or(self.tp, |each| u64::from(each[kind]))
-    }
-
-    /// The degree of every kind of a problem, where they differ.
-    pub fn own_degrees(&self, problem: &Problem) -> Vec<u64> {
-        let kinds = if self.each.is_some() { problem.cluster.groups.len() } else { 0 };
-        (0..kinds).map(|kind| self.tp_of(kind)).collect()
-    }
-
-    /// The stages that a kind may hold at most so that all of them add up to the devices.
-    pub fn most_stages(&self, problem: &Problem, kind: usize) -> u64 {
-        let Some(each) = self.each else { return self.pp };
-        let (tp, ranks) = (self.tp_of(kind), problem.cluster.devices / (self.dp * self.cp));
-        let mut most = self.pp - 1;
-        let of_others = |other: &(usize, u64)| other.0 != kind && other.1 > 0;
-        let others = || each.into_iter().map(u64::from).enumerate().filter(of_others).map(|o| o.1);
-        let (least, largest) = (others().min().unwrap_or(tp), others().max().unwrap_or(tp));
-        if tp > least {
-            // n tp + (pp - n) least <= ranks.
-            most = most.min(ranks.saturating_sub(self.pp * least) / (tp - least));
-        }
-        if tp < largest {
-            // n tp + (pp - n) largest >= ranks.
-            most = most.min((self.pp * largest).saturating_sub(ranks) / (largest - tp));
-        }
-        most
-    }
-
-    /// Devices of a stage on a kind of chip.
-    pub fn devices_per_stage(&self, kind: usize) -> u64 {
-        self.dp * self.cp * self.tp_of(kind)
-    }
-
-    /// The kinds with a degree of their own, of each degree one: what a rule on the degree must be asked of.
-    fn degrees(&self) -> impl Iterator<Item = u64> + '_ {
-        let own = self.each.into_iter().flatten().map(u64::from).filter(|&tp| tp > 0);
-        own.chain(self.each.is_none().then_some(self.tp))
-    }
-}
 
 /// The other axes of a cell, legal or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,24 +42,6 @@ impl Axes {
     }
 }
 
-/// Every divisor of `n`, ascending.
-pub fn divisors(n: u64) -> Vec<u64> {
-    let mut low = Vec::new();
-    let mut high = Vec::new();
-    let mut d = 1;
-    while d * d <= n {
-        if n.is_multiple_of(d) {
-            low.push(d);
-            if d * d < n {
-                high.push(n / d);
-            }
-        }
-        d += 1;
-    }
-    low.extend(high.into_iter().rev());
-    low
-}
-
 /// Every factorisation of `devices`, by pp, then tp, then cp.
 pub fn cells(devices: u64) -> Vec<Cell> {
     let mut cells = Vec::new();
@@ -136,31 +55,6 @@ pub fn cells(devices: u64) -> Vec<Cell> {
         }
     }
     cells
-}
-
-/// Device counts up to `most` that degrees which divide batch, heads and sequence multiply to, or add up to where kinds of chip
-/// have their own, with up to a stage a layer, ascending. Other counts have no legal plan.
-pub fn device_counts(problem: &Problem, most: u64) -> Vec<u64> {
-    let (m, w, o) = (&problem.model, &problem.workload, &problem.options);
-    let degrees = |n: u64, allowed: &[u64]| -> Vec<u64> {
-        divisors(n).into_iter().filter(|d| allows(allowed, d)).collect()
-    };
-    // Context parallel of more than one cuts the sequence into twice as many parts.
-    let halves = if w.sequence_length.is_multiple_of(2) { w.sequence_length / 2 } else { 1 };
-    let cp = degrees(halves, &o.cp);
-    let pp: Vec<u64> = (1..=u64::from(m.layers)).filter(|p| allows(&o.pp, p)).collect();
-    let tp = degrees(u64::from(m.heads), &o.tp);
-    let dp = degrees(w.global_batch_size, &o.dp);
-    let times = |counts: &BTreeSet<u64>, degrees: &[u64]| -> BTreeSet<u64> {
-        let multiples =
-            counts.iter().flat_map(|&n| degrees.iter().filter_map(move |&d| n.checked_mul(d)));
-        multiples.filter(|&n| n <= most).collect()
-    };
-    let mut ranks = times(&BTreeSet::from_iter(tp), &pp);
-    if o.mixed_tp && problem.cluster.groups.len() > 1 {
-        ranks.extend(mixed::ranks(problem, most));
-    }
-    times(&times(&ranks, &cp), &dp).into_iter().collect()
 }
 
 /// The axes of a cell.
@@ -195,7 +89,7 @@ pub fn schedules(problem: &Problem, pp: u64) -> Vec<(Schedule, u64)> {
 }
 
 /// Whether an option's list allows a value; an empty list allows all.
-fn allows<T: PartialEq>(list: &[T], value: &T) -> bool {
+pub fn allows<T: PartialEq>(list: &[T], value: &T) -> bool {
     list.is_empty() || list.contains(value)
 }
 
@@ -342,30 +236,11 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
-
-    #[test]
-    fn divisors_come_in_order() {
-        assert_eq!(divisors(12), [1, 2, 3, 4, 6, 12]);
-        assert_eq!(divisors(1), [1]);
-    }
 
     #[test]
     fn eight_devices_factor_in_twenty_ways() {
         // Ordered factorisations of 2^3 into four factors: (3 + 3 choose 3) = 20.
         assert_eq!(cells(8).len(), 20);
         assert!(cells(24).iter().all(|c| c.pp * c.tp * c.cp * c.dp == 24));
-    }
-
-    #[test]
-    fn the_options_limit_the_device_counts() {
-        let cluster = testing::cluster(testing::a100(), 12);
-        let mut problem = testing::problem(testing::gpt(4, 1024), cluster, 12, 1024);
-        (problem.options.tp, problem.options.pp) = (vec![2], vec![1, 3]);
-        (problem.options.cp, problem.options.dp) = (vec![1], vec![1, 4]);
-        // 2 x {1, 3} x {1, 4}.
-        assert_eq!(device_counts(&problem, 24), [2, 6, 8, 24]);
-        assert_eq!(device_counts(&problem, 8), [2, 6, 8]);
-        assert_eq!(device_counts(&problem, 0), Vec::<u64>::new());
     }
 }
