@@ -208,6 +208,8 @@ class Overlap:
     Attributes:
         gradient_reduce: Gradient reduction behind the last backward pass.
         parameter_gather: Parameter all-gather behind the first forward pass.
+        backward_gather: Where the backward pass gathers parameters too: the next layer's behind the
+            computation of the one before, else after it (PyTorch FSDP's BACKWARD_POST).
         tensor: Tensor-parallel communication: never, behind the weight gradient, or in pieces: of
             all of it, or around single products, so that the gradient of an input that several
             products read is scattered after their sum.
@@ -227,6 +229,7 @@ class Overlap:
     expert: bool
     replicas_alone: bool = False
     every_send: bool = False
+    backward_gather: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

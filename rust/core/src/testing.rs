@@ -113,6 +113,7 @@ pub fn framework() -> Framework {
             gradient_reduce: true,
             replicas_alone: false,
             parameter_gather: true,
+            backward_gather: true,
             tensor: TensorOverlap::Backward,
             pipeline: true,
             every_send: false,

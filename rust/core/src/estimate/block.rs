@@ -496,7 +496,11 @@ impl<'p, 'a> Block<'p, 'a> {
         };
         let o = p.framework.overlap;
         self.forward.shard += hidden(gather, forward, o.parameter_gather);
-        self.input.shard += hidden(gather + reduce, backward, o.gradient_reduce);
+        self.input.shard += if o.backward_gather {
+            hidden(gather + reduce, backward, o.gradient_reduce)
+        } else {
+            gather + hidden(reduce, backward, o.gradient_reduce)
+        };
         let sharded = |group: Group, parameters: f64| if group.size > 1 { parameters } else { 0.0 };
         let moved = sharded(dense, self.dense_parameters) + sharded(expert, self.expert_parameters);
         let copies = p.framework.shard_copies;

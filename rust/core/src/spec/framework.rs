@@ -121,6 +121,9 @@ pub struct Overlap {
     pub gradient_reduce: bool,
     /// Parameter all-gather behind the first forward pass.
     pub parameter_gather: bool,
+    /// Where the backward pass gathers parameters too: the next layer's behind the computation of the one before, else after it
+    /// (PyTorch FSDP's BACKWARD_POST).
+    pub backward_gather: bool,
     /// Tensor-parallel communication.
     pub tensor: TensorOverlap,
     /// Pipeline sends of the interleaved schedule.
