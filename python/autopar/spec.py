@@ -208,8 +208,6 @@ class Overlap:
     Attributes:
         gradient_reduce: Gradient reduction behind the last backward pass.
         parameter_gather: Parameter all-gather behind the first forward pass.
-        backward_gather: Where the backward pass gathers parameters too: the next layer's behind the
-            computation of the one before, else after it (PyTorch FSDP's BACKWARD_POST).
         tensor: Tensor-parallel communication: never, behind the weight gradient, or in pieces: of
             all of it, or around single products, so that the gradient of an input that several
             products read is scattered after their sum.
@@ -219,6 +217,8 @@ class Overlap:
         replicas_alone: Gradients are reduced behind computation only without tensor and pipeline
             parallel, whose collectives run in turn with computation.
         every_send: Pipeline sends of every schedule run behind computation.
+        backward_gather: Where the backward pass gathers parameters too: the next layer's behind the
+            computation of the one before, else after it (PyTorch FSDP's BACKWARD_POST).
     """
 
     gradient_reduce: bool
