@@ -33,8 +33,8 @@ RUST_ORDER = """
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
     graph::strategy graph::reshard graph::backward
     graph::price graph::work graph::routes graph::cost
-    graph::overlap graph::fusion graph::communications graph::answer
-    graph::eliminate graph::front graph::dp graph::ilp
+    graph::overlap graph::fusion graph::communications graph::stage_communications graph::answer
+    graph::eliminate graph::completion graph::charged graph::front graph::dp graph::ilp
     graph::recursive graph::propagate graph::double_recursive graph::servers
     graph::transformer graph::transformer::attention graph::transformer::mlp graph
     calibrate::figure calibrate::point calibrate::least calibrate
@@ -42,9 +42,11 @@ RUST_ORDER = """
 """.split()
 
 PYTHON_ORDER = """
-    errors cluster spec bulk report fit graph sharding placement wire schema files protobuf catalog
+    errors cluster spec bulk report fit forms graph sharding placement wire schema files protobuf
+    catalog
     runs points shelf trained
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
+    frontends.mindformers_operators
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches
     frontends.atc frontends.mindspore_strategy

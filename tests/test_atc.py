@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -436,6 +437,15 @@ def test_automatic_is_never_slower_than_what_may_be_set(
     automatic = command(*line())
     assert automatic.code == 0, automatic.err
     assert total(automatic.out) <= total(set_.out)
+
+
+def test_automatic_tries_each_size_of_tensor_parallelism(ask: Ask) -> None:
+    Path("parallel_option.json").write_text('{"graph_parallel_option": {"auto": true}}', "utf-8")
+    devices = tuple(atc.Device(node_id=0, item_id=card) for card in range(8))
+    asked = replace(ask(), topology=atc.Topology(devices=devices, nodes=1, item_type="Ascend910"))
+    meshes = [options.mesh for options in asked.options]
+    assert list(dict.fromkeys(meshes)) == [(), (4, 2), (2, 4)]
+    assert [meshes.count(mesh) for mesh in dict.fromkeys(meshes)] == [5, 5, 5]
 
 
 def test_automatic_solves_each_division_and_says_which_was_chosen(ask: Ask) -> None:

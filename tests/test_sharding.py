@@ -2,19 +2,23 @@
 
 import dataclasses
 import itertools
+import math
 import os
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import autopar
-from autopar import SpecError, planner, wire
+from autopar import SpecError, _core, ilp, planner, wire
 from autopar.cli import main
 from autopar.graph import Elementwise, Graph, MatMul, Operator, Softmax, Tensor
-from autopar.sharding import FixedStrategy, Sharding
+from autopar.sharding import FixedStrategy, Sharding, ShardingProblem
 
 CHIP = "a800"
+LISTED = 1 << 20
+"""Choices that brute force adds up."""
 
 
 def random_graph(seed: int, operators: int) -> Graph:
@@ -62,6 +66,70 @@ def least_memory_gib(graph: Graph, **options: object) -> float:
     return found.cost.memory_bytes / 2**30
 
 
+def least_of_all(program: ilp.Program) -> float:
+    """Returns the least cost of all choices of an integer program, each of them added up.
+
+    The costs are read from the program's rows: of a node's columns one is chosen, and a column of
+    an edge counts where both of its rows' strategies are.
+    """
+    rows = [
+        dict(zip(program.index[a:b].tolist(), program.value[a:b].tolist(), strict=True))
+        for a, b in itertools.pairwise(program.start.tolist())
+    ]
+    nodes = [list(row) for row, least in zip(rows, program.row_lower, strict=True) if least == 1]
+    place = {column: (n, i) for n, node in enumerate(nodes) for i, column in enumerate(node)}
+    sizes = [len(node) for node in nodes]
+    time, memory = np.zeros(sizes), np.zeros(sizes)
+    ends: dict[int, list[list[int]]] = {}
+    for row in rows[len(nodes) :]:
+        strategies = [column for column, value in row.items() if value == -1]
+        for column in row.keys() - strategies if strategies else ():
+            ends.setdefault(column, []).append(strategies)
+    chosen = np.ogrid[tuple(slice(size) for size in sizes)]
+    for column, (node, at) in place.items():
+        time += program.cost[column] * (chosen[node] == at)
+    for column, both in ends.items():
+        taken = [np.isin(chosen[place[s[0]][0]], [place[column][1] for column in s]) for s in both]
+        time += program.cost[column] * (taken[0] & taken[1])
+    if not np.isfinite(program.row_lower[-1]):
+        for column, value in rows[-1].items():
+            node, at = place[column]
+            memory += value * (chosen[node] == at)
+        time[memory > program.row_upper[-1] + 1e-12] = np.inf
+    return float(time.min())
+
+
+def programmed(problem: ShardingProblem) -> ilp.Program:
+    """Returns a problem as an integer program."""
+    arrays = _core.sharding_program(wire.dumps(problem))
+    assert arrays is not None
+    return ilp.program(arrays)
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("AUTOPAR_ORACLE_GRAPHS", "25"))))
+def test_integer_programming_finds_what_brute_force_finds(seed: int) -> None:
+    rng = random.Random(5000 + seed)
+    operators, zero = rng.randrange(2, 8), rng.randrange(4)
+    # The most devices for which all choices can be listed.
+    for devices in (8, 6, 4, 2):
+        graph = random_graph(seed, operators)
+        options = {"devices": devices, "zero": zero, "method": "ilp"}
+        free = autopar.shard(graph, CHIP, **options)  # type: ignore[arg-type]
+        program = programmed(free.problem)
+        rows = np.diff(program.start)[program.row_lower == 1]
+        if math.prod(rows.tolist()) <= LISTED:
+            break
+    limits: list[float | None] = [None]
+    most = free.cost.memory_bytes / 2**30
+    if most > 0 and (least := least_memory_gib(graph, devices=devices, zero=zero)) < most:
+        limits.append(least + (most - least) * rng.random())
+    for limit in limits:
+        found = autopar.shard(graph, CHIP, memory_gib=limit, **options)  # type: ignore[arg-type]
+        assert found.proof.exact
+        least_ns = least_of_all(programmed(found.problem))
+        assert found.cost.total_ps / 1e3 == pytest.approx(least_ns, rel=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(int(os.environ.get("AUTOPAR_ORACLE_GRAPHS", "25"))))
 def test_integer_programming_agrees_with_dynamic_programming(seed: int) -> None:
     rng = random.Random(1000 + seed)
@@ -74,13 +142,33 @@ def test_integer_programming_agrees_with_dynamic_programming(seed: int) -> None:
         limits.append(least + (most - least) * rng.random())
     for limit in limits:
         dp = autopar.shard(graph, CHIP, method="dp", memory_gib=limit, **options)  # type: ignore[arg-type]
-        ilp = autopar.shard(graph, CHIP, method="ilp", memory_gib=limit, **options)  # type: ignore[arg-type]
+        solved = autopar.shard(graph, CHIP, method="ilp", memory_gib=limit, **options)  # type: ignore[arg-type]
         assert dp.fits
-        assert ilp.fits
-        assert ilp.proof.exact
-        assert ilp.cost.total_ps >= (dp.proof.bound_ps or 0)
-        if dp.proof.exact:
-            assert dp.cost.total_ps <= ilp.cost.total_ps <= dp.cost.total_ps * (1 + 1e-9)
+        assert solved.fits
+        assert solved.proof.exact
+        assert dp.proof.exact
+        assert dp.cost.total_ps <= solved.cost.total_ps <= dp.cost.total_ps * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_what_a_bound_leaves_of_a_large_graph_holds_its_best_plan(share: float | None) -> None:
+    # Eight layers are too many for the program to be whole: 183 operators.
+    graph = autopar.model_graph("gpt3-6.7b", batch=8, sequence_length=2048, layers=8)
+    options = {"devices": 8, "mesh": [2, 4]}
+    limit = None
+    if share is not None:
+        free = autopar.shard(graph, CHIP, method="dp", memory_gib=1e6, **options)  # type: ignore[arg-type]
+        least = least_memory_gib(graph, **options)
+        limit = least + share * (free.cost.memory_bytes / 2**30 - least)
+    dp = autopar.shard(graph, CHIP, method="dp", memory_gib=limit or 1e6, **options)  # type: ignore[arg-type]
+    asked = dataclasses.replace(
+        dp.problem, options=dataclasses.replace(dp.problem.options, method="ilp")
+    )
+    program = programmed(asked)
+    assert 0 < len(program.known) < program.whole < dp.strategies
+    solved = planner.solve_sharding(asked, time_limit_s=2)
+    assert dp.proof.exact
+    assert solved.cost.total_ps == dp.cost.total_ps
 
 
 def choices(graph: Graph, devices: int) -> list[list[FixedStrategy]]:

@@ -14,6 +14,10 @@ FEASIBILITY = 1e-6
 """How far HiGHS may be off in a row; the retry after a limit missed by that much asks for more."""
 
 
+INTEGERS = ("start", "index", "known")
+"""Arrays of a program that the core gives as 32-bit integers."""
+
+
 class SolverError(AutoparError):
     """The solver gave no answer."""
 
@@ -29,6 +33,7 @@ class Program:
         start: Where each row of A begins in `index` and `value`, and their length.
         index: Columns of the entries.
         value: Entries.
+        known: Whole columns that are 1 in a choice that is known; none if none is.
         whole: The first so many columns are 0 or 1.
     """
 
@@ -38,6 +43,7 @@ class Program:
     start: NDArray[np.int32]
     index: NDArray[np.int32]
     value: NDArray[np.float64]
+    known: NDArray[np.int32]
     whole: int
 
 
@@ -57,7 +63,7 @@ class Choice:
 def program(arrays: dict[str, bytes | int]) -> Program:
     """Returns the program whose arrays the core gives as bytes."""
     read: dict[str, Any] = {
-        name: np.frombuffer(data, np.int32 if name in ("start", "index") else np.float64)
+        name: np.frombuffer(data, np.int32 if name in INTEGERS else np.float64)
         for name, data in arrays.items()
         if isinstance(data, bytes)
     }
@@ -88,6 +94,10 @@ def solve(program: Program, *, time_limit_s: float | None = None, tighten: float
     if time_limit_s is not None:
         solver.setOptionValue("time_limit", float(time_limit_s))
     solver.passModel(_model(program, tighten))
+    if len(program.known):
+        ones = np.zeros(program.whole)
+        ones[program.known] = 1
+        solver.setSolution(program.whole, np.arange(program.whole, dtype=np.int32), ones)
     solver.run()
     solution = solver.getSolution()
     if not solution.value_valid:

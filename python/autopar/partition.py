@@ -19,8 +19,8 @@ def solve(
 ) -> tuple[Sharding, tuple[str, ...]]:
     """Returns the fastest sharding that fits, or one of the least memory, and notes.
 
-    In automatic mode each way to divide optimizer state, gradients and weights is solved, divided
-    weights with and without being gathered ahead.
+    In automatic mode each size of tensor parallelism is solved with each way to divide optimizer
+    state, gradients and weights, divided weights with and without being gathered ahead.
 
     Raises:
         SpecError: The graph or an option is wrong.

@@ -144,7 +144,11 @@ class Question:
 
     @property
     def options(self) -> tuple[ShardingOptions, ...]:
-        """What the solver may choose; in automatic mode several, of which the best is taken."""
+        """What the solver may choose; in automatic mode several, of which the best is taken.
+
+        There every size of tensor parallelism is tried: all devices as one axis that operators
+        divide among their dimensions, and groups of each size beside their copies, taken whole.
+        """
         if self.option.auto:
             # Where weights are divided, once gathered ahead and once not: a buffer takes memory.
             ways: tuple[tuple[int, int | None], ...] = (
@@ -154,7 +158,14 @@ class Question:
                 (3, None),
                 (3, 0),
             )
-            return tuple(ShardingOptions(zero=stage, prefetch_mb=mb) for stage, mb in ways)
+            count = len(self.topology.devices)
+            sizes = [size for size in range(2, count) if count % size == 0]
+            meshes = [(count // size, size) for size in sizes]
+            return tuple(
+                ShardingOptions(zero=stage, prefetch_mb=mb, mesh=mesh, refine=not mesh)
+                for mesh in ((), *meshes)
+                for stage, mb in ways
+            )
         sharding = self.option.tensor_sharding or TensorSharding()
         stages = (
             sharding.optimizer_state_sharding,

@@ -144,15 +144,22 @@ pub fn framework() -> Framework {
         recompute_stops_early: false,
         keeps_tensor_results: false,
         fused_reduce_bytes: 0,
+        fused_reduce_places: vec![],
         fused_gather_bytes: 0,
         whole_below_bytes: 0,
         selective: Selective::Attention,
+        named: named(),
         context_gib: 0.5,
         held: held(),
         bucket_bytes: 0,
         launch_us: 4.0,
         blocking_launches: false,
     }
+}
+
+/// No operator of a layer.
+pub fn named() -> Named {
+    Named { norm: false, projections: false, attention: false, expansion: false, activation: false }
 }
 
 /// As Megatron-Core holds it, with two GiB of context where tensors, replicas and a pipeline communicate.
@@ -174,6 +181,11 @@ pub fn held() -> Held {
         fp32_residual: false,
         fp8_input_bytes: 1,
         fp8_weight_bytes: 0,
+        gradients: Gradients::Kept,
+        bucket_copies: false,
+        planned: false,
+        update_bytes: 0,
+        stage_buffers: false,
         logit_bytes: 12,
         split_logit_bytes: 12,
     }
@@ -234,6 +246,7 @@ pub fn options() -> Options {
         optimizer_offload: true,
         uneven_layers: true,
         recompute_per_stage: false,
+        mixed_tp: false,
         expert_tensor_parallel: false,
         batch_multiple: 1,
     }
@@ -296,6 +309,7 @@ pub fn plan(stages: Vec<Stage>) -> Plan {
     Plan {
         dp: 1,
         tp: 1,
+        tp_of_kind: Vec::new(),
         sp: false,
         cp: 1,
         ep: 1,

@@ -32,7 +32,7 @@ mod _core {
     use super::{
         calibrate, canonical, check_graph, estimate, estimate_many, measured_seconds, model_facts,
         model_graph, operators, search, servers, shard, sharding_chosen, sharding_program,
-        sharding_slices, sizes, timeline,
+        sharding_slices, sizes, stage_communications, timeline,
     };
 
     #[pymodule_export]
@@ -156,8 +156,8 @@ fn shard(py: Python<'_>, problem: &str) -> PyResult<String> {
     brief(py, || wire::shard(problem))
 }
 
-/// Arrays of a sharding problem's integer program: cost, row_lower, row_upper and value of 64-bit floats, start and index of
-/// 32-bit integers, in native order; and the number of its whole columns. None if no plan fits in memory.
+/// Arrays of a sharding problem's integer program: cost, row_lower, row_upper and value of 64-bit floats, start, index and
+/// known of 32-bit integers, in native order; and the number of its whole columns. None if no plan fits in memory.
 #[pyfunction]
 fn sharding_program<'py>(py: Python<'py>, problem: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
     let Some(program) = brief(py, || wire::sharding_program(problem))? else {
@@ -176,6 +176,7 @@ fn sharding_program<'py>(py: Python<'py>, problem: &str) -> PyResult<Option<Boun
     arrays.set_item("value", floats(&program.value))?;
     arrays.set_item("start", integers(&program.start))?;
     arrays.set_item("index", integers(&program.index))?;
+    arrays.set_item("known", integers(&program.known))?;
     arrays.set_item("whole", program.whole)?;
     Ok(Some(arrays))
 }
@@ -202,6 +203,12 @@ fn sharding_slices(py: Python<'_>, sharding: &str) -> PyResult<String> {
 #[pyfunction]
 fn servers(py: Python<'_>, problem: &str) -> PyResult<String> {
     brief(py, || wire::servers(problem))
+}
+
+/// Communication operators that each stage compiles, at most `limit` of them calls of shared subgraphs.
+#[pyfunction]
+fn stage_communications(py: Python<'_>, problem: &str, plan: &str, limit: u64) -> PyResult<String> {
+    brief(py, || wire::stage_communications(problem, plan, limit))
 }
 
 /// What follows from a model: its parameters, its FLOPs.

@@ -14,6 +14,7 @@ impl Block<'_, '_> {
         let heads = u64::from(m.heads) / s.tp.min(u64::from(m.heads));
         let kv_heads = (u64::from(m.kv_heads) / s.tp).max(1);
         self.norm();
+        let (before, kept) = (self.forward, self.kept);
         let (entry, q_width, kv_width, v_out) = match &m.mla {
             Some(a) => {
                 let qk = a.qk_nope_dim + a.qk_rope_dim;
@@ -106,10 +107,21 @@ impl Block<'_, '_> {
         // Queries, keys, values and the output, which is the next product's input: in 8 bits a copy.
         self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * self.p.width;
         self.attention_output = p.tokens * v_out as f64 * self.p.width;
-        if p.workload.precision == Precision::Fp8 {
-            self.kept += p.linear_input(p.tokens * v_out as f64);
+        let cast = match p.workload.precision {
+            Precision::Fp8 => p.linear_input(p.tokens * v_out as f64),
+            _ => 0.0,
+        };
+        self.kept += cast;
+        let output = self.attention_output + cast;
+        if p.framework.named.projections {
+            self.again(before, self.kept - kept - output);
         }
+        let (before, kept) = (self.forward, self.kept);
         self.core_attention(kind, heads);
+        if p.framework.named.attention {
+            // Without the exchange of context parallel, which ends before.
+            self.again(before, self.kept - kept + output);
+        }
         let exit = self.linear(Gemm::new(tokens, h, v_out));
         self.dense_parameters += (v_out * h) as f64;
         if m.o_bias {

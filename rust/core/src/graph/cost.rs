@@ -151,37 +151,54 @@ impl CostGraph {
         free
     }
 
-    /// The same with some of the strategies, and for each kind the places that those have here. A kind of which none is kept
-    /// keeps all.
-    pub fn restricted(&self, keep: impl Fn(&Strategy) -> bool) -> (CostGraph, Vec<Vec<usize>>) {
+    /// The same with some of the strategies of each node: `kept` has their places, ascending, in the list of its kind.
+    pub fn part(&self, kept: &[Vec<usize>]) -> CostGraph {
+        let mut part = CostGraph {
+            nodes: Vec::with_capacity(self.nodes.len()),
+            edges: self.edges.clone(),
+            kinds: vec![],
+            matrices: vec![],
+        };
+        let mut kinds: HashMap<(usize, &[usize]), usize> = HashMap::new();
+        for (node, kept) in self.nodes.iter().zip(kept) {
+            let kind = *kinds.entry((node.kind, kept)).or_insert_with(|| {
+                let whole = &self.kinds[node.kind];
+                part.kinds.push(Kind {
+                    loops: whole.loops.clone(),
+                    strategies: kept.iter().map(|&s| whole.strategies[s].clone()).collect(),
+                    prices: kept.iter().map(|&s| whole.prices[s]).collect(),
+                });
+                part.kinds.len() - 1
+            });
+            part.nodes.push(Node { subject: node.subject, kind });
+        }
+        let mut matrices: HashMap<(usize, usize, usize), usize> = HashMap::new();
+        for edge in &mut part.edges {
+            let key = (edge.matrix, part.nodes[edge.from].kind, part.nodes[edge.to].kind);
+            let (rows, columns) = (&kept[edge.from], &kept[edge.to]);
+            edge.matrix = *matrices.entry(key).or_insert_with(|| {
+                let whole = &self.matrices[edge.matrix];
+                let cells = rows.iter().flat_map(|&r| columns.iter().map(move |&c| whole.at(r, c)));
+                part.matrices.push(Matrix { columns: columns.len(), cells: cells.collect() });
+                part.matrices.len() - 1
+            });
+        }
+        part
+    }
+
+    /// The places of the strategies of each node for which `keep` holds; all of a node of which it holds for none.
+    pub fn kept(&self, keep: impl Fn(&Strategy) -> bool) -> Vec<Vec<usize>> {
         let places = |kind: &Kind| -> Vec<usize> {
-            let kept: Vec<usize> =
-                (0..kind.strategies.len()).filter(|&s| keep(&kind.strategies[s])).collect();
+            let all = 0..kind.strategies.len();
+            let kept: Vec<usize> = all.clone().filter(|&s| keep(&kind.strategies[s])).collect();
             if kept.is_empty() {
-                (0..kind.strategies.len()).collect()
+                all.collect()
             } else {
                 kept
             }
         };
-        let places: Vec<Vec<usize>> = self.kinds.iter().map(places).collect();
-        let mut part = self.clone();
-        for (kind, kept) in part.kinds.iter_mut().zip(&places) {
-            kind.strategies = kept.iter().map(|&s| kind.strategies[s].clone()).collect();
-            kind.prices = kept.iter().map(|&s| kind.prices[s]).collect();
-        }
-        let mut done = vec![false; self.matrices.len()];
-        for edge in &self.edges {
-            if !std::mem::replace(&mut done[edge.matrix], true) {
-                let matrix = &self.matrices[edge.matrix];
-                let rows = &places[self.nodes[edge.from].kind];
-                let columns = &places[self.nodes[edge.to].kind];
-                let cells =
-                    rows.iter().flat_map(|&r| columns.iter().map(move |&c| matrix.at(r, c)));
-                part.matrices[edge.matrix] =
-                    Matrix { columns: columns.len(), cells: cells.collect() };
-            }
-        }
-        (part, places)
+        let kinds: Vec<Vec<usize>> = self.kinds.iter().map(places).collect();
+        self.nodes.iter().map(|node| kinds[node.kind].clone()).collect()
     }
 
     /// Strategies of a node.

@@ -1,33 +1,23 @@
 //! Dynamic programming over the cost graph: elimination without a memory limit; with one, a multiplier on memory and
 //! labels of time and memory.
 //!
-//! With a limit the least of time plus multiplier times memory, less the multiplier times the limit, is a lower bound
-//! for every multiplier (Lagrange). The best multiplier is found; the plans on both sides of it are joined and improved, and
-//! the bound says how much could be left. Small graphs are then settled by elimination with Pareto fronts.
+//! The best multiplier gives a bound, plans over the limit and plans within it. Two of those are joined and improved. What
+//! the bound shows to be in no better plan is left out, and fronts of labels settle the rest: they grow until none is
+//! left out, which is a proof, or there are too many of them, and then the bound certifies the gap.
 
 use super::answer::Found;
+use super::charged::{among, inside, Dual, Solver};
 use super::cost::CostGraph;
-use super::eliminate::{Eliminated, Order};
 use super::front;
 use super::layout::Mesh;
-use super::price::Price;
 use crate::units::{Bytes, Time};
-use std::rc::Rc;
 
-/// Binary digits of the multiplier below one picosecond a byte.
-const FRACTION: u32 = 24;
-/// Multipliers tried; each is where two plans' lines cross, and a dozen suffices.
-const MULTIPLIERS: usize = 40;
+/// Labels for each choice that parts of a graph share, one attempt after the other.
+const WIDTHS: [usize; 4] = [8, 64, 512, 1 << 16];
 /// Rounds of improvement of a plan.
 const ROUNDS: usize = 20;
-/// How far the multipliers of two halves of a plan are apart, as powers of a half.
-const SPREADS: [u32; 2] = [1, 3];
-/// Nodes of a graph that is settled by fronts; in larger ones the labels are too many.
-const SETTLED: usize = 64;
 /// Longer than any plan, and short enough that a few of them can be added: 13 days.
 const NEVER: Time = Time(1 << 60);
-/// The most that memory is charged a node; sums over thousands of nodes stay in 64 bits.
-const LARGEST_CHARGE: u128 = 1 << 50;
 
 /// The fastest choice within a memory limit, or the best found with a bound.
 pub fn solve(graph: &CostGraph, limit: Bytes) -> Found {
@@ -42,30 +32,97 @@ pub fn solve(graph: &CostGraph, limit: Bytes) -> Found {
     if least_memory(graph) > limit {
         return smallest(graph);
     }
-    let within = smallest(graph).choice;
-    let mut dual = Dual {
-        solver: &solver,
-        limit,
-        over: free.choice,
-        within,
-        bound: free.bound,
-        multiplier: 0,
-    };
-    dual.maximise();
-    let mixed =
-        SPREADS.iter().flat_map(|&spread| [false, true].map(|back| dual.mixed(spread, back)));
-    let mut bound = dual.bound;
-    let starts = mixed.chain([dual.within.clone()]);
-    let polished = starts.map(|start| polished(graph, limit, start, [&dual.over, &dual.within]));
-    let mut best = polished.min_by_key(|plan| graph.total(plan).0).unwrap_or(dual.within);
-    let time = graph.total(&best).0;
-    if bound < time && graph.nodes.len() <= SETTLED {
-        if let Some(settled) = front::settle(graph, limit, time) {
-            best = settled.unwrap_or(best);
-            bound = graph.total(&best).0;
-        }
+    let dual = Dual::new(&solver, limit, free, smallest(graph).choice);
+    let plan = joined(&dual);
+    match limited(&dual, &plan) {
+        Some(Rest { plan, bound, .. }) => Found { choice: plan, bound: Some(bound), fits: true },
+        None => Found { choice: plan, bound: Some(dual.bound), fits: true },
     }
-    Found { choice: best, bound: Some(bound), fits: true }
+}
+
+/// What a bound leaves of a graph for another solver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// The strategies of each node that may be part of a better plan, by place in its kind.
+    pub kept: Vec<Vec<usize>>,
+    /// The best plan known: it is among them.
+    pub plan: Vec<usize>,
+    /// Picoseconds below which no plan lies.
+    pub bound: u64,
+}
+
+/// The strategies that the bound does not rule out: without a limit those of plans slower than the best by a `share` of its
+/// time at most, within one those of plans that are no slower than the best found. `None` if tables are too large to tell,
+/// or nothing fits.
+pub fn rest(graph: &CostGraph, limit: Bytes, share: f64) -> Option<Rest> {
+    let solver = Solver::new(graph);
+    let free = solver.fastest();
+    if least_memory(graph) > limit {
+        return None;
+    }
+    if graph.total(&free.choice).1 <= limit {
+        let (plan, bound) = (free.choice.clone(), free.bound);
+        let kept = promising(&Dual::without(&solver, limit, free), &plan, share)?;
+        return Some(Rest { kept, plan, bound });
+    }
+    let dual = Dual::new(&solver, limit, free, smallest(graph).choice);
+    limited(&dual, &joined(&dual))
+}
+
+/// What is left below the limit, and the best plan found there, which may be no better than `plan`.
+fn limited(dual: &Dual<'_>, plan: &[usize]) -> Option<Rest> {
+    let kept = promising(dual, plan, 0.0)?;
+    let part = dual.solver.graph.part(&kept);
+    let solver = Solver::new(&part);
+    let dual = dual.inside(&solver, &kept);
+    let (plan, bound) = settled(&dual, inside(&kept, plan));
+    let fewer = promising(&dual, &plan, 0.0)?;
+    let of = |(kept, fewer): (&Vec<usize>, Vec<usize>)| fewer.iter().map(|&s| kept[s]).collect();
+    let plan = among(&kept, &plan);
+    Some(Rest { kept: kept.iter().zip(fewer).map(of).collect(), plan, bound })
+}
+
+/// A plan that the plans on both sides of the limit make together.
+fn joined(dual: &Dual<'_>) -> Vec<usize> {
+    let mut plan = dual.mixed();
+    improve(dual.solver.graph, dual.limit, &mut plan);
+    plan
+}
+
+/// A plan within the limit that fronts make no faster, and what is known of the fastest: its time if they settled that.
+fn settled(dual: &Dual<'_>, mut plan: Vec<usize>) -> (Vec<usize>, u64) {
+    let time = |plan: &[usize]| dual.solver.graph.total(plan).0;
+    for width in WIDTHS {
+        let best = time(&plan);
+        if best <= dual.bound {
+            break;
+        }
+        let Some(found) = front::settle(dual, best, width) else { break };
+        plan = found.choice.unwrap_or(plan);
+        if found.whole {
+            let bound = time(&plan);
+            return (plan, bound);
+        }
+        improve(dual.solver.graph, dual.limit, &mut plan);
+    }
+    (plan, dual.bound)
+}
+
+/// The strategies of each node that may be part of a plan within the limit that is slower than `plan` by a `share` of its
+/// time at most, as the multiplier's sums tell; among them those of this plan and of the multiplier's. `None` if tables are
+/// too large to tell.
+fn promising(dual: &Dual<'_>, plan: &[usize], share: f64) -> Option<Vec<Vec<usize>>> {
+    let charged = dual.charged();
+    let best = dual.solver.graph.total(plan).0;
+    let most = best.saturating_add((best as f64 * share) as u64);
+    let most = most.saturating_add(charged.credit(dual.limit));
+    let completions = charged.completions(most)?;
+    let kept = |(node, through): (usize, &Vec<u64>)| {
+        let known = [plan[node], dual.over[node], dual.within[node]];
+        let keeps = |&s: &usize| through[s] <= most || known.contains(&s);
+        (0..through.len()).filter(keeps).collect()
+    };
+    Some(completions.through.iter().enumerate().map(kept).collect())
 }
 
 /// The same, and where that leaves a gap also the best plans of those that take axes of the mesh whole, all or all but one,
@@ -79,16 +136,12 @@ pub fn solve_on(graph: &CostGraph, mesh: &Mesh, limit: Bytes) -> Found {
     let given = mesh.axes.last().map_or(0, |axis| axis.given + 1);
     let exceptions = (0..given).filter(|_| given > 1).map(Some);
     for exception in [None].into_iter().chain(exceptions) {
-        let (part, places) = graph.restricted(|strategy| strategy.is_whole(mesh, exception));
-        let strategies = |graph: &CostGraph| -> usize {
-            graph.kinds.iter().map(|kind| kind.strategies.len()).sum()
-        };
-        if strategies(&part) == strategies(graph) {
+        let kept = graph.kept(|strategy| strategy.is_whole(mesh, exception));
+        if kept.iter().enumerate().all(|(node, kept)| kept.len() == graph.count(node)) {
             continue;
         }
-        let found = solve(&part, limit);
-        let place = |(node, &chosen): (usize, &usize)| places[graph.nodes[node].kind][chosen];
-        let mut choice: Vec<usize> = found.choice.iter().enumerate().map(place).collect();
+        let found = solve(&graph.part(&kept), limit);
+        let mut choice = among(&kept, &found.choice);
         if found.fits {
             improve(graph, limit, &mut choice);
             if time(&choice) < time(&best.choice) {
@@ -97,48 +150,6 @@ pub fn solve_on(graph: &CostGraph, mesh: &Mesh, limit: Bytes) -> Found {
         }
     }
     best
-}
-
-/// The cost graph with the order in which its nodes are taken out.
-struct Solver<'a> {
-    graph: &'a CostGraph,
-    order: Order,
-}
-
-impl<'a> Solver<'a> {
-    fn new(graph: &'a CostGraph) -> Solver<'a> {
-        let sizes = (0..graph.nodes.len()).map(|node| graph.count(node)).collect();
-        let ones = (0..graph.nodes.len()).map(|node| vec![node]);
-        let twos = graph.edges.iter().map(|edge| vec![edge.from, edge.to]);
-        Solver { graph, order: Order::new(sizes, ones.chain(twos).collect()) }
-    }
-
-    /// The least of a sum in which `weigh` turns the price of a strategy into one number. It is given one of `sides`, and
-    /// `side` says which each node is on.
-    fn least(
-        &self,
-        sides: usize,
-        side: impl Fn(usize) -> usize,
-        weigh: impl Fn(&Price, usize) -> u64,
-    ) -> Eliminated {
-        let graph = self.graph;
-        let mut cells: Vec<Rc<[u64]>> = Vec::new();
-        for kind in &graph.kinds {
-            for side in 0..sides {
-                cells.push(kind.prices.iter().map(|price| weigh(price, side)).collect());
-            }
-        }
-        let pairs = cells.len();
-        cells.extend(graph.matrices.iter().map(|matrix| matrix.cells.clone()));
-        let own = graph.nodes.iter().enumerate().map(|(n, node)| node.kind * sides + side(n));
-        let tables = own.chain(graph.edges.iter().map(|edge| pairs + edge.matrix)).collect();
-        self.order.eliminate(cells, tables)
-    }
-
-    /// The fastest plan, whatever its memory.
-    fn fastest(&self) -> Eliminated {
-        self.least(1, |_| 0, |price, _| price.time().0)
-    }
 }
 
 /// Memory below which no plan lies: it is a sum over nodes, so each takes its least.
@@ -160,107 +171,6 @@ pub fn smallest(graph: &CostGraph) -> Found {
     Found { choice, bound: None, fits: false }
 }
 
-/// A strategy's time with its memory charged by a multiplier.
-fn charged(price: &Price, multiplier: u128) -> u64 {
-    price.time().0.saturating_add(charge(price.memory, multiplier).min(LARGEST_CHARGE) as u64)
-}
-
-fn charge(memory: Bytes, multiplier: u128) -> u128 {
-    (u128::from(memory.0) * multiplier) >> FRACTION
-}
-
-/// The state of the search for the best multiplier.
-struct Dual<'a> {
-    solver: &'a Solver<'a>,
-    limit: Bytes,
-    /// The fastest plan found that is over the limit, for the highest multiplier.
-    over: Vec<usize>,
-    /// A plan within it, for the lowest multiplier.
-    within: Vec<usize>,
-    bound: u64,
-    /// The last one tried, in parts of a picosecond a byte.
-    multiplier: u128,
-}
-
-impl Dual<'_> {
-    /// A plan's time plus its charged memory is a line over the multiplier, and the bound follows the lowest line. Where the
-    /// lines of the two plans cross is the best multiplier, or there a lower line takes the place of one of them.
-    fn maximise(&mut self) {
-        let graph = self.solver.graph;
-        for _ in 0..MULTIPLIERS {
-            let (slow, little) = graph.total(&self.within);
-            let (fast, much) = graph.total(&self.over);
-            let rise = u128::from(slow.saturating_sub(fast)) << FRACTION;
-            let multiplier = rise / u128::from((much - little).0.max(1));
-            let found = self.solver.least(1, |_| 0, |price, _| charged(price, multiplier));
-            // Charges of nodes are rounded down, the limit's is rounded up: the bound stays below.
-            let credit = u64::try_from(charge(self.limit, multiplier) + 1).unwrap_or(u64::MAX);
-            self.bound = self.bound.max(found.bound.saturating_sub(credit));
-            let (time, memory) = graph.total(&found.choice);
-            let height = |time: u64, memory| u128::from(time) + charge(memory, multiplier);
-            // Rounding may leave the lines' heights apart by a picosecond a node.
-            let nodes = graph.nodes.len() as u128;
-            let lower = height(time, memory) + nodes < height(fast, much);
-            if memory > self.limit {
-                self.over = found.choice;
-            } else {
-                self.within = found.choice;
-            }
-            self.multiplier = multiplier;
-            if !lower {
-                break;
-            }
-        }
-    }
-
-    /// A plan that begins as one over the limit and goes on as one within it: the first nodes are charged a little less
-    /// than the best multiplier and the others a little more, by a `shift`-th power of a half. As many are charged less as
-    /// the limit allows, and what the change from one to the other costs is part of the sum. `back` counts from the end.
-    fn mixed(&self, shift: u32, back: bool) -> Vec<usize> {
-        let nodes = self.solver.graph.nodes.len();
-        let spread = self.multiplier >> shift;
-        let charges = [self.multiplier - spread, self.multiplier + spread];
-        let (mut fits, mut exceeds) = (0, nodes + 1);
-        let mut best = self.within.clone();
-        while exceeds - fits > 1 {
-            let first = (fits + exceeds) / 2;
-            let place = |node: usize| if back { nodes - 1 - node } else { node };
-            let side = |node: usize| usize::from(place(node) >= first);
-            let found = self.solver.least(2, side, |price, side| charged(price, charges[side]));
-            let (time, memory) = self.solver.graph.total(&found.choice);
-            if memory > self.limit {
-                exceeds = first;
-            } else {
-                fits = first;
-                if time < self.solver.graph.total(&best).0 {
-                    best = found.choice;
-                }
-            }
-        }
-        best
-    }
-}
-
-/// A plan within the limit that stretches of others and changes of single nodes make no faster.
-fn polished(
-    graph: &CostGraph,
-    limit: Bytes,
-    mut plan: Vec<usize>,
-    others: [&[usize]; 2],
-) -> Vec<usize> {
-    for _ in 0..ROUNDS {
-        let before = graph.total(&plan).0;
-        for other in others {
-            splice(graph, limit, &mut plan, other);
-        }
-        improve(graph, limit, &mut plan);
-        if graph.total(&plan).0 == before {
-            break;
-        }
-    }
-    plan
-}
-
 /// The nodes' edges, by place.
 fn edges_of(graph: &CostGraph) -> Vec<Vec<usize>> {
     let mut of: Vec<Vec<usize>> = vec![vec![]; graph.nodes.len()];
@@ -279,36 +189,6 @@ fn around(graph: &CostGraph, edges: &[usize], node: usize, value: usize, choice:
         graph.matrices[edge.matrix].at(at(edge.from), at(edge.to))
     });
     graph.prices(node)[value].time().0 + edges.sum::<u64>()
-}
-
-/// Puts the stretch of another plan into this one that makes it fastest within the limit, if any does.
-fn splice(graph: &CostGraph, limit: Bytes, best: &mut [usize], other: &[usize]) {
-    let of = edges_of(graph);
-    let (start_time, start_memory) = graph.total(best);
-    let mut found: Option<(u64, usize, usize)> = None;
-    for first in 0..best.len() {
-        if best[first] == other[first] {
-            continue;
-        }
-        let mut now = best.to_owned();
-        let (mut time, mut memory) = (start_time, start_memory);
-        for node in first..best.len() {
-            time -= around(graph, &of[node], node, now[node], &now);
-            memory = memory - graph.prices(node)[now[node]].memory;
-            now[node] = other[node];
-            time += around(graph, &of[node], node, now[node], &now);
-            memory += graph.prices(node)[now[node]].memory;
-            if memory > limit {
-                break;
-            }
-            if time < found.map_or(start_time, |(least, ..)| least) {
-                found = Some((time, first, node));
-            }
-        }
-    }
-    if let Some((_, first, last)) = found {
-        best[first..=last].copy_from_slice(&other[first..=last]);
-    }
 }
 
 /// Changes single nodes while that makes a plan faster within the limit.

@@ -21,27 +21,49 @@ const LARGEST_TABLE: u64 = 1 << 25;
 /// In which order variables are taken out of tables over given scopes, and which tables are added up for that.
 #[derive(Clone, Debug)]
 pub struct Order {
-    sizes: Vec<usize>,
+    /// Values of each variable.
+    pub(super) sizes: Vec<usize>,
     /// The variables of each table, ascending: first of those that were given, then of the sums in order.
-    scopes: Vec<Vec<usize>>,
-    given: usize,
-    steps: Vec<Step>,
+    pub(super) scopes: Vec<Vec<usize>>,
+    /// Tables that were given.
+    pub(super) given: usize,
+    /// In the order in which variables are taken out.
+    pub(super) steps: Vec<Step>,
     forms: Vec<Form>,
 }
 
 /// A variable is taken out.
 #[derive(Clone, Debug)]
-struct Step {
-    variable: usize,
-    groups: Vec<Group>,
+pub(super) struct Step {
+    pub(super) variable: usize,
+    /// More than one where a single table would be too large.
+    pub(super) groups: Vec<Group>,
 }
 
 /// Tables that are added up, by their places in [`Order::scopes`].
 #[derive(Clone, Debug)]
-struct Group {
-    tables: Vec<usize>,
+pub(super) struct Group {
+    pub(super) tables: Vec<usize>,
     /// Place in [`Order::forms`].
-    form: usize,
+    pub(super) form: usize,
+}
+
+/// Every table, given ones and sums.
+#[derive(Clone, Debug)]
+pub(super) struct Summed {
+    /// The distinct ones.
+    pub(super) cells: Vec<Rc<[u64]>>,
+    /// Which of them each place in [`Order::scopes`] has.
+    pub(super) tables: Vec<usize>,
+    /// The sum of those that name no variable.
+    pub(super) bound: u64,
+}
+
+impl Summed {
+    /// The cells of a table, in row-major order of its scope.
+    pub(super) fn table(&self, place: usize) -> &[u64] {
+        &self.cells[self.tables[place]]
+    }
 }
 
 /// How the scopes of tables lie in their joint one. Sums of one form over equal tables are equal.
@@ -113,9 +135,18 @@ impl Order {
 
     /// The least sum of tables, one for each scope that was given: `tables` says which of the distinct `cells`, in row-major
     /// order of the scope.
-    pub fn eliminate(&self, mut cells: Vec<Rc<[u64]>>, tables: Vec<usize>) -> Eliminated {
+    pub fn eliminate(&self, cells: Vec<Rc<[u64]>>, tables: Vec<usize>) -> Eliminated {
+        self.chosen(&self.summed(cells, tables))
+    }
+
+    /// The best values for sums that were worked out.
+    pub(super) fn chosen(&self, sums: &Summed) -> Eliminated {
+        Eliminated { choice: self.replay(&sums.cells, &sums.tables), bound: sums.bound }
+    }
+
+    /// The sums of all steps.
+    pub(super) fn summed(&self, mut cells: Vec<Rc<[u64]>>, mut tables: Vec<usize>) -> Summed {
         debug_assert_eq!(tables.len(), self.given, "a table for each scope");
-        let mut tables = tables;
         let mut sums: HashMap<(usize, Vec<usize>), usize> = HashMap::new();
         let mut bound = 0u64;
         for group in self.steps.iter().flat_map(|step| &step.groups) {
@@ -130,11 +161,11 @@ impl Order {
             }
             tables.push(sum);
         }
-        Eliminated { choice: self.replay(&cells, &tables), bound }
+        Summed { cells, tables, bound }
     }
 
     /// The variables of tables, ascending.
-    fn joint(&self, tables: &[usize]) -> Vec<usize> {
+    pub(super) fn joint(&self, tables: &[usize]) -> Vec<usize> {
         let mut all: Vec<usize> =
             tables.iter().flat_map(|&table| self.scopes[table].iter().copied()).collect();
         all.sort_unstable();
@@ -143,7 +174,7 @@ impl Order {
     }
 
     /// Cells of the joint table.
-    fn cells(&self, tables: &[usize]) -> u64 {
+    pub(super) fn cells(&self, tables: &[usize]) -> u64 {
         self.joint(tables).iter().fold(1, |cells, &v| cells.saturating_mul(self.sizes[v] as u64))
     }
 

@@ -4,9 +4,14 @@
 //! for each pair of unlike rows and columns of its matrix, whose sums over a row and over a column are those of the
 //! strategies that are alike in it (Zheng et al. 2022, arXiv:2201.12023). With whole strategies the pairs' columns are
 //! whole of themselves. A last row is the memory limit.
+//!
+//! A small graph is written whole, and its solution owes nothing to dynamic programming. Of a large one the program has the
+//! strategies that a bound does not rule out ([`dp::rest`]), and a plan to begin with.
 
 use super::answer::Found;
+use super::charged::inside;
 use super::cost::CostGraph;
+use super::dp;
 use crate::error::{require, Error};
 use crate::units::Bytes;
 use std::collections::HashMap;
@@ -28,6 +33,42 @@ pub struct Program {
     pub index: Vec<i32>,
     /// Entries.
     pub value: Vec<f64>,
+    /// The columns of ones of a choice that is known, among the whole ones; none if none is.
+    pub known: Vec<i32>,
+}
+
+/// A cost graph as a solver gets it.
+#[derive(Clone, Debug)]
+pub struct Core {
+    /// The strategies that are left.
+    graph: CostGraph,
+    /// Their places among all.
+    kept: Vec<Vec<usize>>,
+    /// A choice among them and a bound, if the graph is not whole.
+    known: Option<(Vec<usize>, u64)>,
+}
+
+/// Nodes of a graph that is written whole: four layers of a transformer.
+const WHOLE: usize = 128;
+/// Share of its time by which a plan may be slower than the best known one and is still left to the solver: it finds the
+/// best by itself.
+const MARGIN: f64 = 2e-4;
+
+impl Core {
+    /// What of a graph is left to the solver.
+    pub fn new(graph: &CostGraph, limit: Bytes) -> Core {
+        let large = graph.nodes.len() > WHOLE;
+        match large.then(|| dp::rest(graph, limit, MARGIN)).flatten() {
+            Some(dp::Rest { kept, plan, bound }) => {
+                let known = Some((inside(&kept, &plan), bound));
+                Core { graph: graph.part(&kept), kept, known }
+            }
+            None => {
+                let kept = (0..graph.nodes.len()).map(|node| (0..graph.count(node)).collect());
+                Core { graph: graph.clone(), kept: kept.collect(), known: None }
+            }
+        }
+    }
 }
 
 /// Entries at most: their places are 32-bit numbers in the solver.
@@ -40,13 +81,17 @@ pub const TOLERANCE: f64 = 1e-9;
 const UNIT: f64 = 1e3;
 
 impl Program {
-    /// The program of a cost graph under a memory limit.
+    /// The program of what is left of a cost graph, under a memory limit.
     ///
     /// # Errors
     /// A graph too large for the solver's arrays.
-    pub fn new(graph: &CostGraph, limit: Bytes) -> Result<Program, Error> {
+    pub fn new(core: &Core, limit: Bytes) -> Result<Program, Error> {
+        let graph = &core.graph;
         let mut program = Program { start: vec![0], ..Program::default() };
         let first = program.strategies(graph);
+        if let Some((known, _)) = &core.known {
+            program.known = first.iter().zip(known).map(|(f, s)| (f + s) as i32).collect();
+        }
         let mut cells = HashMap::new();
         for edge in &graph.edges {
             let matrix = &graph.matrices[edge.matrix];
@@ -173,15 +218,16 @@ fn grouped(lines: impl Iterator<Item = Vec<u64>>) -> Vec<Vec<usize>> {
 /// Columns that do not choose one strategy a node.
 pub fn found(
     graph: &CostGraph,
+    core: &Core,
     columns: &[usize],
     bound: Option<f64>,
     limit: Bytes,
 ) -> Result<Found, Error> {
     let mut choice = Vec::with_capacity(graph.nodes.len());
     let mut first = 0;
-    for (node, &column) in columns.iter().enumerate().take(graph.nodes.len()) {
-        choice.extend(column.checked_sub(first).filter(|&s| s < graph.count(node)));
-        first += graph.count(node);
+    for (kept, &column) in core.kept.iter().zip(columns) {
+        choice.extend(column.checked_sub(first).and_then(|place| kept.get(place)));
+        first += kept.len();
     }
     require(
         choice.len() == graph.nodes.len() && columns.len() == choice.len(),
@@ -193,10 +239,10 @@ pub fn found(
     let bound = bound.map(|bound| {
         let bound = (bound * UNIT).max(0.0);
         if bound >= time as f64 * (1.0 - TOLERANCE) {
-            time
-        } else {
-            bound.floor() as u64
+            return time;
         }
+        let known = core.known.as_ref().map_or(0, |(_, bound)| *bound);
+        known.max(bound.floor() as u64)
     });
     Ok(Found { choice, bound, fits: memory <= limit })
 }

@@ -7,7 +7,9 @@
 
 pub mod answer;
 pub mod backward;
+pub mod charged;
 pub mod communications;
+pub mod completion;
 pub mod cost;
 pub mod double_recursive;
 pub mod dp;
@@ -28,6 +30,7 @@ pub mod reshard;
 pub mod routes;
 pub mod servers;
 pub mod slices;
+pub mod stage_communications;
 pub mod strategy;
 pub mod transformer;
 pub mod uneven;
@@ -38,7 +41,7 @@ use crate::spec::workload::Precision;
 use crate::units::Bytes;
 use answer::Found;
 use cost::{CostGraph, Subject};
-use ilp::Program;
+use ilp::{Core, Program};
 use ir::{Dtype, Gradients, Network};
 use layout::Mesh;
 use price::{single_precision, Pricer};
@@ -197,7 +200,7 @@ pub fn program(problem: ShardingProblem) -> Result<Option<Program>, Error> {
     if dp::least_memory(&graph) > asked.limit {
         return Ok(None);
     }
-    Program::new(&graph, asked.limit).map(Some)
+    Program::new(&Core::new(&graph, asked.limit), asked.limit).map(Some)
 }
 
 /// The answer for a solver's choice: its columns of ones among the whole ones, and its lower bound if it has one.
@@ -212,6 +215,7 @@ pub fn chosen(
     let asked = Asked::new(problem)?;
     let pricer = asked.pricer();
     let graph = CostGraph::new(&pricer, asked.choices())?;
-    let found = ilp::found(&graph, columns, bound, asked.limit)?;
+    let core = Core::new(&graph, asked.limit);
+    let found = ilp::found(&graph, &core, columns, bound, asked.limit)?;
     Ok(asked.answer(&pricer, &graph, found))
 }

@@ -1,0 +1,222 @@
+//! Sums in which memory has a price: the search for the multiplier on memory whose bound is best.
+//!
+//! For every multiplier the least of time plus multiplier times memory, less the multiplier times the limit, is a lower
+//! bound of the time of any plan within the limit (Lagrange; Everett 1963).
+
+use super::completion::Completions;
+use super::cost::CostGraph;
+use super::eliminate::{Eliminated, Order, Summed};
+use super::price::Price;
+use crate::units::Bytes;
+use std::rc::Rc;
+
+/// Binary digits of the multiplier below one picosecond a byte.
+const FRACTION: u32 = 24;
+/// Multipliers tried; each is where two plans' lines cross, and a dozen suffices.
+const MULTIPLIERS: usize = 40;
+/// How far the multipliers of two halves of a plan are apart, as a power of a half.
+const SPREAD: u32 = 1;
+/// The most that memory is charged a node; sums over thousands of nodes stay in 64 bits.
+const LARGEST_CHARGE: u128 = 1 << 50;
+
+/// The cost graph with the order in which its nodes are taken out. Its variables are the nodes, and its given tables first
+/// the nodes' own and then the edges'.
+#[derive(Clone, Debug)]
+pub struct Solver<'a> {
+    /// What is solved.
+    pub graph: &'a CostGraph,
+    pub(super) order: Order,
+}
+
+/// The sums of every step with memory charged by a multiplier.
+#[derive(Clone, Debug)]
+pub struct Charged<'a> {
+    pub(super) solver: &'a Solver<'a>,
+    pub(super) sums: Summed,
+    multiplier: u128,
+}
+
+impl Charged<'_> {
+    /// What the rest of a plan is charged at least, for each part of a plan that is charged at most `most`; `None` if tables
+    /// are too large.
+    pub fn completions(&self, most: u64) -> Option<Completions> {
+        self.solver.order.completions(&self.sums, most)
+    }
+
+    /// What a plan may be charged for memory within the limit; rounded down, as charges are.
+    pub fn credit(&self, limit: Bytes) -> u64 {
+        u64::try_from(charge(limit, self.multiplier)).unwrap_or(u64::MAX)
+    }
+}
+
+impl<'a> Solver<'a> {
+    /// Finds the order.
+    pub fn new(graph: &'a CostGraph) -> Solver<'a> {
+        let sizes = (0..graph.nodes.len()).map(|node| graph.count(node)).collect();
+        let ones = (0..graph.nodes.len()).map(|node| vec![node]);
+        let twos = graph.edges.iter().map(|edge| vec![edge.from, edge.to]);
+        Solver { graph, order: Order::new(sizes, ones.chain(twos).collect()) }
+    }
+
+    /// The fastest plan, whatever its memory.
+    pub fn fastest(&self) -> Eliminated {
+        self.order.chosen(&self.sums(1, |_| 0, |price, _| price.time().0))
+    }
+
+    /// The sums with memory charged by a multiplier, in parts of a picosecond a byte.
+    fn charged(&'a self, multiplier: u128) -> Charged<'a> {
+        let sums = self.sums(1, |_| 0, |price, _| charged(price, multiplier));
+        Charged { solver: self, sums, multiplier }
+    }
+
+    /// The sums in which `weigh` turns the price of a strategy into one number. It is given one of `sides`, and `side` says
+    /// which each node is on.
+    fn sums(
+        &self,
+        sides: usize,
+        side: impl Fn(usize) -> usize,
+        weigh: impl Fn(&Price, usize) -> u64,
+    ) -> Summed {
+        let graph = self.graph;
+        let mut cells: Vec<Rc<[u64]>> = Vec::new();
+        for kind in &graph.kinds {
+            for side in 0..sides {
+                cells.push(kind.prices.iter().map(|price| weigh(price, side)).collect());
+            }
+        }
+        let pairs = cells.len();
+        cells.extend(graph.matrices.iter().map(|matrix| matrix.cells.clone()));
+        let own = graph.nodes.iter().enumerate().map(|(n, node)| node.kind * sides + side(n));
+        let tables = own.chain(graph.edges.iter().map(|edge| pairs + edge.matrix)).collect();
+        self.order.summed(cells, tables)
+    }
+}
+
+/// A strategy's time with its memory charged by a multiplier.
+fn charged(price: &Price, multiplier: u128) -> u64 {
+    price.time().0.saturating_add(charge(price.memory, multiplier).min(LARGEST_CHARGE) as u64)
+}
+
+fn charge(memory: Bytes, multiplier: u128) -> u128 {
+    (u128::from(memory.0) * multiplier) >> FRACTION
+}
+
+/// The state of the search for the best multiplier.
+#[derive(Clone, Debug)]
+pub struct Dual<'a> {
+    /// What is solved.
+    pub solver: &'a Solver<'a>,
+    /// Memory that a plan may take.
+    pub limit: Bytes,
+    /// The fastest plan found that is over the limit, for the highest multiplier.
+    pub over: Vec<usize>,
+    /// A plan within it, for the lowest multiplier.
+    pub within: Vec<usize>,
+    /// No plan within the limit takes less.
+    pub bound: u64,
+    /// The one that the bound comes from, in parts of a picosecond a byte.
+    multiplier: u128,
+}
+
+impl<'a> Dual<'a> {
+    /// The best multiplier for a limit between the memory of the fastest plan and that of `within`.
+    pub fn new(
+        solver: &'a Solver<'a>,
+        limit: Bytes,
+        fastest: Eliminated,
+        within: Vec<usize>,
+    ) -> Dual<'a> {
+        let (over, bound) = (fastest.choice, fastest.bound);
+        let mut dual = Dual { solver, limit, over, within, bound, multiplier: 0 };
+        dual.maximise();
+        dual
+    }
+
+    /// No multiplier, for a limit that the fastest plan keeps.
+    pub fn without(solver: &'a Solver<'a>, limit: Bytes, fastest: Eliminated) -> Dual<'a> {
+        let (over, bound) = (fastest.choice, fastest.bound);
+        Dual { solver, limit, within: over.clone(), over, bound, multiplier: 0 }
+    }
+
+    /// The same over some of the strategies of each node, this one's plans among them.
+    pub fn inside<'b>(&self, solver: &'b Solver<'b>, kept: &[Vec<usize>]) -> Dual<'b> {
+        let (over, within) = (inside(kept, &self.over), inside(kept, &self.within));
+        let Dual { limit, bound, multiplier, .. } = *self;
+        Dual { solver, limit, over, within, bound, multiplier }
+    }
+
+    /// The sums at the best multiplier.
+    pub fn charged(&self) -> Charged<'a> {
+        self.solver.charged(self.multiplier)
+    }
+
+    /// A plan's time plus its charged memory is a line over the multiplier, and the bound follows the lowest line. Where the
+    /// lines of the two plans cross is the best multiplier, or there a lower line takes the place of one of them.
+    fn maximise(&mut self) {
+        let graph = self.solver.graph;
+        for _ in 0..MULTIPLIERS {
+            let (slow, little) = graph.total(&self.within);
+            let (fast, much) = graph.total(&self.over);
+            let rise = u128::from(slow.saturating_sub(fast)) << FRACTION;
+            let multiplier = rise / u128::from((much - little).0.max(1));
+            let found = self.solver.order.chosen(&self.solver.charged(multiplier).sums);
+            // Charges of nodes are rounded down, the limit's is rounded up: the bound stays below.
+            let credit = u64::try_from(charge(self.limit, multiplier) + 1).unwrap_or(u64::MAX);
+            let bound = found.bound.saturating_sub(credit);
+            if bound > self.bound {
+                (self.bound, self.multiplier) = (bound, multiplier);
+            }
+            let (time, memory) = graph.total(&found.choice);
+            let height = |time: u64, memory| u128::from(time) + charge(memory, multiplier);
+            // Rounding may leave the lines' heights apart by a picosecond a node.
+            let nodes = graph.nodes.len() as u128;
+            let lower = height(time, memory) + nodes < height(fast, much);
+            if memory > self.limit {
+                self.over = found.choice;
+            } else {
+                self.within = found.choice;
+            }
+            if !lower {
+                break;
+            }
+        }
+    }
+
+    /// A plan that begins as one over the limit and goes on as one within it: the first nodes are charged a little less
+    /// than the best multiplier and the others a little more. As many are charged less as the limit allows, and what the
+    /// change from one to the other costs is part of the sum.
+    pub fn mixed(&self) -> Vec<usize> {
+        let nodes = self.solver.graph.nodes.len();
+        let spread = self.multiplier >> SPREAD;
+        let charges = [self.multiplier - spread, self.multiplier + spread];
+        let (mut fits, mut exceeds) = (0, nodes + 1);
+        let mut best = self.within.clone();
+        while exceeds - fits > 1 {
+            let first = (fits + exceeds) / 2;
+            let side = |node: usize| usize::from(node >= first);
+            let sums = self.solver.sums(2, side, |price, side| charged(price, charges[side]));
+            let found = self.solver.order.chosen(&sums);
+            let (time, memory) = self.solver.graph.total(&found.choice);
+            if memory > self.limit {
+                exceeds = first;
+            } else {
+                fits = first;
+                if time < self.solver.graph.total(&best).0 {
+                    best = found.choice;
+                }
+            }
+        }
+        best
+    }
+}
+
+/// A choice among some of the strategies as one among all.
+pub fn among(kept: &[Vec<usize>], choice: &[usize]) -> Vec<usize> {
+    kept.iter().zip(choice).map(|(kept, &chosen)| kept[chosen]).collect()
+}
+
+/// A choice of strategies that are kept as one among those.
+pub fn inside(kept: &[Vec<usize>], choice: &[usize]) -> Vec<usize> {
+    let place = |(kept, chosen): (&Vec<usize>, &usize)| kept.partition_point(|s| s < chosen);
+    kept.iter().zip(choice).map(place).collect()
+}
