@@ -14,7 +14,7 @@ Norm: TypeAlias = Literal["rmsnorm", "layernorm"]
 Position: TypeAlias = Literal["rope", "learned", "alibi", "relative"]
 Activation: TypeAlias = Literal["swiglu", "geglu", "gelu", "relu", "relu2"]
 QkNorm: TypeAlias = Literal["none", "head", "full"]
-TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
+TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_products"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
 Gradients: TypeAlias = Literal["kept", "passing", "replace"]
@@ -209,13 +209,17 @@ class Overlap:
     Attributes:
         gradient_reduce: Gradient reduction behind the last backward pass.
         parameter_gather: Parameter all-gather behind the first forward pass.
-        tensor: Tensor-parallel communication: never, behind the weight gradient, or in pieces.
+        tensor: Tensor-parallel communication: never, behind the weight gradient, or in pieces: of
+            all of it, or around single products, so that the gradient of an input that several
+            products read is scattered after their sum.
         pipeline: Pipeline sends of the interleaved schedule.
         context: Ring attention behind attention.
         expert: Expert all-to-all behind the shared expert and the other micro-batch.
         replicas_alone: Gradients are reduced behind computation only without tensor and pipeline
             parallel, whose collectives run in turn with computation.
         every_send: Pipeline sends of every schedule run behind computation.
+        backward_gather: Where the backward pass gathers parameters too: the next layer's behind the
+            computation of the one before, else after it (PyTorch FSDP's BACKWARD_POST).
     """
 
     gradient_reduce: bool
@@ -226,6 +230,7 @@ class Overlap:
     expert: bool
     replicas_alone: bool = False
     every_send: bool = False
+    backward_gather: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,6 +419,9 @@ class Framework:
             rank to be a multiple of this; else it runs in separate operators.
         loss_in_16_bits: The loss reads and writes logits in 16 bits; else it casts them to 32.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
+        sequence_copies: With sequence parallel every tensor that is gathered, and every one that is
+            summed and scattered, by a collective of its own is copied once more, as the sequence is
+            not its first dimension.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
             group, and gathered to recompute.
         casts_weights: Weights are kept in 32 bits and cast to 16 in every forward pass, their
@@ -463,6 +471,7 @@ class Framework:
     softmax_multiple: int = 1
     loss_in_16_bits: bool = False
     sums_in_fp32: bool = False
+    sequence_copies: bool = False
     slices_kept_inputs: bool = False
     casts_weights: bool = False
     projections: Projections = "packed"

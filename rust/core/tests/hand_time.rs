@@ -559,3 +559,21 @@ fn adam_in_separate_operators_passes_its_32_bit_numbers_twenty_times() {
     close(fused, 46.0 * parameters / memory, 1e-6);
     close(apart, 98.0 * parameters / memory, 1e-6);
 }
+
+#[test]
+fn parameters_that_are_gathered_after_the_gradients_before_show_in_full() {
+    // ZeRO-3 over 8 ranks of a node behind a device so slow that it hides all: backward one gather of 2 bytes a parameter.
+    let mut problem = gpt_problem(1024, 512);
+    let chip = &mut problem.cluster.groups[0].chip;
+    (chip.peak_tflops.bf16, chip.link.processor_share) = (Some(1.0), 0.0);
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let before = layer(&problem, shard);
+    assert_eq!(before.input_gradient.shard, Time::ZERO);
+    problem.framework.overlap.backward_gather = false;
+    let after = layer(&problem, shard);
+    assert_eq!(after.forward, before.forward);
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let bytes = 2.0 * after.dense_parameters as f64;
+    let gather = fabric.all_gather(bytes, Group { size: 8, stride: 1 });
+    close(after.input_gradient.shard.seconds(), gather, 1e-6);
+}

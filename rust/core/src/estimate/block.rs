@@ -286,21 +286,34 @@ impl<'p, 'a> Block<'p, 'a> {
         let gathered = products * p.beside_forward(gather, each(entry.forward));
         self.gathered += gathered;
         self.forward.tensor += gathered + p.beside_forward(sum, exit.0);
-        // The host launches a collective as it launches a kernel.
-        let gathers = if p.shard.sp { entry.products } else { 0 };
-        self.forward.kernels += gathers + 1;
-        self.input.kernels += gathers.min(1) + gathers + entry.products;
         // Backward: the output gradient is gathered; the input is gathered again for the weight gradient
-        // behind the input gradient; the input gradient is summed behind the weight gradient.
+        // behind the input gradient, unless it was kept so; the input gradient is summed behind the weight gradient.
+        let gathers = if p.shard.sp { entry.products } else { 0 };
+        let again = if p.framework.held.gathered_inputs { 0 } else { gathers };
+        // The host launches a collective as it launches a kernel.
+        self.forward.kernels += gathers + 1;
+        self.input.kernels += gathers.min(1) + again + entry.products;
+        if p.shard.sp && p.framework.sequence_copies {
+            let copies = |pass: &mut Pass, gathered: u32, summed: u32| {
+                let moved = [(gathered, p.gathered(elements)), (summed, bytes)];
+                for (count, bytes) in moved {
+                    pass.run_many(f64::from(count) * p.device.stream(2.0 * bytes), count);
+                }
+            };
+            let (edges, sums) = p.whole_collectives();
+            let [edges, sums] = [edges, sums].map(u32::from);
+            copies(&mut self.forward, edges * gathers, edges);
+            copies(&mut self.input, edges * (1 + again), sums * entry.products);
+        }
         self.input.tensor += p.beside_forward(gather, exit.1);
         self.brought += self.last_sum;
         self.last_sum = p.residual_bytes();
         if p.shard.sp {
             self.brought += bytes;
-            self.input.tensor += products * p.beside_backward(gather, each(entry.input));
+            self.input.tensor += f64::from(again) * p.beside_backward(gather, each(entry.input));
             self.transient = self.transient.max(bytes);
         }
-        self.input.tensor += products * p.beside_backward(sum, each(entry.weight));
+        self.input.tensor += products * p.beside_input_sum(sum, each(entry.weight));
     }
 
     /// A dense MLP of inner width `ffn` over all tokens; `copies` residual streams end here.
@@ -539,7 +552,11 @@ impl<'p, 'a> Block<'p, 'a> {
         };
         let o = p.framework.overlap;
         self.forward.shard += hidden(gather, forward, o.parameter_gather);
-        self.input.shard += hidden(gather + reduce, backward, o.gradient_reduce);
+        self.input.shard += if o.backward_gather {
+            hidden(gather + reduce, backward, o.gradient_reduce)
+        } else {
+            gather + hidden(reduce, backward, o.gradient_reduce)
+        };
         let sharded = |group: Group, parameters: f64| if group.size > 1 { parameters } else { 0.0 };
         let moved = sharded(dense, self.dense_parameters) + sharded(expert, self.expert_parameters);
         let copies = p.framework.shard_copies;

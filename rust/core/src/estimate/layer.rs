@@ -464,7 +464,9 @@ impl<'a> Pricer<'a> {
     pub(super) fn beside_forward(&self, seconds: f64, product: f64) -> f64 {
         match self.framework.overlap.tensor {
             TensorOverlap::None | TensorOverlap::Backward => seconds,
-            TensorOverlap::Pipelined => self.pipelined(seconds, product),
+            TensorOverlap::Pipelined | TensorOverlap::PipelinedProducts => {
+                self.pipelined(seconds, product)
+            }
         }
     }
 
@@ -473,7 +475,28 @@ impl<'a> Pricer<'a> {
         match self.framework.overlap.tensor {
             TensorOverlap::None => seconds,
             TensorOverlap::Backward => self.fabric.beside(seconds, product),
-            TensorOverlap::Pipelined => self.pipelined(seconds, product),
+            TensorOverlap::Pipelined | TensorOverlap::PipelinedProducts => {
+                self.pipelined(seconds, product)
+            }
+        }
+    }
+
+    /// The same of the sum of an input's gradient, which several products may contribute to.
+    pub(super) fn beside_input_sum(&self, seconds: f64, product: f64) -> f64 {
+        match self.framework.overlap.tensor {
+            TensorOverlap::PipelinedProducts => seconds,
+            TensorOverlap::None | TensorOverlap::Backward | TensorOverlap::Pipelined => {
+                self.beside_backward(seconds, product)
+            }
+        }
+    }
+
+    /// Whether tensors are gathered, and inputs' gradients summed, by collectives of their own and not in pieces.
+    pub(super) fn whole_collectives(&self) -> (bool, bool) {
+        match self.framework.overlap.tensor {
+            TensorOverlap::None | TensorOverlap::Backward => (true, true),
+            TensorOverlap::Pipelined => (false, false),
+            TensorOverlap::PipelinedProducts => (false, true),
         }
     }
 

@@ -52,6 +52,9 @@ pub struct Framework {
     pub loss_in_16_bits: bool,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
     pub sums_in_fp32: bool,
+    /// With sequence parallel every tensor that is gathered, and every one that is summed and scattered, by a collective of its
+    /// own is copied once more, as the sequence is not its first dimension.
+    pub sequence_copies: bool,
     /// The input that a recomputed layer keeps is cut over the tensor-parallel group, and gathered to recompute.
     pub slices_kept_inputs: bool,
     /// Weights are kept in 32 bits and cast to 16 in every forward pass, their gradients back (automatic mixed precision).
@@ -123,6 +126,9 @@ pub struct Overlap {
     pub gradient_reduce: bool,
     /// Parameter all-gather behind the first forward pass.
     pub parameter_gather: bool,
+    /// Where the backward pass gathers parameters too: the next layer's behind the computation of the one before, else after it
+    /// (PyTorch FSDP's BACKWARD_POST).
+    pub backward_gather: bool,
     /// Tensor-parallel communication.
     pub tensor: TensorOverlap,
     /// Pipeline sends of the interleaved schedule.
@@ -351,7 +357,7 @@ pub enum Projections {
 
 /// How tensor-parallel communication is hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum TensorOverlap {
     /// Never.
     None,
@@ -359,6 +365,8 @@ pub enum TensorOverlap {
     Backward,
     /// Forward and backward, in pieces behind the products themselves (user buffers, MC2).
     Pipelined,
+    /// The same around single products: the gradient of an input that several products read is scattered after their sum.
+    PipelinedProducts,
 }
 
 /// Copies between a layer's tensors and the buffers of ZeRO's collectives: everything is read once and written once.

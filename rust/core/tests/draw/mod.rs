@@ -77,8 +77,12 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.overlap.pipeline = !draw.once_in(3);
     f.overlap.context = !draw.once_in(3);
     f.overlap.expert = draw.once_in(3);
-    f.overlap.tensor =
-        draw.pick(&[TensorOverlap::None, TensorOverlap::Backward, TensorOverlap::Pipelined]);
+    f.overlap.tensor = draw.pick(&[
+        TensorOverlap::None,
+        TensorOverlap::Backward,
+        TensorOverlap::Pipelined,
+        TensorOverlap::PipelinedProducts,
+    ]);
     f.gathers = draw.pick(&[Gathers::MicroBatch, Gathers::Step, Gathers::StepInPipeline]);
     f.gather_pieces = draw.pick(&[1, 1, 12]);
     f.context_exchange =
@@ -112,7 +116,10 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.whole_vocabulary = draw.once_in(4);
     f.sums_in_fp32 = draw.once_in(4);
     f.overlap.every_send = draw.once_in(4);
+    f.overlap.backward_gather = draw.once_in(2);
     f.slices_kept_inputs = draw.once_in(4);
+    f.sequence_copies = draw.once_in(2);
+    f.held.gathered_inputs = draw.once_in(4);
     f.recompute_stops_early = draw.once_in(4);
     f.casts_weights = draw.once_in(4);
     f.gather_copy_us = draw.pick(&[0.0, 0.0, 6.0]);
