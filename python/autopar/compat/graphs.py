@@ -1,7 +1,7 @@
 """The parallel context on a graph: how its operators are cut, and what each key does to that.
 
-`autopar.compat.mindspore.search` plans a model's degrees; here the context acts on single operators,
-as in MindSpore's searches and in networks whose operators were told strategies.
+`autopar.compat.mindspore.search` plans a model's degrees; here the context acts on single
+operators, as in MindSpore's searches and in networks whose operators were told strategies.
 """
 
 from collections.abc import Sequence
