@@ -116,7 +116,7 @@ def _drawn(name: str, random: Random, feature: str | None) -> Job | None:
     """Returns a plan, if the one that is drawn is legal and can be said."""
     subject = random.choice(SUBJECTS[name])
     asked = problem(*subject, random.choice((8, 16, 32, 64, 128)), random.choice((256, 768)))
-    if name == "mindformers" and random.random() < 0.5:
+    if name in ("mindformers", "megatron") and random.random() < 0.5:
         asked = _naming(random, asked)
     plan = _plan(random, asked, feature)
     if plan is None:
@@ -131,7 +131,7 @@ def _drawn(name: str, random: Random, feature: str | None) -> Job | None:
 
 def _naming(random: Random, problem: Problem) -> Problem:
     """Returns the problem with a framework that recomputes some operators by name."""
-    chosen = {field.name: random.random() < 0.4 for field in fields(Named)}
+    chosen = {field.name: random.random() < 0.3 for field in fields(Named)}
     named = Named(**chosen | {"activation": chosen["activation"] or not any(chosen.values())})
     return replace(problem, framework=replace(problem.framework, selective="named", named=named))
 

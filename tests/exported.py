@@ -30,7 +30,7 @@ def texts(name: str, said: Job) -> dict[str, str]:
 
 
 def script_arguments(text: str) -> dict[str, str | None]:
-    """Returns the arguments behind the program, as a shell splits them."""
+    """Returns the arguments behind the program, as a shell splits them; several words as one."""
     words = shlex.split(text[text.index("exec torchrun") :].replace("\\\n", " "))
     program = next(i for i, word in enumerate(words) if word.endswith("pretrain_gpt.py"))
     arguments: dict[str, str | None] = {}
@@ -40,8 +40,8 @@ def script_arguments(text: str) -> dict[str, str | None]:
             assert name not in arguments
             arguments[name] = None
         else:
-            assert arguments[name] is None
-            arguments[name] = word
+            before = arguments[name]
+            arguments[name] = word if before is None else f"{before} {word}"
     assert words[-1] == "$@"
     return arguments
 

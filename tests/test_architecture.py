@@ -60,7 +60,7 @@ PYTHON_ORDER = """
     render render.text render.terminal render.trace render.errors render.fit
     export export.job export.mindspore_strategy export.mindspore_operators
     compat compat.keys compat.context compat.settings compat.effects compat.operators
-    compat.mindspore compat.mindformers compat.plans compat.cells compat.functional
+    compat.mindspore compat.graphs compat.mindformers compat.plans compat.cells compat.functional
     render.sharding render.placement
     export.megatron export.mindformers export.mindspore export.deepspeed
     export.torchtitan export.accelerate export.flagscale export.kubernetes export.launchers

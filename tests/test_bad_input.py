@@ -106,7 +106,7 @@ WRONG_APSS = {
     "an unknown mode": ("--mode slow", "'--mode': 'slow' is not one of 'fast', 'analytic'", ""),
     "an unknown flag": ("--num-gpu 8", "No such option", "--num-gpus"),
     "a flag without its value": ("--top", "'--top' requires an argument", ""),
-    "an argument too many": ("llama", "unexpected extra argument", ""),
+    "an argument too many": ("llama", "unexpected extra argument", "given as --model-name NAME"),
 }
 
 

@@ -15,6 +15,7 @@ from autopar import Recompute, SpecError
 from autopar.export import launchers
 from autopar.export.job import Job
 from autopar.export.launchers import LAUNCHERS
+from autopar.spec import Named
 from conftest import EXAMPLES, Command
 from drawn_plans import drawn
 from exported import ASCEND, LLAMA, MIXTRAL, in_framework, job, problem, script_arguments, texts
@@ -130,6 +131,20 @@ def test_what_only_mindspore_does_is_refused_by_others(
     said = job(problem(*LLAMA), tp=2, sp=False, recompute=again)
     assert reason not in LAUNCHERS[name].supports(said)
     assert reason in LAUNCHERS[name].supports(in_framework(said, **change))
+
+
+def test_norms_and_experts_activation_are_modules_of_megatron() -> None:
+    asked = job(problem(*MIXTRAL), ep=8, recompute=Recompute("selective"))
+    both = in_framework(asked, selective="named", named=Named(norm=True, activation=True))
+    assert LAUNCHERS["megatron"].supports(both) == []
+    script = launchers.export("megatron", both)[0].text
+    assert "--recompute-modules layernorm moe_act " in script
+    dense = job(problem(*LLAMA), recompute=Recompute("selective"))
+    apart = in_framework(dense, selective="named", named=Named(activation=True))
+    [reason] = LAUNCHERS["megatron"].supports(apart)
+    assert reason == "recompute of the activation outside grouped experts"
+    products = in_framework(dense, selective="named", named=Named(expansion=True))
+    assert LAUNCHERS["megatron"].supports(products) == ["recompute of single operators"]
 
 
 @pytest.mark.parametrize("name", ["megatron", "accelerate", "flagscale"])

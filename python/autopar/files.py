@@ -161,6 +161,8 @@ def parse_yaml(text: str, name: str) -> Any:
             if depth > DEEPEST:
                 raise SpecError(name, f"nested over {DEEPEST} levels", "Give a flatter file.")
         return yaml.load(text, Loader=Loader)
+    except SpecError:
+        raise
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise SpecError(f"{name}{line}", f"not YAML: {error.problem}", "See yaml.org.") from None

@@ -35,7 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
         return fail("stopped", STOPPED)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "autopar"
-        return fail(f'{error.format_message()} See "{command} --help".', WRONG_INPUT)
+        hint = f'{_flag_instead(error)}See "{command} --help".'
+        return fail(f"{error.format_message()} {hint}", WRONG_INPUT)
     except click.ClickException as error:
         return fail(error.format_message(), WRONG_INPUT)
     except AutoparError as error:
@@ -46,6 +47,15 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         logging.getLogger("autopar").info("defect", exc_info=True)
         return fail(f"{error} (a defect of autopar; -v shows where)", DEFECT)
+
+
+def _flag_instead(error: click.UsageError) -> str:
+    """Returns how to give a model that stands by itself where a command has a flag for it."""
+    takes = [name for p in error.ctx.command.params for name in p.opts] if error.ctx else []
+    flag = next((name for name in ("--model", "--model-name") if name in takes), None)
+    if flag is None or "unexpected extra argument" not in error.message:
+        return ""
+    return f"A model is given as {flag} NAME. "
 
 
 def _run(arguments: list[str]) -> int:

@@ -20,6 +20,7 @@ from autopar.export.job import (
     when,
     yaml_text,
 )
+from autopar.frontends.megatron import MODULES
 from autopar.report import Plan, Recompute
 from autopar.spec import ExpertDispatch, Model, Problem
 
@@ -63,7 +64,7 @@ def unsaid_arguments(job: Job) -> list[str]:
     return [
         *unsaid_host(plan),
         *unsaid_framework(job),
-        *unsaid_selective(job),
+        *_unsaid_selective(job),
         *unsaid_model(problem),
         *when(
             (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
@@ -85,6 +86,23 @@ def unsaid_arguments(job: Job) -> list[str]:
             ),
         ),
     ]
+
+
+def _unsaid_selective(job: Job) -> list[str]:
+    """Returns whether selective recompute is of something that no module is."""
+    model, framework = job.problem.model, job.problem.framework
+    if framework.selective != "named":
+        return unsaid_selective(job)
+    kinds = {stage.recompute.granularity for stage in job.plan.stages}
+    named = framework.named
+    moe = model.moe
+    experts = moe is not None and not (moe.first_dense or moe.every > 1 or moe.shared_ffn)
+    apart = named.activation and not (experts and framework.fused.grouped_gemm)
+    others = named.projections or named.attention or named.expansion
+    return when(
+        ("selective" in kinds and others, "recompute of single operators"),
+        ("selective" in kinds and apart, "recompute of the activation outside grouped experts"),
+    )
 
 
 def unsaid_model(problem: Problem) -> list[str]:
@@ -223,11 +241,19 @@ def plan_environment(job: Job) -> dict[str, int]:
     return {"CUDA_DEVICE_MAX_CONNECTIONS": 1} if ordered else {}
 
 
+def _modules(job: Job) -> str | list[str]:
+    """Returns the modules that selective recompute computes again."""
+    if job.problem.framework.selective != "named":
+        return "core_attn"
+    named = job.problem.framework.named
+    return [module for module, field in MODULES.items() if getattr(named, field)]
+
+
 def recompute_arguments(job: Job) -> Arguments:
     """Returns the arguments of the one setting of recompute that all stages have."""
     match job.plan.stages[0].recompute:
         case Recompute(granularity="selective"):
-            return {"recompute-granularity": "selective", "recompute-modules": "core_attn"}
+            return {"recompute-granularity": "selective", "recompute-modules": _modules(job)}
         case Recompute(granularity="block" | "uniform" as method, layers=layers):
             return {
                 "recompute-granularity": "full",
@@ -341,7 +367,8 @@ def _script(job: Job, arguments: Arguments, environment: dict[str, int]) -> str:
 
 
 def _word(value: Any) -> str:
-    return "" if value is None else f" {shlex.quote(str(value))}"
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    return "".join(f" {shlex.quote(str(each))}" for each in values)
 
 
 def _yaml(arguments: Arguments, environment: dict[str, int]) -> str:

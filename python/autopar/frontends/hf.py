@@ -41,7 +41,9 @@ def model(name: str) -> ModelEntry:
     path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
     data = files.read_bytes(path)
     place = files.printable(path)
-    config = _Config(wire.parse_json(data, f"{place}: "), place)
+    config = _Config(
+        wire.parse_json(data, f"{place}: ", "Give it as the model came with it."), place
+    )
     family = config.text("model_type")
     if family not in FAMILIES:
         what = f"no family {shown(family)}"

@@ -195,7 +195,7 @@ def read_text(file: str) -> str:
 def json_settings(file: str) -> Settings:
     """Returns the settings of a JSON file."""
     text, place = read_text(file), files.printable(file)
-    return Settings(wire.parse_json(text, f"{place}: "), text, place)
+    return Settings(wire.parse_json(text, f"{place}: ", "See json.org."), text, place)
 
 
 def toml_settings(file: str) -> Settings:

@@ -29,6 +29,10 @@ WITHOUT_EFFECT = (
 )  # fmt: skip
 
 
+# Modules of selective recompute that drop their output, and what the framework names them.
+MODULES = {"layernorm": "norm", "moe_act": "activation"}
+
+
 def read(file: str) -> Launch:
     """Returns the job that a script or a YAML file of Megatron-LM starts.
 
@@ -367,13 +371,24 @@ def _recompute(given: Arguments) -> Recompute:
         return Recompute("block" if method == "block" else "uniform", layers)
     if method:
         raise given.error("recompute-method", f"given with granularity {kind}", "Leave it out.")
-    if kind == "selective":
-        modules = given.given.get("recompute-modules", ["core_attn"])
-        if modules != ["core_attn"]:
-            what = f"must be core_attn, found {shown(' '.join(modules))}"
-            raise given.error("recompute-modules", what, "Other modules have no estimate.")
-        return Recompute("selective")
-    return Recompute()
+    return Recompute("selective") if kind == "selective" else Recompute()
+
+
+def _modules(given: Arguments) -> dict[str, Any]:
+    """Returns what selective recompute computes again, as the framework says it."""
+    if _recompute(given).granularity != "selective":
+        return {}
+    modules = given.given.get("recompute-modules", ["core_attn"])
+    if modules == ["core_attn"]:
+        return {"selective": "attention"}
+    if not modules or not set(modules) <= MODULES.keys():
+        what = f"must be core_attn, or of {', '.join(MODULES)}, found {shown(' '.join(modules))}"
+        raise given.error("recompute-modules", what, "Others have no estimate.")
+    some = ("moe-layer-freq", "moe-shared-expert-intermediate-size")
+    if "moe_act" in modules and ("num-experts" not in given or any(n in given for n in some)):
+        what = "moe_act is estimated where every layer has experts, and none that all tokens share"
+        raise given.error("recompute-modules", what, "Leave it out.")
+    return {"selective": "named", "named": {MODULES[module]: True for module in modules}}
 
 
 def _changes(given: Arguments) -> dict[str, Any]:
@@ -384,6 +399,7 @@ def _changes(given: Arguments) -> dict[str, Any]:
     once = tokens == "flex" and "moe-enable-deepep" in given
     sent = 2 if "grad-reduce-in-bf16" in given else 4
     return {
+        **_modules(given),
         "context_exchange": context[given.word("cp-comm-type", tuple(context), "p2p")],
         "expert_dispatch": "once_a_node" if once else dispatch[tokens],
         "overlap": {

@@ -29,7 +29,8 @@ def configuration(arguments: dict[str, Any], pp: int) -> TransformerConfig:
     for name, value in arguments.items():
         field = RENAMED.get(name, name.replace("-", "_"))
         if field in kind.__dataclass_fields__ and field not in ("window_size", "moe_layer_freq"):
-            fields[field] = [value] if field in ("recompute_modules",) else value
+            alone = field == "recompute_modules" and isinstance(value, str)
+            fields[field] = [value] if alone else value
     fields["gated_linear_unit"] = "swiglu" in arguments
     fields["add_bias_linear"] = "disable-bias-linear" not in arguments
     layout = arguments.get("pipeline-model-parallel-layout")

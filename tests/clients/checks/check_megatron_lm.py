@@ -86,6 +86,14 @@ def check(folder: Path, case: Case) -> None:
     method = granularity if granularity in ("block", "uniform") else None
     expect(args.recompute_method, method, "recompute method")
     expect(args.recompute_num_layers, plan["stages"][0]["recompute"].get("layers"), "recompute")
+    if granularity == "selective":
+        framework = case["problem"]["framework"]
+        named = framework["named"]
+        modules = {"layernorm": named["norm"], "moe_act": named["activation"]}
+        if framework["selective"] == "attention":
+            modules = {"core_attn": True}
+        wanted = {module for module, again in modules.items() if again}
+        expect(set(args.recompute_modules), wanted, "recomputed modules")
     # Of its own rules, this version of the parser still has one that 0.16 dropped.
     if plan["tp"] <= args.num_query_groups or not args.group_query_attention:
         config = sys.modules["megatron.training.arguments"].core_transformer_config_from_args(args)
