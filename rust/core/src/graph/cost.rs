@@ -268,6 +268,18 @@ type Signature = (String, Vec<usize>);
 /// Kinds of writer and reader, and the places of each tensor between them.
 type Link = (usize, usize, Vec<(usize, usize)>);
 
+/// The times of one of an edge's tensors.
+struct Part {
+    /// The layout of each of the writer's strategies.
+    row_of: Vec<usize>,
+    /// The reading of each of the reader's.
+    column_of: Vec<usize>,
+    /// Readings.
+    width: usize,
+    /// By layout and reading.
+    times: Vec<u64>,
+}
+
 struct Build<'a, 'b> {
     pricer: &'b Pricer<'a>,
     choices: Choices,
@@ -449,8 +461,7 @@ impl Build<'_, '_> {
             let cells = [0].into();
             return Matrix { rows: alike(writer), columns: alike(reader), cells };
         };
-        // For each tensor the classes of rows and columns and the times between them.
-        let mut parts: Vec<(Vec<usize>, Vec<usize>, usize, Vec<u64>)> = Vec::new();
+        let mut parts: Vec<Part> = Vec::new();
         for &(tensor, output, input) in &edge.tensors {
             let spec = &self.pricer.network.graph.tensors[tensor];
             let routes = self.routes.entry((spec.shape.clone(), spec.dtype.bytes())).or_default();
@@ -459,19 +470,19 @@ impl Build<'_, '_> {
             let reading = |s| self.pricer.reading(tensor, operator, s, input);
             let (readings, column_of) = distinct(reader.strategies.iter().map(reading));
             let times = routes.matrix(&self.pricer.carrier(), spec, &rows, &readings);
-            parts.push((row_of, column_of, readings.len(), times));
+            parts.push(Part { row_of, column_of, width: readings.len(), times });
         }
         let classes = |of: &dyn Fn(usize) -> Vec<usize>, strategies: usize| {
             let keys: Vec<Vec<usize>> = (0..strategies).map(of).collect();
             (View::by(keys.iter().cloned()), distinct(keys.into_iter()).0)
         };
-        let row_of = |s: usize| parts.iter().map(|(rows, ..)| rows[s]).collect();
-        let column_of = |s: usize| parts.iter().map(|(_, columns, ..)| columns[s]).collect();
+        let row_of = |s: usize| parts.iter().map(|part| part.row_of[s]).collect();
+        let column_of = |s: usize| parts.iter().map(|part| part.column_of[s]).collect();
         let (rows, of_rows) = classes(&row_of, writer.strategies.len());
         let (columns, of_columns) = classes(&column_of, reader.strategies.len());
         let cell = |row: &[usize], column: &[usize]| -> u64 {
             let places = parts.iter().zip(row).zip(column);
-            places.map(|(((.., width, times), r), c)| times[r * width + c]).sum()
+            places.map(|((part, r), c)| part.times[r * part.width + c]).sum()
         };
         let cells = of_rows.iter().flat_map(|row| of_columns.iter().map(|c| cell(row, c)));
         Matrix { cells: cells.collect(), rows, columns }
