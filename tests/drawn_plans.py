@@ -1,5 +1,6 @@
 """Random legal plans, drawn from a fixed seed, of which each shows some feature of a launcher."""
 
+from dataclasses import fields, replace
 from functools import cache
 from random import Random
 
@@ -7,11 +8,12 @@ import autopar
 from autopar import Plan, Problem, Recompute, SpecError, Stage
 from autopar.export.job import Job
 from autopar.export.launchers import LAUNCHERS
+from autopar.spec import Named
 
 IMAGE = "registry.example/train:1"
 # Draws after which a feature counts as one that a launcher cannot say.
 HOPELESS = 1500
-FEATURES = ("vpp", "uneven", "ep", "cp", "recompute")
+FEATURES = ("vpp", "uneven", "ep", "cp", "recompute", "mixed_tp")
 
 # (model, cluster, framework) that suit a launcher, of several shapes.
 SUBJECTS: dict[str, list[tuple[str, str, str]]] = {
@@ -87,6 +89,7 @@ def features(job: Job) -> set[str]:
         "uneven": len({stage.layers for stage in plan.stages}) > 1,
         "ep": plan.ep > 1,
         "cp": plan.cp > 1,
+        "mixed_tp": bool(plan.tp_of_kind),
         "recompute": not job.whole_recompute
         and any(stage.recompute.granularity != "none" for stage in plan.stages),
     }
@@ -113,6 +116,8 @@ def _drawn(name: str, random: Random, feature: str | None) -> Job | None:
     """Returns a plan, if the one that is drawn is legal and can be said."""
     subject = random.choice(SUBJECTS[name])
     asked = problem(*subject, random.choice((8, 16, 32, 64, 128)), random.choice((256, 768)))
+    if name == "mindformers" and random.random() < 0.5:
+        asked = _naming(random, asked)
     plan = _plan(random, asked, feature)
     if plan is None:
         return None
@@ -124,16 +129,20 @@ def _drawn(name: str, random: Random, feature: str | None) -> Job | None:
     return job if said and (feature is None or feature in features(job)) else None
 
 
+def _naming(random: Random, problem: Problem) -> Problem:
+    """Returns the problem with a framework that recomputes some operators by name."""
+    chosen = {field.name: random.random() < 0.4 for field in fields(Named)}
+    named = Named(**chosen | {"activation": chosen["activation"] or not any(chosen.values())})
+    return replace(problem, framework=replace(problem.framework, selective="named", named=named))
+
+
 def _plan(random: Random, problem: Problem, feature: str | None) -> Plan | None:
     """Returns a plan that may be illegal, or nothing where no layers can be shared out."""
     devices, layers = problem.cluster.devices, problem.model.layers
     tp = random.choice((1, 1, 2, 4, 8))
     cp = random.choice((2, 4)) if feature == "cp" else random.choice((1, 1, 1, 2))
-    pipelined = feature in ("vpp", "uneven")
+    pipelined = feature in ("vpp", "uneven", "mixed_tp")
     pp = random.choice((2, 3, 4, 5, 8) if pipelined else (1, 1, 2, 4, 8))
-    if devices % (tp * cp * pp):
-        return None
-    dp = devices // (tp * cp * pp)
     vpp = random.choice((2, 3, 4)) if feature == "vpp" else random.choice((1, 1, 2))
     vpp = vpp if pp > 1 else 1
     # What vpp does not divide, an end of the model makes up for.
@@ -143,6 +152,14 @@ def _plan(random: Random, problem: Problem, feature: str | None) -> Plan | None:
         return None
     held = [share * vpp for share in shares]
     held[random.choice((0, -1))] -= short
+    several = feature == "mixed_tp" and len(problem.cluster.groups) > 1
+    degrees = random.sample((1, 2, 4, 8), 2) if several else [tp, tp]
+    chips = _chips(random, problem, pp)
+    tp = max(degrees[chip] for chip in chips)
+    ranks = cp * sum(degrees[chip] for chip in chips)
+    if devices % ranks:
+        return None
+    dp = devices // ranks
     zero = random.choice((0, 1, 1, 2, 3))
     groups = [n for n in range(1, dp * cp + 1) if dp * cp % n == 0]
     moe = problem.model.moe is not None
@@ -158,7 +175,8 @@ def _plan(random: Random, problem: Problem, feature: str | None) -> Plan | None:
     return Plan(
         dp=dp,
         tp=tp,
-        sp=tp > 1 and random.random() < 0.7,
+        tp_of_kind=tuple(degrees) if several and len(set(chips)) > 1 else (),
+        sp=tp > 1 and (several or random.random() < 0.7),
         cp=cp,
         ep=random.choice((2, 4, 8)) if feature == "ep" else random.choice((1, 1, 2)),
         etp=random.choice((1, tp)) if moe else 1,
@@ -169,20 +187,24 @@ def _plan(random: Random, problem: Problem, feature: str | None) -> Plan | None:
         shard_group=random.choice((dp * cp, dp * cp, random.choice(groups))) if zero else 1,
         schedule=random.choice(schedules),
         optimizer_offload=random.random() < 0.1,
-        stages=_stages(random, problem, held, recompute),
+        stages=_stages(random, chips, held, recompute),
     )
 
 
+def _chips(random: Random, problem: Problem, pp: int) -> list[int]:
+    """Returns the kind of each stage: one kind, or one after the other."""
+    first = random.randint(0, pp) if len(problem.cluster.groups) > 1 else pp
+    return [int(stage >= first) for stage in range(pp)]
+
+
 def _stages(
-    random: Random, problem: Problem, layers: list[int], recompute: Recompute
+    random: Random, chips: list[int], layers: list[int], recompute: Recompute
 ) -> tuple[Stage, ...]:
-    """Returns stages on one kind of chip, or on one after the other with a setting each."""
-    kinds = len(problem.cluster.groups)
-    first = random.randint(0, len(layers)) if kinds > 1 else len(layers)
+    """Returns stages with a setting for each kind of chip."""
     settings = (recompute, random.choice((recompute, Recompute())))
     return tuple(
-        Stage(chip=int(stage >= first), layers=count, recompute=settings[stage >= first])
-        for stage, count in enumerate(layers)
+        Stage(chip=chip, layers=count, recompute=settings[chip])
+        for chip, count in zip(chips, layers, strict=True)
     )
 
 

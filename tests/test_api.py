@@ -55,7 +55,8 @@ def test_an_estimate_is_the_sum_of_its_items(small: Problem) -> None:
         # The loss is over before a layer is recomputed: the smaller of the two does not count.
         together = min(items["logits"], items["working_set"])
         assert sum(items.values()) - together == stage.memory_bytes
-        assert stage.memory_bytes - items["context"] == stage.allocated_bytes
+        assert stage.memory_bytes - items["context"] == stage.reserved_bytes
+        assert stage.reserved_bytes - items["cached"] == stage.allocated_bytes
     tokens = small.workload.global_batch_size * small.workload.sequence_length
     assert cost.tokens_per_s == pytest.approx(tokens / cost.step_s)
     assert cost.step_s == pytest.approx(cost.step_ps / 1e12)

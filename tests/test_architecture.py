@@ -33,7 +33,7 @@ RUST_ORDER = """
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
     graph::strategy graph::reshard graph::backward
     graph::price graph::work graph::routes graph::view graph::cost
-    graph::overlap graph::fusion graph::communications graph::answer
+    graph::overlap graph::fusion graph::communications graph::stage_communications graph::answer
     graph::eliminate graph::completion graph::charged graph::front graph::dp graph::ilp
     graph::recursive graph::propagate graph::double_recursive graph::servers
     graph::transformer graph::transformer::attention graph::transformer::mlp graph
@@ -46,6 +46,7 @@ PYTHON_ORDER = """
     catalog
     runs points shelf trained
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
+    frontends.mindformers_operators
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches
     frontends.atc frontends.mindspore_strategy

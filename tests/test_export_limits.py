@@ -58,8 +58,13 @@ def test_each_value_that_the_limits_list_is_supported_in_some_plan(name: str) ->
             assert any(not LAUNCHERS[name].supports(job(asked, **v)) for v in variants), value
 
 
-# torchtitan says a block only where it covers every layer, and its own selective recompute alone.
-SOME_LAYERS = {("torchtitan", "block"), ("torchtitan", "selective")}
+# torchtitan says a block only where it covers every layer, and its own selective recompute alone;
+# MindFormers that of operators by name.
+SOME_LAYERS = {
+    ("torchtitan", "block"),
+    ("torchtitan", "selective"),
+    ("mindformers", "selective"),
+}
 
 
 @cache

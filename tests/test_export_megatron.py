@@ -124,7 +124,7 @@ def test_dense_and_sparse_layers_are_listed_for_megatron() -> None:
 # --- FlagScale
 
 
-@pytest.mark.parametrize("feature", [None, "uneven", "recompute"])
+@pytest.mark.parametrize("feature", [None, "uneven", "recompute", "mixed_tp"])
 def test_flagscale_is_given_stages_on_their_chips(feature: str | None) -> None:
     for said in drawn("flagscale", 15, feature=feature):
         plan, groups = said.plan, said.problem.cluster.groups
@@ -138,7 +138,9 @@ def test_flagscale_is_given_stages_on_their_chips(feature: str | None) -> None:
         chips = []
         for i, name in enumerate(system["hetero_device_types"]):
             tp, cp, ep, dp, pp = meshes[5 * i : 5 * i + 5]
-            assert (tp, cp, ep, dp) == (plan.tp, plan.cp, plan.ep, plan.dp)
+            kind = next(kind for kind, group in enumerate(groups) if group.chip.name == name)
+            own = plan.tp_of_kind[kind] if plan.tp_of_kind else plan.tp
+            assert (tp, cp, ep, dp) == (own, plan.cp, plan.ep, plan.dp)
             chips += [name] * pp
             assert f"{dp * tp * cp * pp // 8} lines NAME slots=8 type={name}" in text
         assert chips == [groups[stage.chip].chip.name for stage in plan.stages]

@@ -119,7 +119,17 @@ def test_fewer_degrees_than_devices_repeat_the_computation() -> None:
         ({"pipeline_stage": 4, "micro_batch_num": 2}, "at least pipeline_stage, 4, found 2"),
         ({"accumulation": 7}, "1 replicas of 7 micro-batches do not divide the batch 64"),
         ({"pipeline_stage": 4, "micro_batch_num": 4, "recompute": {"recompute": [1, 2]}}, "4 co"),
-        ({"recompute": {"select_recompute": True}}, "select_recompute: computes single operators"),
+        ({"recompute": {"select_recompute": [3]}}, "names 3 of a stage's 32 layers"),
+        ({"recompute": {"select_recompute": [r"ffn\.x"]}}, "no operator of a layer is called"),
+        (
+            {"recompute": {"select_recompute": [r"feed_forward\.mul"]}},
+            "names feed_forward.* without .*silu",
+        ),
+        (
+            {"recompute": {"select_recompute": {r".*\.norm": True, r"feed_forward": False}}},
+            "operators differ in their stages",
+        ),
+        ({"recompute": {"select_recompute": "x"}}, "must be a truth value, names, or 1 counts"),
     ],
 )
 def test_what_contradicts_context_or_problem_is_refused(fields: dict[str, Any], error: str) -> None:

@@ -165,4 +165,43 @@ def test_networks_that_no_plan_says_are_refused_by_name() -> None:
     unlike = layers([2, 2], again=1)
     unlike[2].recompute(recompute_slice_activation=True)
     assert "differ in how" in refused(unlike)
-    assert "single operators" in refused([Cell([Primitive().recompute()])])
+    assert "operator without a name" in refused([Cell([Primitive().recompute()])])
+    some = [Cell([Primitive("feed_forward.mul").recompute()]), Cell()]
+    assert "differ in the operators" in refused(some)
+
+
+def test_operators_that_are_computed_again_by_name_are_in_the_plan_and_its_cost() -> None:
+    question = autopar.problem(
+        "llama2-7b", "ascend_910b:16", global_batch_size=64, sequence_length=4096,
+        framework="mindformers",
+    )  # fmt: skip
+    mindspore.set_auto_parallel_context(
+        parallel_mode="semi_auto_parallel", device_num=16, pipeline_stages=2
+    )
+    names = ("feed_forward.w1.activation.silu", "feed_forward.mul")
+
+    def cost(stages: tuple[int, ...]) -> autopar.Estimate:
+        network = layers([16, 16])
+        for cell in network:
+            again = cell.pipeline_stage in stages
+            cell.operators = tuple(Primitive(name).recompute(again) for name in names)
+        config, counts = configured(PipelineCell(network, 16), data_parallel=2, model_parallel=4)
+        found = meant(config, mindspore.context(), question, layers=counts)
+        kinds = [stage.recompute.granularity for stage in found.plan.stages]
+        assert kinds == ["selective" if stage in stages else "none" for stage in (0, 1)]
+        [effect] = [each for each in found.effects if each.key == "recompute.select_recompute"]
+        assert effect.changes == ({"framework.named": ["activation"]} if stages else {})
+        return autopar.estimate(found.problem, found.plan)
+
+    kept, both, first = cost(()), cost((0, 1)), cost((0,))
+    # The outputs of nonlinearity and of its product with the gate, each a quarter of 11,008 numbers
+    # of 2 bytes for each of 2 x 4,096 tokens, in each of 16 layers, for each of two micro-batches
+    # that are under way on the first stage.
+    dropped = 16 * 2 * (2 * 4096 * 11008 // 4 * 2) * 2
+    for cheaper in (both, first):
+        memory = [each.stages[0].memory.activations for each in (kept, cheaper)]
+        assert memory[0] - memory[1] == dropped
+    assert kept.time.recompute_ps == 0 < both.time.recompute_ps
+    assert first.stages[0] == both.stages[0]
+    assert first.stages[1] == kept.stages[1]
+    assert first.stages[0].backward_ps > kept.stages[0].backward_ps

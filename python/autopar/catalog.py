@@ -138,6 +138,7 @@ class FrameworkEntry:
 
     Attributes:
         framework: The framework.
+        before: The framework as it was before a month, by that month, as 2021-04.
         run: What a run of it used where nobody says.
         follows: Framework whose choices, sources and defaults of runs it has where its own file
             states none; the aliases, the date and the note are its own.
@@ -150,6 +151,7 @@ class FrameworkEntry:
     """
 
     framework: Framework
+    before: dict[str, Framework] = field(default_factory=dict)
     run: RunDefaults = RunDefaults()
     follows: str | None = None
     aliases: tuple[str, ...] = ()
@@ -238,7 +240,13 @@ def framework(name: str, path: str = "framework") -> FrameworkEntry:
     known, provenance = _split(table, FrameworkEntry)
     provenance.setdefault("source", {})
     spec = wire.read(Framework, _named(known, file), f"{file}: ")
-    return _entry(FrameworkEntry, provenance, file, framework=spec, digest=digest)
+    before = {
+        month: wire.read(
+            Framework, _named(_completed(then, known), file), f"{file}: before.{month}."
+        )
+        for month, then in _tables(provenance.pop("before", {}), f"{file}: before")
+    }
+    return _entry(FrameworkEntry, provenance, file, framework=spec, before=before, digest=digest)
 
 
 def cluster(text: str, path: str = "cluster") -> ClusterEntry:
@@ -386,6 +394,13 @@ def _followed(name: str, path: str, heirs: tuple[str, ...]) -> tuple[str, dict[s
     _, given, given_digest = _followed(leader, f"{file}: follows", (*heirs, file))
     given = {key: value for key, value in given.items() if key not in _OWN}
     return file, _completed(table, given), _sha256((digest + given_digest).encode())
+
+
+def _tables(table: Any, path: str) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the inner tables of a table by their month, the earliest first."""
+    if not isinstance(table, dict) or not all(isinstance(part, dict) for part in table.values()):
+        raise SpecError(path, "must hold a table a month", 'Write [before."2025-04"].')
+    return sorted(table.items())
 
 
 def _completed(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,19 @@ def degrees(text: str) -> tuple[int, ...]:
         raise click.BadParameter(f"{shown(text)} is no list of whole numbers as 1,2,4.") from None
 
 
+def degree_of_kinds(text: str) -> int | tuple[int, ...]:
+    """Returns one whole number for all kinds of chip, or one for each.
+
+    Example:
+        >>> degree_of_kinds("8"), degree_of_kinds("4,8")
+        (8, (4, 8))
+    """
+    listed = degrees(text)
+    if min(listed) < 1:
+        raise click.BadParameter(f"{min(listed)} is not a degree: give 1 or more.")
+    return listed[0] if len(listed) == 1 else listed
+
+
 def words(*allowed: str) -> Callable[[str], tuple[str, ...]]:
     """Returns a parser of words of a set, separated by commas.
 
@@ -163,6 +176,7 @@ def limits(command: F) -> F:
         "optimizer-offload": "Optimizer state may live in host memory.",
         "uneven-layers": "Stages of one kind may hold different numbers of layers.",
         "recompute-per-stage": "Stages of one kind may recompute differently.",
+        "mixed-tp": "Kinds of chip may have tensor-parallel degrees of their own.",
         "expert-tensor-parallel": "Experts are cut over the tensor-parallel group.",
     }
     options = [
@@ -201,7 +215,6 @@ def plan(command: F) -> F:
     """Adds the flags that spell a plan."""
     counts = {
         "dp": "Data-parallel replicas; what the other degrees leave by default.",
-        "tp": "Tensor-parallel degree.",
         "cp": "Context-parallel degree.",
         "ep": "Expert-parallel degree.",
         "etp": "Tensor-parallel degree inside an expert.",
@@ -218,6 +231,12 @@ def plan(command: F) -> F:
         for name, text in counts.items()
     ]  # fmt: skip
     options += [
+        click.option(
+            "--tp",
+            type=degree_of_kinds,
+            metavar="N[,N...]",
+            help="Tensor-parallel degree, or that of each kind of chip.",
+        ),
         click.option("--sp/--no-sp", default=None, help="Sequence parallel; on with tp > 1."),
         click.option("--schedule", type=click.Choice(get_args(Schedule)), help="Order of passes."),
         click.option(

@@ -59,15 +59,20 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A complete way to train. The devices used are `dp` x `tp` x `cp` x `pp`.
+    """A complete way to train.
+
+    The devices used are `dp` x `cp` times the tensor-parallel degrees of all stages: `dp` x `tp` x
+    `cp` x `pp` where there is one degree.
 
     Attributes:
         dp: Data-parallel replicas.
-        tp: Tensor-parallel degree.
+        tp: Tensor-parallel degree; where kinds of chip differ in it, the largest.
+        tp_of_kind: Where they differ, the degree of each kind in the cluster's list, 0 for kinds
+            that hold no stage; otherwise empty.
         sp: Sequence parallel: norms and residuals are split over the tensor-parallel group too.
         cp: Context-parallel degree (ring attention).
         ep: Expert-parallel degree; its group lies inside tp x cp x dp.
-        etp: Tensor-parallel degree inside an expert: 1, or `tp`.
+        etp: Tensor-parallel degree inside an expert: 1, or `tp`, which then is each kind's own.
         pp: Pipeline stages.
         vpp: Model chunks that a stage holds (interleaved schedules).
         mbs: Sequences in one micro-batch.
@@ -80,6 +85,7 @@ class Plan:
 
     dp: int = 1
     tp: int = 1
+    tp_of_kind: tuple[int, ...] = ()
     sp: bool = False
     cp: int = 1
     ep: int = 1
@@ -92,6 +98,19 @@ class Plan:
     schedule: Schedule = "1f1b"
     optimizer_offload: bool = False
     stages: tuple[Stage, ...]
+
+    @property
+    def devices(self) -> int:
+        """Devices of all stages."""
+        return sum(self.devices_per_stage(stage.chip) for stage in self.stages)
+
+    def tp_of(self, kind: int) -> int:
+        """Returns the tensor-parallel degree of the stages on a kind of chip."""
+        return self.tp_of_kind[kind] if self.tp_of_kind else self.tp
+
+    def devices_per_stage(self, kind: int) -> int:
+        """Returns the devices of a stage on a kind of chip."""
+        return self.dp * self.cp * self.tp_of(kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +173,7 @@ class TimeItems:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryItems:
-    """Memory of one device of a stage at its peak, in bytes.
+    """Memory of one device of a stage at its peak, in bytes; 0 for what is not there then.
 
     Attributes:
         parameters: Parameters.
@@ -164,6 +183,9 @@ class MemoryItems:
         logits: Logits and loss (last stage).
         working_set: Activations that exist only while one layer is computed (again).
         buffers: Gathered parameters, gradient buckets, pipeline sends.
+        update: Copies of parameters and gradients that live only during the optimizer's step.
+        cached: Freed memory that the allocator keeps: other streams and larger tensors than those
+            that it held cannot use it, and what they need lies beside it.
         context: Device context, communicators and libraries, outside the allocator.
     """
 
@@ -174,6 +196,8 @@ class MemoryItems:
     logits: int
     working_set: int
     buffers: int
+    update: int
+    cached: int
     context: int
 
 
@@ -187,7 +211,8 @@ class StageEstimate:
         memory: Memory by item.
         memory_bytes: What the driver shows at the peak: the items, but only the larger of `logits`
             and `working_set`, which do not meet.
-        allocated_bytes: The same without `context`: what the framework's allocator hands out.
+        reserved_bytes: The same without `context`: what the framework's allocator has taken.
+        allocated_bytes: The same without `cached`: what it hands out.
         capacity_bytes: What the allocator may hand out on this chip: its memory without `context`,
             margin taken off.
     """
@@ -196,6 +221,7 @@ class StageEstimate:
     backward_ps: int
     memory: MemoryItems
     memory_bytes: int
+    reserved_bytes: int
     allocated_bytes: int
     capacity_bytes: int
 

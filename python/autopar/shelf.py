@@ -191,9 +191,10 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
 
     The name or alias that stands first in the text wins, the longer of two at one place; of several
     profiles with one name, those whose words or precision the row has, then the newest that had
-    begun. Where nobody says when, stored scores tell a time before fused attention. Without any
-    name it is Megatron-Core or its forerunner, or where the row shards parameters and nothing else
-    FSDP or ZeRO under a Hugging Face model. A path to a TOML file is a profile of one's own.
+    begun, and the profile as it was then. Where nobody says when, stored scores tell a time before
+    fused attention. Without any name it is Megatron-Core or its forerunner, or where the row shards
+    parameters and nothing else FSDP or ZeRO under a Hugging Face model. A path to a TOML file is a
+    profile of one's own.
 
     Raises:
         SpecError: The file of a profile is wrong.
@@ -230,6 +231,10 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         )
 
     found = max(named, key=likeness)
+    for month, earlier in found.before.items():
+        if run.month and run.month < month:
+            found = replace(found, framework=earlier)
+            break
     if "fsdp" in run.zero.lower() and found.framework.name in HUGGING_FACE:
         found = next(entry for entry in shelf.frameworks if entry.framework.name == "fsdp")
     return found, True

@@ -17,10 +17,11 @@ QkNorm: TypeAlias = Literal["none", "head", "full"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
+Gradients: TypeAlias = Literal["kept", "passing", "replace"]
 GatheredUnit: TypeAlias = Literal["layer", "matrix"]
 Shards: TypeAlias = Literal["slices", "tensors"]
 Fp8Scaling: TypeAlias = Literal["tensor", "block", "row"]
-Selective: TypeAlias = Literal["attention", "operators"]
+Selective: TypeAlias = Literal["attention", "operators", "named"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
 ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
@@ -186,6 +187,7 @@ class Fused:
         grouped_gemm: Expert products as one grouped kernel.
         gradient_accumulation: Weight gradients added to the stored ones by the product itself.
         permutation: Tokens sorted by expert, and back with their weights, in a kernel each.
+        optimizer: Adam reads and writes each number once; else each of its operations by itself.
     """
 
     norm: bool
@@ -197,6 +199,7 @@ class Fused:
     grouped_gemm: bool
     gradient_accumulation: bool
     permutation: bool = False
+    optimizer: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +255,29 @@ class EightBitGathers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Operators of a layer that may be computed again by themselves.
+
+    What they make and the backward pass reads is dropped. Of other operators the backward pass
+    reads no result, or none without an exchange.
+
+    Attributes:
+        norm: Norms before sub-layers, with the gather of their results where these are kept
+            gathered.
+        projections: Products that make queries, keys and values, with norms and rotation of these.
+        attention: The core of attention: scores, softmax and values.
+        expansion: The products that open an MLP.
+        activation: The nonlinearity of an MLP with its gate.
+    """
+
+    norm: bool = False
+    projections: bool = False
+    attention: bool = False
+    expansion: bool = False
+    activation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NumberBytes:
     """Bytes of each stored number.
 
@@ -296,8 +322,8 @@ class Held:
     Attributes:
         communicators: Communicators that a process opens.
         communicator_gib: Buffers of one communicator, in GiB.
-        live_parameters: Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those at work
-            and the next by `gathered_unit`.
+        live_parameters: Parameters that ZeRO stage 3 keeps gathered at a time, or those at work if
+            they are more; 0 for those at work and the next by `gathered_unit`.
         gathered_unit: What ZeRO stage 3 gathers at once: a `layer`, or each `matrix` by itself.
         gathered_ends: Embedding and head are gathered once for all passes of a micro-batch, and
             their gradients reduced after the last.
@@ -308,6 +334,17 @@ class Held:
             in 8 bits.
         fp8_weight_bytes: Bytes of 8-bit copies that are kept of each weight of the layers where
             products run in 8 bits.
+        gradients: How long gradients live: `kept` from the first step on; `passing` from the
+            backward pass of their layer, in the first micro-batch of a step, to the optimizer's
+            step; or in the place of their parameters, which they `replace`.
+        bucket_copies: Every gradient has a place in a bucket beside its own.
+        planned: Memory is laid out before the first step: what is reserved is the peak, and
+            nothing that was freed waits for its like.
+        update_bytes: Bytes of a parameter's copies that live only during the optimizer's step,
+            sharded as its state.
+        stage_buffers: Whatever the backward pass reads of the forward pass, casts of weights with
+            it, has places for twice as many micro-batches as there are stages, on every stage but
+            the last.
         logit_bytes: Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
         split_logit_bytes: The same where the vocabulary is cut over tensor-parallel ranks.
     """
@@ -321,6 +358,11 @@ class Held:
     fp32_residual: bool = False
     fp8_input_bytes: int = 1
     fp8_weight_bytes: int = 0
+    gradients: Gradients = "kept"
+    bucket_copies: bool = False
+    planned: bool = False
+    update_bytes: int = 0
+    stage_buffers: bool = False
     logit_bytes: int = 12
     split_logit_bytes: int = 12
 
@@ -358,6 +400,8 @@ class Framework:
         fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`, a
             `block` whose maximum the cast itself finds, or each `row`, which is cast for each
             product by itself.
+        softmax_multiple: Fused softmax needs the sequences of a micro-batch times the heads of a
+            rank to be a multiple of this; else it runs in separate operators.
         loss_in_16_bits: The loss reads and writes logits in 16 bits; else it casts them to 32.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
@@ -371,11 +415,15 @@ class Framework:
         keeps_tensor_results: What tensor-parallel communication brought a recomputed layer is kept,
             and not brought again.
         fused_reduce_bytes: Bytes of gradients that are reduced together; 0 for those of a layer.
+        fused_reduce_places: Where groups of gradients that are reduced together begin, in place of
+            their bytes: ascending places in the order of a stage's parameters; none for groups by
+            bytes. Gradients that ZeRO scatters are grouped by bytes all the same.
         fused_gather_bytes: Bytes of parameters that are gathered together; 0 for those of a layer.
         whole_below_bytes: Parameters of at most so many bytes on a rank stay whole on every
             replica, with their gradients and optimizer state; 0 for none.
-        selective: What selective recompute computes again: the core of `attention`, or of single
-            `operators` every second matrix product and all that is no product.
+        selective: What selective recompute computes again: the core of `attention`, of single
+            `operators` every second matrix product and all that is no product, or those `named`.
+        named: The operators that it computes again where these are named.
         context_gib: Memory of one process outside the allocator beside communicators: device
             context and library workspaces, in GiB.
         held: What it holds beside what the plan says.
@@ -402,6 +450,7 @@ class Framework:
     shard_copies: ShardCopies = ShardCopies()
     eight_bit_gathers: EightBitGathers = EightBitGathers()
     fp8_scaling: Fp8Scaling = "tensor"
+    softmax_multiple: int = 1
     loss_in_16_bits: bool = False
     sums_in_fp32: bool = False
     slices_kept_inputs: bool = False
@@ -410,9 +459,11 @@ class Framework:
     recompute_stops_early: bool = False
     keeps_tensor_results: bool = False
     fused_reduce_bytes: int = 0
+    fused_reduce_places: tuple[int, ...] = ()
     fused_gather_bytes: int = 0
     whole_below_bytes: int = 0
     selective: Selective = "attention"
+    named: Named = Named()
     context_gib: float
     held: Held = Held()
     bucket_bytes: int
@@ -445,6 +496,7 @@ class Options:
         optimizer_offload: Optimizer state may live in host memory.
         uneven_layers: Stages of one kind of chip may hold different numbers of layers.
         recompute_per_stage: Stages of one kind of chip may recompute differently.
+        mixed_tp: Kinds of chip may have tensor-parallel degrees of their own.
         expert_tensor_parallel: Experts are cut over the tensor-parallel group, not whole.
         batch_multiple: What a global batch must be a multiple of that is proposed where no degrees
             suit the one asked for.
@@ -469,6 +521,7 @@ class Options:
     optimizer_offload: bool = True
     uneven_layers: bool = True
     recompute_per_stage: bool = False
+    mixed_tp: bool = False
     expert_tensor_parallel: bool = False
     batch_multiple: int = 1
 

@@ -1,6 +1,7 @@
 """Measured runs against their estimates: errors by source, ranks inside a series."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -8,7 +9,7 @@ from typing import Any, Literal
 
 from autopar import planner
 from autopar.errors import SpecError, shown
-from autopar.report import Estimate
+from autopar.report import Estimate, StageEstimate
 from autopar.runs import BadRow, Run
 from autopar.setups import DRIVER_ERROR, Setup, setup
 from autopar.shelf import Shelf
@@ -201,8 +202,7 @@ def check_one(run: Run | BadRow, shelf: Shelf) -> Checked:
         memory = _measured_memory(run)
     except SpecError as error:
         return Checked(run=run, skipped=str(error).rstrip("."))
-    inside = _is_inside(run)
-    peak = max(s.allocated_bytes if inside else s.memory_bytes for s in cost.stages)
+    peak = max(_in_words_of(run, stage) for stage in _read(run, cost))
     nothing = measured is None and memory is None and not run.ran_out_of_memory
     return Checked(
         run=run,
@@ -224,6 +224,18 @@ def _is_allocated(run: Run) -> bool:
 def _is_inside(run: Run) -> bool:
     """Returns whether a run's memory is the allocator's, handed out or reserved: no context."""
     return _is_allocated(run) or "reserv" in run.mem_kind.lower()
+
+
+def _read(run: Run, cost: Estimate) -> Sequence[StageEstimate]:
+    """Returns the stages of which a run's memory was read: the first where it was rank 0's."""
+    return cost.stages[:1] if re.search(r"memory of rank 0\b", run.notes) else cost.stages
+
+
+def _in_words_of(run: Run, stage: StageEstimate) -> int:
+    """Returns the predicted bytes of a stage that a run's memory is to be held against."""
+    if _is_allocated(run):
+        return stage.allocated_bytes
+    return stage.reserved_bytes if _is_inside(run) else stage.memory_bytes
 
 
 def _measured_memory(run: Run) -> float | None:

@@ -1,7 +1,9 @@
+#!/usr/bin/env python3
 """Environments of clients: packages that several share, installed once and kept.
 
 Each is built from a complete list in `requirements/` and kept in $AUTOPAR_CLIENTS
-(~/.cache/autopar-clients) under the hash of that list.
+(~/.cache/autopar-clients) under the hash of that list. Run by itself, this builds all that are not
+kept, at the same time: `.ci/run` starts it first and compiles and tests beside it.
 """
 
 import hashlib
@@ -10,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,9 +38,11 @@ class Environment:
 
 
 TORCH = Environment("torch", 8)
-# MindFormers on the MindSpore that it is made for, and the MindSpore that is followed.
 PERFETTO = Environment("perfetto", 1)
+# MindFormers on the MindSpore that it is made for, and the MindSpore that is followed.
 MINDFORMERS, MINDSPORE = Environment("mindspore-2.7", 5), Environment("mindspore-2.10", 5)
+# The longest to install first.
+ALL = (TORCH, MINDFORMERS, MINDSPORE, PERFETTO)
 
 
 class AbsentError(Exception):
@@ -65,8 +70,10 @@ def build(environment: Environment) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     begun = time.monotonic()
     subprocess.run([base, "-m", "venv", target], check=True)
-    # The list is complete: nothing is resolved, and nothing else is installed.
-    command = [python, "-m", "pip", "install", "--quiet", "--no-deps", "-r", requirements]
+    # The list is complete: nothing is resolved, and nothing else is installed. Few of the modules
+    # are ever read: these are compiled then.
+    options = ["--quiet", "--no-deps", "--no-compile"]
+    command = [python, "-m", "pip", "install", *options, "-r", requirements]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode:
         shutil.rmtree(target, ignore_errors=True)
@@ -88,3 +95,25 @@ def _python() -> str:
     if (found := shutil.which(name)) is None:
         raise AbsentError(f"the packages are pinned for {name}, which is not there")
     return found
+
+
+def main() -> int:
+    """Builds every environment that is not kept; returns 1 where one failed."""
+    with ThreadPoolExecutor(len(ALL)) as pool:
+        return int(not all(pool.map(_is_there, ALL)))
+
+
+def _is_there(environment: Environment) -> bool:
+    """Returns whether an environment could be built, and prints why not."""
+    try:
+        build(environment)
+    except AbsentError as reason:
+        print(f"{environment.name}: skipped: {reason}", flush=True)
+    except SystemExit as failure:
+        print(failure, flush=True)
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -33,11 +33,8 @@ def reported(problem: Problem, threads: int, time_limit: float | None) -> Report
     return wire.loads(Report, solve(problem, threads, time_limit))
 
 
-def with_devices(question: dict[str, Any], degrees: dict[str, Any]) -> dict[str, Any]:
-    """Returns a question about as many devices as a plan with given degrees takes."""
-    if question["devices"] is None and degrees.get("dp") is not None:
-        devices = 1
-        for name in ("dp", "tp", "cp", "pp"):
-            devices *= degrees.get(name, 1)
+def with_devices(question: dict[str, Any], devices: int | None) -> dict[str, Any]:
+    """Returns a question about as many devices as a plan takes, unless it says how many."""
+    if question["devices"] is None and devices is not None:
         return {**question, "devices": devices}
     return question

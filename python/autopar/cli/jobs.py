@@ -161,14 +161,13 @@ def estimate(
             raise SpecError("--plan", "given beside --from", "Give one of them.")
         problem, plan = launched(launcher, file, spelled)
     elif document is None:
-        problem = planner.problem(**with_devices(question, spelled))
+        problem = planner.problem(**with_devices(question, planner.devices_of(spelled)))
         plan = _spelled_plan(problem, spelled)
     elif spelled:
         raise SpecError("--plan", f"given beside --{min(spelled)}", "Give a file or flags.")
     else:
         plan = wire.loads(Plan, files.read_bytes(document), f"{document}: ")
-        degrees = {"dp": plan.dp, "tp": plan.tp, "cp": plan.cp, "pp": plan.pp}
-        problem = planner.problem(**with_devices(question, degrees))
+        problem = planner.problem(**with_devices(question, plan.devices))
     cost = planner.estimate_json(problem, plan)
     verdict = wire.loads(Estimate, cost)
     if form == "json":

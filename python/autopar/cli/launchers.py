@@ -145,8 +145,7 @@ def _job(document: str, rank: int | None, asked: dict[str, Any]) -> "Job":
         if key not in given:
             flag = key.replace("_", "-")
             raise SpecError(f"--{flag}", "missing", "A plan alone does not say what it is for.")
-    degrees = {"dp": plan.dp, "tp": plan.tp, "cp": plan.cp, "pp": plan.pp}
-    problem = planner.problem(**with_devices(asked, degrees))
+    problem = planner.problem(**with_devices(asked, plan.devices))
     cost = wire.loads(Estimate, planner.estimate_json(problem, plan))
     return Job(problem, plan, cost)
 

@@ -29,11 +29,16 @@ _FLAGS = ("mp_comm_recompute", "parallel_optimizer_comm_recompute", "recompute_s
 class Primitive:
     """A single operator.
 
+    Args:
+        name: The attributes that lead to it from its layer, as those of MindFormers' LLaMA:
+            `feed_forward.mul`.
+
     Attributes:
         recomputed: Whether it is computed again in the backward pass.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self.name = name
         self.recomputed = False
 
     def recompute(self, mode: bool = True) -> "Primitive":
@@ -126,19 +131,14 @@ def configured(
 
     Raises:
         SpecError: Stages are not in order or not all there, a stage computes other layers again
-            than its first, layers differ in how they do, or single operators are computed again.
+            than its first, layers differ in how they do, or in the operators that they do.
     """
     stages = [0 if cell._stage is None else cell._stage for cell in pipeline.network]
     if not stages or stages != sorted(stages) or stages[-1] != len(set(stages)) - 1:
         hint = "Number them from 0 without a gap, first layers first."
         raise SpecError("pipeline_stage", "the layers' stages are not in order", hint)
     counts = tuple(stages.count(stage) for stage in range(len(set(stages))))
-    if any(operator.recomputed for cell in pipeline.network for operator in cell.operators):
-        what = "computes single operators of a layer again, which no plan says"
-        hint = (
-            "Have the whole layer computed again; compat.operators.recomputed prices single ones."
-        )
-        raise SpecError("recompute", what, hint)
+    selected = _selected(pipeline.network, stages)
     marked: list[list[dict[str, bool] | None]] = [[] for _ in counts]
     for stage, cell in zip(stages, pipeline.network, strict=True):
         marked[stage].append(cell.recomputed)
@@ -152,7 +152,9 @@ def configured(
         raise SpecError("recompute", "layers differ in how they are computed again")
     whole = again == list(counts)
     recompute = TransformerRecomputeConfig(
-        recompute=whole or (again if any(again) else False), **(ways[0] if ways else {})
+        recompute=whole or (again if any(again) else False),
+        select_recompute=selected,
+        **(ways[0] if ways else {}),
     )
     config = TransformerOpParallelConfig(
         pipeline_stage=len(counts),
@@ -161,3 +163,30 @@ def configured(
         **degrees,
     )
     return config, counts
+
+
+def _selected(network: Sequence[Cell], stages: list[int]) -> bool | list[str] | dict[str, Any]:
+    """Returns the operators that are computed again by themselves as `select_recompute` has them.
+
+    Raises:
+        SpecError: Layers of a stage differ in them, or one has no name.
+    """
+    chosen: list[set[str]] = [set() for _ in range(stages[-1] + 1)]
+    for number, (cell, stage) in enumerate(zip(network, stages, strict=True)):
+        if any(each.recomputed and not each.name for each in cell.operators):
+            hint = "Name it by the attributes that lead to it: feed_forward.mul."
+            raise SpecError("recompute", "an operator without a name is computed again", hint)
+        own = {each.name.replace(".", r"\.") for each in cell.operators if each.recomputed}
+        if number and stage == stages[number - 1] and own != chosen[stage]:
+            what = "layers of a stage differ in the operators that they compute again"
+            raise SpecError("recompute", what, "Have the same of every layer computed again.")
+        chosen[stage] = own
+    names = sorted(set().union(*chosen))
+    if not names:
+        return False
+    if all(own == set(names) for own in chosen):
+        return names
+    return {
+        name: [stages.count(stage) if name in own else 0 for stage, own in enumerate(chosen)]
+        for name in names
+    }

@@ -371,6 +371,16 @@ def _force_fp32(asked: Asked) -> tuple[Changes, str]:
     return changes, "gradients and activations are summed in 32 bits"
 
 
+def _fusion_places(asked: Asked) -> tuple[Changes, str]:
+    places = asked.context.get("all_reduce_fusion_config")
+    if not places:
+        return {}, "names no places"
+    if asked.shards:
+        return {}, "scattered gradients are grouped by comm_fusion's sizes"
+    changes = {"framework.fused_reduce_places": places}
+    return changes, "groups of a stage's gradients begin there; each is summed when it is complete"
+
+
 def _comm_fusion(asked: Asked) -> tuple[Changes, str]:
     kinds = {"reducescatter": "reduce", "allgather": "gather"}
     changes = {
@@ -423,7 +433,7 @@ _RULES: dict[str, Rule] = {
     "optimizer_weight_shard_aggregated_save": _nothing(_OUTSIDE),
     "enable_alltoall": _alltoall,
     "force_fp32_communication": _force_fp32,
-    "all_reduce_fusion_config": _nothing("acts on the gradients of single operators"),
+    "all_reduce_fusion_config": _fusion_places,
     "comm_fusion": _comm_fusion,
     "communi_parallel_mode": _nothing("the estimate runs no two groups' collectives at once"),
     "parameter_broadcast": _nothing(_OUTSIDE),

@@ -240,8 +240,6 @@ def _on_operators(report: Report, effect: Effect) -> Effect:
     best = report.ranked[0]
     job = Job(report.problem, best.plan, best.estimate)
     match effect.key:
-        case "all_reduce_fusion_config":
-            return operators.grouped(job, effect.value)
         case "MS_COMM_COMPILER_OPT":
             return operators.reused(job, effect.value)
         case _:

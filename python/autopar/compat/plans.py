@@ -4,15 +4,16 @@
 can say it; `reasons` names what they cannot. One leads back to the other.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from autopar.compat.context import Context
 from autopar.compat.effects import Asked, Effect, applied
 from autopar.compat.mindformers import TransformerOpParallelConfig, TransformerRecomputeConfig
 from autopar.errors import SpecError
+from autopar.frontends import mindformers_operators
 from autopar.report import Plan, Recompute, Stage
-from autopar.spec import Problem, Schedule
+from autopar.spec import Named, Problem, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,13 @@ def meant(
             raise SpecError("pipeline_stage", what, "Give the layers of each stage.")
         layers = (problem.model.layers // pp,) * pp
     chunks = vpp if pp > 1 else 1
-    recompute = _recompute(config.recompute, layers, chunks)
+    asked_again = config.recompute
+    if isinstance(asked_again, bool):
+        asked_again = TransformerRecomputeConfig(recompute=asked_again)
+    selected, by_stage = mindformers_operators.selected(
+        asked_again.select_recompute, layers, "recompute.select_recompute"
+    )
+    recompute = _recompute(asked_again, layers, chunks, by_stage)
     again = _gathers_again(config, asked, recompute)
     zero = 3 if again else min(limited.options.zero, default=0)
     size = next((n for n in limited.options.shard_group if dp * cp % n == 0), dp * cp)
@@ -117,10 +124,15 @@ def meant(
         keeps_tensor_results=_keeps(config),
         whole_vocabulary=_whole_vocabulary(config, asked),
     )
+    if any(by_stage):
+        framework = replace(framework, selective="named", named=selected)
+    if asked_again.select_comm_recompute:
+        framework = replace(framework, held=replace(framework.held, gathered_inputs=False))
     if again:
         framework = replace(framework, gathers="micro_batch")
     alone = replace(limited, cluster=replace(limited.cluster, devices=used), framework=framework)
-    return Meaning(alone, plan, asked.devices // used, (*_said(config, asked, plan), *effects))
+    said = _said(config, asked, plan, selected)
+    return Meaning(alone, plan, asked.devices // used, (*said, *effects))
 
 
 def _degrees(config: TransformerOpParallelConfig, asked: Asked) -> tuple[int, int, int, int, int]:
@@ -158,15 +170,29 @@ def _schedule(allowed: tuple[Schedule, ...], pp: int, vpp: int) -> Schedule:
     return "interleaved" if "interleaved" in allowed else allowed[0]
 
 
-def _recompute(asked: Any, layers: tuple[int, ...], vpp: int) -> tuple[Recompute, ...]:
-    """Returns what each stage recomputes."""
-    if isinstance(asked, bool):
-        asked = TransformerRecomputeConfig(recompute=asked)
-    for name in ("select_recompute", "select_comm_recompute"):
-        if getattr(asked, name):
-            what = "computes single operators of a layer again, which no plan says"
-            raise SpecError(f"recompute.{name}", what, "Give whole layers as recompute.")
-    wanted = asked.recompute
+def _recompute(
+    asked: TransformerRecomputeConfig,
+    layers: tuple[int, ...],
+    vpp: int,
+    selected: tuple[bool, ...],
+) -> tuple[Recompute, ...]:
+    """Returns what each stage recomputes: layers, or operators of those where they are selected."""
+    whole = _whole_layers(asked.recompute, layers, vpp)
+    if asked.recompute is True:
+        # Single operators are passed over where every layer is computed again.
+        return whole
+    for again, named in zip(whole, selected, strict=True):
+        if named and again.granularity != "none":
+            what = "computes layers of a stage again and operators of the others, as no plan does"
+            raise SpecError("recompute.select_recompute", what, "Give each stage one of the two.")
+    return tuple(
+        Recompute("selective") if named else again
+        for again, named in zip(whole, selected, strict=True)
+    )
+
+
+def _whole_layers(wanted: Any, layers: tuple[int, ...], vpp: int) -> tuple[Recompute, ...]:
+    """Returns how many layers of each stage are computed again whole."""
     if isinstance(wanted, bool):
         return (Recompute("uniform", 1) if wanted else Recompute(),) * len(layers)
     rows = wanted if isinstance(wanted, list) and wanted and isinstance(wanted[0], list) else None
@@ -215,7 +241,9 @@ def _gathers_again(
     )
 
 
-def _said(config: TransformerOpParallelConfig, asked: Asked, plan: Plan) -> tuple[Effect, ...]:
+def _said(
+    config: TransformerOpParallelConfig, asked: Asked, plan: Plan, selected: Named
+) -> tuple[Effect, ...]:
     """Returns what each keyword did."""
     written = config.to_dict()
     recompute = written.pop("recompute")
@@ -253,7 +281,12 @@ def _said(config: TransformerOpParallelConfig, asked: Asked, plan: Plan) -> tupl
             {"plan.stages": [stage.recompute.granularity for stage in plan.stages]},
             "what each stage computes again",
         ),
-        "select_recompute": ({}, "off: no other value is taken"),
+        "select_recompute": (
+            {"framework.named": [name for name, on in _on(selected) if on]}
+            if any(stage.recompute.granularity == "selective" for stage in plan.stages)
+            else {},
+            "operators that every layer of a stage computes again by themselves",
+        ),
         "parallel_optimizer_comm_recompute": (
             ({"plan.zero": 3, "framework.gathers": "micro_batch"}, "parameters are gathered twice")
             if plan.zero == 3 and recompute["parallel_optimizer_comm_recompute"]
@@ -277,6 +310,10 @@ def _said(config: TransformerOpParallelConfig, asked: Asked, plan: Plan) -> tupl
     return (*outer, *(Effect(f"recompute.{k}", v, *inner[k]) for k, v in recompute.items()))
 
 
+def _on(selected: Named) -> list[tuple[str, bool]]:
+    return [(field.name, getattr(selected, field.name)) for field in fields(selected)]
+
+
 def reasons(problem: Problem, plan: Plan) -> tuple[str, ...]:
     """Returns what of a plan configuration and context cannot say; empty where they say it all.
 
@@ -296,7 +333,12 @@ def reasons(problem: Problem, plan: Plan) -> tuple[str, ...]:
         "stages lie on several kinds of chip": len({stage.chip for stage in plan.stages}) > 1,
         "keeps activations in host memory": any(stage.offload for stage in plan.stages),
         "keeps optimizer state in host memory": plan.optimizer_offload,
-        "recomputes the core of attention alone": "selective" in kinds,
+        "recomputes the core of attention alone": (
+            "selective" in kinds and problem.framework.selective == "attention"
+        ),
+        "recomputes every second product": (
+            "selective" in kinds and problem.framework.selective == "operators"
+        ),
         "recomputes groups of layers": "uniform" in kinds and groups != {1},
         "mixes kinds of recompute": "uniform" in kinds and len(kinds) > 1,
         "ep does not divide dp": plan.dp % plan.ep != 0,
@@ -351,12 +393,33 @@ def config_of(problem: Problem, plan: Plan) -> TransformerOpParallelConfig:
         micro_batch_num=_passes(problem, plan) if plan.pp > 1 else 1,
         recompute=TransformerRecomputeConfig(
             recompute=recompute,
+            select_recompute=select_recompute(problem, plan),
             mp_comm_recompute=not problem.framework.keeps_tensor_results,
             recompute_slice_activation=problem.framework.slices_kept_inputs,
         ),
         use_seq_parallel=plan.sp,
         vocab_emb_dp=problem.framework.whole_vocabulary,
     )
+
+
+def select_recompute(problem: Problem, plan: Plan) -> bool | list[str] | dict[str, list[int]]:
+    """Returns the operators that are computed again by name, as MindFormers has them.
+
+    Example:
+        >>> from autopar import planner
+        >>> question = planner.problem(
+        ...     "llama2-7b", "ascend_910b:16", global_batch_size=64, sequence_length=4096
+        ... )
+        >>> select_recompute(question, planner.plan(question))
+        False
+    """
+    where = [
+        stage.layers if stage.recompute.granularity == "selective" else 0 for stage in plan.stages
+    ]
+    if not any(where):
+        return False
+    patterns = mindformers_operators.patterns(problem.framework.named)
+    return list(patterns) if all(where) else {pattern: list(where) for pattern in patterns}
 
 
 def keywords_of(problem: Problem, plan: Plan) -> dict[str, Any]:

@@ -92,8 +92,10 @@ def _system(job: Job) -> dict[str, Any]:
     for name in list(arguments):
         if name.startswith("decoder-") or name == "pipeline-model-parallel-layout":
             del arguments[name]
-    counts = [sum(stage.chip == kind for stage in plan.stages) for kind in job.kinds]
-    meshes = [[plan.tp, plan.cp, plan.ep, plan.dp, count] for count in counts]
+    counts = {kind: sum(stage.chip == kind for stage in plan.stages) for kind in job.kinds}
+    meshes = [
+        [plan.tp_of(kind), plan.cp, plan.ep, plan.dp, count] for kind, count in counts.items()
+    ]
     names = [_chip(job, kind) for kind in job.kinds]
     hetero: dict[str, Any] = {
         "enable-hetero": None,
@@ -104,7 +106,9 @@ def _system(job: Job) -> dict[str, Any]:
         "hetero-current-device-type": names[0],
     }
     if job.problem.model.moe is not None:
-        hetero["expert-tensor-parallel-size-per-process-mesh"] = [plan.etp] * len(names)
+        hetero["expert-tensor-parallel-size-per-process-mesh"] = [
+            plan.tp_of(kind) if plan.etp > 1 else 1 for kind in job.kinds
+        ]
     return arguments | hetero
 
 
@@ -132,7 +136,7 @@ def _shares(job: Job) -> list[tuple[int, int, int]]:
     plan, shares = job.plan, []
     for kind in job.kinds:
         stages = sum(stage.chip == kind for stage in plan.stages)
-        devices = stages * plan.dp * plan.tp * plan.cp
+        devices = stages * plan.devices_per_stage(kind)
         node = job.problem.cluster.groups[kind].chip.devices_per_node
         shares.append((kind, devices, min(node, job.problem.cluster.devices)))
     return shares

@@ -194,9 +194,9 @@ def _pod(
 def _devices(job: Job) -> list[tuple[int, int]]:
     """Returns each kind of chip with the devices that it gives, in the order of the stages."""
     plan = job.plan
-    of_stage = plan.dp * plan.tp * plan.cp
     return [
-        (kind, of_stage * sum(stage.chip == kind for stage in plan.stages)) for kind in job.kinds
+        (kind, plan.devices_per_stage(kind) * sum(stage.chip == kind for stage in plan.stages))
+        for kind in job.kinds
     ]
 
 

@@ -6,7 +6,7 @@ MindSpore runs the pipeline and shards the optimizer.
 
 from typing import Any
 
-from autopar.compat.plans import step_keywords
+from autopar.compat.plans import select_recompute, step_keywords
 from autopar.export.job import (
     File,
     Job,
@@ -33,7 +33,9 @@ STEP_LIMITS: dict[str, Any] = {
     "activation_offload": False,
     "optimizer_offload": False,
 }
-LIMITS: tuple[dict[str, Any], ...] = (STEP_LIMITS,)
+LIMITS: tuple[dict[str, Any], ...] = (
+    {**STEP_LIMITS, "recompute": (*STEP_LIMITS["recompute"], "selective")},
+)
 
 
 def supports(job: Job) -> list[str]:
@@ -46,6 +48,7 @@ def supports(job: Job) -> list[str]:
         *unsaid_host(plan),
         *_unsaid_model(problem),
         *unsaid_step(job),
+        *_unsaid_selective(job),
         *when(
             (not chip.name.startswith("ascend"), f"the chip {chip.name}"),
             (plan.pp > 1 and job.micro_batches < plan.pp,
@@ -93,10 +96,22 @@ def unsaid_step(job: Job) -> list[str]:
         (is_ignored(plan), "optimizer shards of one rank"),
         (plan.optimizer_offload, "optimizer offload"),
         (plan.zero > 0 and threshold % 1024 > 0, f"a threshold of {threshold} bytes"),
-        (any(r.granularity == "selective" for r in recompute), "selective recompute"),
         (
             any(r.granularity == "uniform" and r.layers != 1 for r in recompute),
             "recompute in groups of layers",
+        ),
+    )
+
+
+def _unsaid_selective(job: Job) -> list[str]:
+    """Returns whether selective recompute is of other operators than those of a LLaMA by name."""
+    plan, framework = job.plan, job.problem.framework
+    kinds = {stage.recompute.granularity for stage in plan.stages}
+    return when(
+        ("selective" in kinds and framework.selective != "named", "selective recompute"),
+        (
+            "selective" in kinds and job.problem.model.moe is not None,
+            "single operators of experts that are computed again",
         ),
     )
 
@@ -110,7 +125,7 @@ def recomputed_layers(plan: Plan, index: int) -> list[int]:
     """Returns the layers of each chunk of a stage that are recomputed from their own input."""
     recompute, chunks = plan.stages[index].recompute, chunk_layers(plan, index)
     match recompute.granularity:
-        case "none":
+        case "none" | "selective":
             return [0 for _ in chunks]
         case "block":
             return [min(recompute.layers or 0, chunk) for chunk in chunks]
@@ -173,7 +188,7 @@ def _recompute_arguments(job: Job) -> dict[str, Any]:
         recompute = _by_chunk(layers)
     return {
         "recompute": recompute,
-        "select_recompute": False,
+        "select_recompute": select_recompute(job.problem, plan),
         "parallel_optimizer_comm_recompute": False,
         "mp_comm_recompute": not framework.keeps_tensor_results,
         "recompute_slice_activation": framework.slices_kept_inputs,

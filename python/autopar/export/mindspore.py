@@ -43,6 +43,12 @@ def supports(job: Job) -> list[str]:
         *unsaid_everywhere(job),
         *unsaid_host(job.plan),
         *unsaid_step(job),
+        *when(
+            (
+                any(stage.recompute.granularity == "selective" for stage in job.plan.stages),
+                "selective recompute",
+            )
+        ),
         *(mindspore_operators.unsaid(job) if mindspore_operators.is_cut(job) else []),
         *when(
             (devices > LARGEST, f"more than {LARGEST} ranks"),

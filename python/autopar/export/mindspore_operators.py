@@ -18,7 +18,7 @@ from autopar.export.job import Job, when
 from autopar.export.mindspore_strategy import strategy_file
 from autopar.frontends.mindspore_strategy import OperatorStrategy, StrategyFile, operator_names
 from autopar.graph import Graph, Operator, recomputed
-from autopar.sharding import Cuts, FixedStrategy, Fusion, Sharding
+from autopar.sharding import Cuts, FixedStrategy, Sharding
 
 FIRST = "layers.0."
 # What follows the last layer, on its stage.
@@ -66,8 +66,6 @@ def sharding(
     layers: int = 1,
     *,
     again: Iterable[str] = (),
-    fusion: Fusion | None = None,
-    reuse_limit: int | None = None,
 ) -> Sharding:
     """Returns how a plan cuts the operators of the model's first layers and of its ends.
 
@@ -78,8 +76,6 @@ def sharding(
         layers: The layers.
         again: Names of operators that run again before the backward pass; a star stands for any
             letters.
-        fusion: How exchanges are grouped, as in `ShardingOptions`.
-        reuse_limit: Communication operators that may be replaced, as there.
 
     Raises:
         SpecError: The plan cannot be said so (`unsaid` names why), or no operator has a name.
@@ -96,8 +92,6 @@ def sharding(
         zero=plan.zero,
         optimizer_bytes=problem.framework.bytes.optimizer,
         gradient_bytes=problem.framework.bytes.gradient,
-        fusion=fusion,
-        reuse_limit=reuse_limit,
     )
 
 

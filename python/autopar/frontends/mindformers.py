@@ -7,8 +7,8 @@ of recomputed layers those of `LayerSetting`.
 from typing import Any
 
 from autopar import wire
-from autopar.errors import shown
-from autopar.frontends import launch
+from autopar.errors import SpecError, shown
+from autopar.frontends import launch, mindformers_operators
 from autopar.frontends.launch import Launch, Settings
 from autopar.report import Recompute
 from autopar.spec import Model
@@ -51,6 +51,7 @@ def read(file: str) -> Launch:
     }
     if settings.has("moe_config.expert_num") and settings.count("moe_config.expert_num") > 1:
         plan |= {"ep": settings.count(f"{P}.expert_parallel", 1), "etp": tp}
+    recompute, chosen, unclear = _recompute(settings, plan)
     return Launch(
         file=settings.file,
         framework="mindformers",
@@ -63,9 +64,9 @@ def read(file: str) -> Launch:
             "attention": "flash" if settings.flag(f"{M}.use_flash_attention") else "unfused",
         },
         plan=plan,
-        recompute=None if (unclear := _unclear(settings)) else _recompute(settings, plan),
+        recompute=recompute,
         unclear=unclear,
-        changes=_changes(settings, pp, plan["zero"]),
+        changes=_changes(settings, pp, plan["zero"]) | chosen,
         notes=_notes(settings, copies),
     )
 
@@ -120,7 +121,32 @@ def _whole(row: Any) -> int:
     return len(row) if good else 0
 
 
-def _recompute(settings: Settings, plan: dict[str, Any]) -> tuple[Recompute, ...]:
+def _recompute(
+    settings: Settings, plan: dict[str, Any]
+) -> tuple[tuple[Recompute, ...] | None, dict[str, Any], str]:
+    """Returns what each stage recomputes, what that sets of the framework, or what is unclear."""
+    whole = _whole_layers(settings, plan)
+    path = f"{R}.select_recompute"
+    asked = settings.value(path)
+    if asked in (None, False) or settings.value(f"{R}.recompute") is True:
+        return whole, {}, ""
+    try:
+        named, stages = mindformers_operators.selected(asked, plan["layers"], path)
+    except SpecError as error:
+        return None, {}, f"{path} {error.what}"
+    if not any(stages):
+        return whole, {}, ""
+    rows = whole * len(stages) if len(whole) == 1 else whole
+    if any(on and row.granularity != "none" for on, row in zip(stages, rows, strict=True)):
+        return None, {}, f"{path} computes single operators again beside whole layers"
+    recompute = tuple(
+        Recompute("selective") if on else row for on, row in zip(stages, rows, strict=True)
+    )
+    return recompute, {"selective": "named", "named": wire.write(named)}, ""
+
+
+def _whole_layers(settings: Settings, plan: dict[str, Any]) -> tuple[Recompute, ...]:
+    """Returns the layers that each stage computes again whole; one setting for all alike."""
     path = f"{R}.recompute"
     said = settings.value(path)
     if said in (None, False):
@@ -142,14 +168,6 @@ def _recompute(settings: Settings, plan: dict[str, Any]) -> tuple[Recompute, ...
     if _whole(counts) != pp or any(count < 0 for count in counts):
         raise settings.error(path, f"must list {pp} stages, found {shown(said)}")
     return tuple(Recompute("block", count) if count else Recompute() for count in counts)
-
-
-def _unclear(settings: Settings) -> str:
-    """Returns why no plan says what is recomputed: single operators of layers that are kept."""
-    path = f"{R}.select_recompute"
-    chosen = settings.value(path) not in (None, False)
-    whole = settings.value(f"{R}.recompute") is True
-    return f"{path} computes single operators again" if chosen and not whole else ""
 
 
 def _changes(settings: Settings, pp: int, zero: int) -> dict[str, Any]:

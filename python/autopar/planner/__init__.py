@@ -17,6 +17,7 @@ from autopar.planner.answers import (
     sizes,
     solve,
     solve_json,
+    stage_communications,
     timeline,
 )
 from autopar.planner.measured import (
@@ -37,6 +38,7 @@ from autopar.planner.operators import (
     solve_sharding,
 )
 from autopar.planner.plans import (
+    devices_of,
     launched,
     plan,
 )
@@ -61,6 +63,7 @@ __all__ = [
     "check_graph",
     "check_one_price",
     "cluster_of",
+    "devices_of",
     "estimate",
     "estimate_json",
     "estimate_many",
@@ -84,5 +87,6 @@ __all__ = [
     "solve",
     "solve_json",
     "solve_sharding",
+    "stage_communications",
     "timeline",
 ]

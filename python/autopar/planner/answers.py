@@ -10,6 +10,7 @@ from autopar.cluster import Cluster
 from autopar.errors import SpecError
 from autopar.planner.question import Limits, Name, model_of, problem
 from autopar.report import Estimate, ModelFacts, Plan, Report, Sizes, Timeline
+from autopar.sharding import Communications
 from autopar.spec import Attention, Framework, Model, Precision, Problem
 
 if TYPE_CHECKING:
@@ -291,6 +292,36 @@ def fastest(problem: Problem, choices: Iterable[Iterable[Plan]]) -> Plan:
     if found is None:
         raise refused or SpecError("plan", "no plan to choose from")
     return found
+
+
+def stage_communications(
+    problem: Problem, plan: Plan, *, reuse_limit: int = 1000
+) -> tuple[Communications, ...]:
+    """Returns what MindSpore compiles of each stage's communication operators.
+
+    A stage's graph holds every micro-batch of a pipeline's step, without a pipeline one. What sends
+    to other stages, and the fused exchanges of gradients and parameters, are left out: they are
+    never replaced. Neither count changes a step's time.
+
+    Args:
+        problem: What is trained, on what.
+        plan: The plan; it need not fit in memory.
+        reuse_limit: Operators that may become calls of shared subgraphs (`MS_COMM_COMPILER_OPT`,
+            whose -1 is 1,000).
+
+    Raises:
+        SpecError: A document is wrong, or the plan breaks a rule.
+
+    Example:
+        >>> from autopar.planner import plan
+        >>> question = problem("llama2-7b", "ascend_910b:8", global_batch_size=64,
+        ...                    sequence_length=4096, framework="mindformers")
+        >>> found = stage_communications(question, plan(question, tp=2))
+        >>> found[0].operators, found[0].compiled  # 8 a layer, 4 at the ends, 4 of the loss
+        (264, 4)
+    """
+    text = _core.stage_communications(wire.dumps(problem), wire.dumps(plan), reuse_limit)
+    return tuple(wire.read(Communications, each) for each in wire.parse_json(text))
 
 
 def timeline(problem: Problem, plan: Plan) -> Timeline:

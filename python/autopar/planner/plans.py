@@ -17,7 +17,7 @@ def plan(
     problem: Problem,
     *,
     dp: int | None = None,
-    tp: int = 1,
+    tp: int | Sequence[int] = 1,
     sp: bool | None = None,
     cp: int = 1,
     ep: int = 1,
@@ -39,7 +39,7 @@ def plan(
     Args:
         problem: What is trained, on what.
         dp: Data-parallel replicas; the devices that the other degrees leave unless given.
-        tp: Tensor-parallel degree.
+        tp: Tensor-parallel degree, or that of each kind of chip.
         sp: Sequence parallel; on with `tp` > 1 unless given.
         cp: Context-parallel degree.
         ep: Expert-parallel degree.
@@ -80,16 +80,24 @@ def plan(
     if len(recompute) != kinds or not all(0 <= chip < kinds for chip in chips):
         what = f"must name each of {kinds} kinds of chip by its index and recompute"
         raise SpecError("chips", what, "Count the kinds from 0.")
+    of_kind = (tp,) * kinds if isinstance(tp, int) else tuple(tp)
+    if len(of_kind) != kinds:
+        what = f"must have one degree for each of {kinds} kinds of chip, found {len(of_kind)}"
+        raise SpecError("tp", what, "Give one degree for all, or list them as the cluster does.")
+    of_kind = tuple(tp if kind in chips else 0 for kind, tp in enumerate(of_kind))
+    largest = max(of_kind)
     if dp is None:
         hint = "Give degrees that divide the devices."
-        dp = _share(problem.cluster.devices, tp * cp * pp, "dp", hint)
+        ranks = cp * sum(of_kind[chip] for chip in chips)
+        dp = _share(problem.cluster.devices, ranks, "dp", hint)
     return Plan(
         dp=dp,
-        tp=tp,
-        sp=tp > 1 if sp is None else sp,
+        tp=largest,
+        tp_of_kind=of_kind if {*of_kind} - {0, largest} else (),
+        sp=largest > 1 if sp is None else sp,
         cp=cp,
         ep=ep,
-        etp=(tp if problem.options.expert_tensor_parallel else 1) if etp is None else etp,
+        etp=(largest if problem.options.expert_tensor_parallel else 1) if etp is None else etp,
         pp=pp,
         vpp=vpp,
         mbs=mbs,
@@ -135,13 +143,26 @@ def launched(
             flag = name.replace("_", "-")
             raise SpecError(f"--{flag}", f"missing: {job.file} does not say it", "Give the flag.")
     spelled = {**job.plan, **degrees}
-    if "dp" in spelled:
-        product = math.prod(spelled.get(name, 1) for name in ("dp", "tp", "cp", "pp"))
-        asked.setdefault("devices", product)
+    if (devices := devices_of(spelled)) is not None:
+        asked.setdefault("devices", devices)
     given_problem = problem(**asked)
     framework = job.tuned(given_problem.framework)
     given_problem = wire.read(Problem, wire.write(replace(given_problem, framework=framework)))
     return given_problem, job.staged(plan(given_problem, **spelled))
+
+
+def devices_of(degrees: Mapping[str, Any]) -> int | None:
+    """Returns the devices that arguments of `plan` multiply to, if they say how many.
+
+    Example:
+        >>> devices_of({"dp": 4, "tp": 2})
+        8
+        >>> devices_of({"tp": 2}) is devices_of({"dp": 4, "tp": (1, 2)}) is None
+        True
+    """
+    if "dp" not in degrees or not isinstance(degrees.get("tp", 1), int):
+        return None
+    return math.prod(int(degrees.get(name, 1)) for name in ("dp", "tp", "cp", "pp"))
 
 
 def _share(total: int, parts: int, path: str, hint: str) -> int:

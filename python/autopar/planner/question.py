@@ -48,6 +48,7 @@ class Limits(TypedDict, total=False):
     optimizer_offload: bool
     uneven_layers: bool
     recompute_per_stage: bool
+    mixed_tp: bool
     expert_tensor_parallel: bool
 
 

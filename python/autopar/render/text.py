@@ -138,7 +138,7 @@ def _plans_table(
                 f"{100 * cost.mfu:.1f}",
                 *money,
                 _memory(problem, ranked),
-                *(str(getattr(plan, name)) for name in degrees),
+                *(_degree(plan, name) for name in degrees),
                 "yes" if plan.sp else "no",
                 _shards(plan),
                 plan.schedule,
@@ -325,7 +325,7 @@ def _settings(problem: Problem, plan: Plan) -> list[tuple[str, str]]:
     """Returns the name and the value of everything that a plan chooses."""
     names = ("dp", "tp", "cp", "ep", "etp", "pp", "vpp", "mbs")
     return [
-        *((name, str(getattr(plan, name))) for name in names),
+        *((name, _degree(plan, name)) for name in names),
         ("sp", "yes" if plan.sp else "no"),
         ("shards", _shards(plan)),
         ("schedule", plan.schedule),
@@ -346,9 +346,17 @@ def _title(problem: Problem) -> str:
 
 def _degrees(plan: Plan) -> str:
     names = ("dp", "tp", "cp", "ep", "pp", "vpp")
-    degrees = [f"{name} {getattr(plan, name)}" for name in names if getattr(plan, name) > 1]
+    degrees = [f"{name} {_degree(plan, name)}" for name in names if getattr(plan, name) > 1]
     extras = ["sp"] if plan.sp else []
     return ", ".join([*degrees, *extras, f"mbs {plan.mbs}", _shards(plan), plan.schedule])
+
+
+def _degree(plan: Plan, name: str) -> str:
+    """Returns a degree; of each kind of chip in the order of the stages where they differ."""
+    if name == "tp" and plan.tp_of_kind:
+        kinds = dict.fromkeys(stage.chip for stage in plan.stages)
+        return ",".join(str(plan.tp_of(kind)) for kind in kinds)
+    return str(getattr(plan, name))
 
 
 def _shards(plan: Plan) -> str:

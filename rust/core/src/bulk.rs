@@ -170,6 +170,7 @@ impl<'a> Bulk<'a> {
             plan: Plan {
                 dp: 1,
                 tp: 1,
+                tp_of_kind: Vec::new(),
                 sp: false,
                 cp: 1,
                 ep: 1,
@@ -270,15 +271,15 @@ impl<'a> Bulk<'a> {
             return Verdict::illegal(rule);
         }
         let plan = &self.plan;
-        let shard = plan.shard();
+        let shard = plan.shard(0);
         if self.tables.len() >= KEPT_TABLES && !self.tables.contains_key(&shard) {
             self.tables.clear();
         }
         let tables =
-            self.tables.entry(shard).or_insert_with(|| Tables::new(self.problem, shard, |_| false));
+            self.tables.entry(shard).or_insert_with(|| Tables::new(self.problem, |_| None));
         let distinct = if self.equal { 1 } else { plan.stages.len() };
         for stage in &plan.stages[..distinct] {
-            tables.price(stage.chip as usize);
+            tables.price(stage.chip as usize, shard);
         }
         let of_equals = if self.equal { equal_stages(tables, plan) } else { None };
         let (step, fullest) = of_equals.unwrap_or_else(|| {
@@ -363,8 +364,7 @@ fn equal_stages(tables: &Tables<'_>, plan: &Plan) -> Option<(Time, Room)> {
         optimizer_offload: plan.optimizer_offload,
     };
     let kind = plan.stages[0].chip as usize;
-    let send =
-        if last == 0 { Time::ZERO } else { tables.send(kind, kind, plan.devices_per_stage()) };
+    let send = if last == 0 { Time::ZERO } else { tables.send(kind, kind, 1) };
     let mut lanes = [Lane::default(); 3];
     let mut rooms = [None; 3];
     for (n, index) in [0, 1, last].into_iter().enumerate() {

@@ -9,15 +9,19 @@ use serde::{Deserialize, Serialize};
 pub struct Plan {
     /// Data-parallel replicas.
     pub dp: u64,
-    /// Tensor-parallel degree.
+    /// Tensor-parallel degree; where kinds of chip differ in it, the largest.
     pub tp: u64,
+    /// Where they differ, the tensor-parallel degree of each kind in the cluster's list, 0 for kinds that hold no stage;
+    /// otherwise empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tp_of_kind: Vec<u64>,
     /// Sequence parallel: norms and residuals are split over the tensor-parallel group too.
     pub sp: bool,
     /// Context-parallel degree (ring attention).
     pub cp: u64,
     /// Expert-parallel degree; its group lies inside tp x cp x dp.
     pub ep: u64,
-    /// Tensor-parallel degree inside an expert: 1, or `tp`.
+    /// Tensor-parallel degree inside an expert: 1, or `tp`, which then is each kind's own.
     pub etp: u64,
     /// Pipeline stages.
     pub pp: u64,
@@ -75,12 +79,30 @@ pub enum Recompute {
 impl Plan {
     /// Devices that the plan uses.
     pub fn devices(&self) -> u64 {
-        self.devices_per_stage().saturating_mul(self.pp)
+        if self.tp_of_kind.is_empty() {
+            return self.devices_per_stage(0).saturating_mul(self.pp);
+        }
+        let of_stage = |s: &Stage| self.devices_per_stage(s.chip as usize);
+        self.stages.iter().map(of_stage).fold(0, u64::saturating_add)
     }
 
-    /// Devices of one stage.
-    pub fn devices_per_stage(&self) -> u64 {
-        self.dp.saturating_mul(self.tp).saturating_mul(self.cp)
+    /// Devices of a stage on a kind of chip.
+    pub fn devices_per_stage(&self, kind: usize) -> u64 {
+        self.dp.saturating_mul(self.tp_of(kind)).saturating_mul(self.cp)
+    }
+
+    /// Tensor-parallel degree of the stages on a kind of chip.
+    pub fn tp_of(&self, kind: usize) -> u64 {
+        self.tp_of_kind.get(kind).copied().unwrap_or(self.tp)
+    }
+
+    /// Tensor-parallel degree inside an expert on a kind of chip.
+    pub fn etp_of(&self, kind: usize) -> u64 {
+        if self.etp == 1 {
+            1
+        } else {
+            self.tp_of(kind)
+        }
     }
 }
 
@@ -170,18 +192,32 @@ fn go_through(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
         });
         return;
     }
-    let (heads, kv) = (u64::from(m.heads), u64::from(m.kv_heads));
+    if !plan.tp_of_kind.is_empty() {
+        let of_kind = &plan.tp_of_kind;
+        let used = |kind: usize| plan.stages.iter().any(|s| s.chip as usize == kind);
+        let named = of_kind.len() == c.groups.len()
+            && (0..of_kind.len()).all(|kind| used(kind) == (of_kind[kind] > 0));
+        rule(Rule::Degrees, named, &|| {
+            format!("tp_of_kind {of_kind:?} must have one degree a kind, 0 where it holds no stage")
+        });
+        if !named {
+            return;
+        }
+        let differ = of_kind.iter().any(|&tp| tp > 0 && tp != plan.tp)
+            && of_kind.iter().max() == Some(&plan.tp);
+        rule(Rule::Degrees, differ, &|| {
+            format!("tp_of_kind {of_kind:?} must differ, and tp {} be the largest", plan.tp)
+        });
+        if !differ {
+            return;
+        }
+        // What crosses is cut along the sequence at both ends (FlagScale 0.8, `get_inter_mesh_tensor_slices`).
+        rule(Rule::SequenceParallel, plan.sp, &|| {
+            "kinds with tensor parallel of their own need sequence parallel".to_owned()
+        });
+    }
     rule(Rule::Devices, plan.devices() == c.devices, &|| {
         format!("dp x tp x cp x pp is {} for {} devices", plan.devices(), c.devices)
-    });
-    rule(Rule::Heads, heads.is_multiple_of(plan.tp), &|| {
-        format!("tp {} does not divide {heads} heads", plan.tp)
-    });
-    rule(Rule::Heads, kv.is_multiple_of(plan.tp) || plan.tp.is_multiple_of(kv), &|| {
-        format!("tp {} and {kv} key heads do not divide each other", plan.tp)
-    });
-    rule(Rule::Ffn, m.ffn_hidden.is_multiple_of(plan.tp), &|| {
-        format!("tp {} does not divide ffn_hidden {}", plan.tp, m.ffn_hidden)
     });
     rule(Rule::SequenceParallel, !plan.sp || plan.tp > 1, &|| {
         "sequence parallel needs tp > 1".to_owned()
@@ -192,14 +228,6 @@ fn go_through(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
     rule(Rule::Sequence, plan.cp == 1 || w.sequence_length.is_multiple_of(2 * plan.cp), &|| {
         format!("2 cp = {} does not divide the sequence {}", 2 * plan.cp, w.sequence_length)
     });
-    rule(Rule::Heads, problem.exchanges_whole_heads(plan.tp, plan.cp), &|| {
-        format!("tp x cp = {} does not divide {heads} heads", plan.tp * plan.cp)
-    });
-    rule(
-        Rule::Sequence,
-        !plan.sp || (w.sequence_length / plan.cp).is_multiple_of(plan.tp),
-        &|| format!("tp {} does not divide the sequence of a rank", plan.tp),
-    );
     rule(Rule::Batch, w.global_batch_size.is_multiple_of(plan.mbs * plan.dp), &|| {
         format!(
             "mbs x dp = {} does not divide the batch {}",
@@ -207,6 +235,12 @@ fn go_through(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
             w.global_batch_size
         )
     });
+    if plan.tp_of_kind.is_empty() {
+        check_tensor(problem, plan, 0, rule);
+    }
+    for kind in (0..plan.tp_of_kind.len()).filter(|&kind| plan.tp_of_kind[kind] > 0) {
+        check_tensor(problem, plan, kind, rule);
+    }
     match &m.moe {
         None => rule(Rule::Experts, plan.ep == 1 && plan.etp == 1, &|| {
             "ep and etp need experts".to_owned()
@@ -218,14 +252,6 @@ fn go_through(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
             rule(Rule::Experts, plan.etp == 1 || plan.etp == plan.tp, &|| {
                 "etp must be 1 or tp".to_owned()
             });
-            rule(Rule::Experts, moe.expert_ffn.is_multiple_of(plan.etp), &|| {
-                format!("etp {} does not divide expert_ffn {}", plan.etp, moe.expert_ffn)
-            });
-            rule(
-                Rule::Experts,
-                plan.devices_per_stage().is_multiple_of(plan.ep * plan.etp),
-                &|| format!("ep x etp = {} does not divide tp x cp x dp", plan.ep * plan.etp),
-            );
         }
     }
     rule(Rule::Zero, plan.zero <= 3, &|| format!("zero goes from 0 to 3, found {}", plan.zero));
@@ -237,6 +263,36 @@ fn go_through(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
     });
     check_schedule(problem, plan, rule);
     check_stages(problem, plan, rule);
+}
+
+/// What the tensor-parallel degree of a kind of chip must divide.
+fn check_tensor(problem: &Problem, plan: &Plan, kind: usize, rule: Tell<'_>) {
+    let (m, w) = (&problem.model, &problem.workload);
+    let (tp, etp) = (plan.tp_of(kind), plan.etp_of(kind));
+    let (heads, kv) = (u64::from(m.heads), u64::from(m.kv_heads));
+    rule(Rule::Heads, heads.is_multiple_of(tp), &|| {
+        format!("tp {tp} does not divide {heads} heads")
+    });
+    rule(Rule::Heads, kv.is_multiple_of(tp) || tp.is_multiple_of(kv), &|| {
+        format!("tp {tp} and {kv} key heads do not divide each other")
+    });
+    rule(Rule::Heads, problem.exchanges_whole_heads(tp, plan.cp), &|| {
+        format!("tp x cp = {} does not divide {heads} heads", tp * plan.cp)
+    });
+    rule(Rule::Ffn, m.ffn_hidden.is_multiple_of(tp), &|| {
+        format!("tp {tp} does not divide ffn_hidden {}", m.ffn_hidden)
+    });
+    rule(Rule::Sequence, !plan.sp || (w.sequence_length / plan.cp).is_multiple_of(tp), &|| {
+        format!("tp {tp} does not divide the sequence of a rank")
+    });
+    if let Some(moe) = &m.moe {
+        rule(Rule::Experts, moe.expert_ffn.is_multiple_of(etp), &|| {
+            format!("etp {etp} does not divide expert_ffn {}", moe.expert_ffn)
+        });
+        rule(Rule::Experts, plan.devices_per_stage(kind).is_multiple_of(plan.ep * etp), &|| {
+            format!("ep x etp = {} does not divide tp x cp x dp", plan.ep * etp)
+        });
+    }
 }
 
 fn check_schedule(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
@@ -315,16 +371,17 @@ fn check_stages(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
         let node = u64::from(group.chip.devices_per_node);
         let of_kind = |s: &&Stage| s.chip as usize == kind;
         let used = plan.stages.iter().filter(of_kind).count() as u64;
-        let used = used.saturating_mul(plan.devices_per_stage());
+        let used = used.saturating_mul(plan.devices_per_stage(kind));
         if used == 0 {
             continue;
         }
         rule(Rule::Limit, used <= problem.available(kind), &|| {
             format!("{used} {} are used of {}", group.chip.name, problem.available(kind))
         });
-        let whole_nodes = !mixed && plan.tp.is_multiple_of(node);
-        rule(Rule::Node, node.is_multiple_of(plan.tp) || whole_nodes, &|| {
-            format!("a tensor-parallel group of {} leaves its node of {node}", plan.tp)
+        let tp = plan.tp_of(kind);
+        let whole_nodes = !mixed && tp.is_multiple_of(node);
+        rule(Rule::Node, node.is_multiple_of(tp) || whole_nodes, &|| {
+            format!("a tensor-parallel group of {tp} leaves its node of {node}")
         });
         let first = plan.stages.iter().position(|s| of_kind(&s)).unwrap_or(0);
         let last = plan.stages.iter().rposition(|s| of_kind(&s)).unwrap_or(0);

@@ -107,6 +107,7 @@ pub fn framework() -> Framework {
             grouped_gemm: true,
             gradient_accumulation: true,
             permutation: true,
+            optimizer: true,
         },
         overlap: Overlap {
             gradient_reduce: true,
@@ -132,6 +133,7 @@ pub fn framework() -> Framework {
         shard_copies: ShardCopies { gathered: false, reduced: false },
         eight_bit_gathers: EightBitGathers { activations: false, parameters: false },
         fp8_scaling: Fp8Scaling::Tensor,
+        softmax_multiple: 1,
         loss_in_16_bits: false,
         sums_in_fp32: false,
         slices_kept_inputs: false,
@@ -140,15 +142,22 @@ pub fn framework() -> Framework {
         recompute_stops_early: false,
         keeps_tensor_results: false,
         fused_reduce_bytes: 0,
+        fused_reduce_places: vec![],
         fused_gather_bytes: 0,
         whole_below_bytes: 0,
         selective: Selective::Attention,
+        named: named(),
         context_gib: 0.5,
         held: held(),
         bucket_bytes: 0,
         launch_us: 4.0,
         blocking_launches: false,
     }
+}
+
+/// No operator of a layer.
+pub fn named() -> Named {
+    Named { norm: false, projections: false, attention: false, expansion: false, activation: false }
 }
 
 /// As Megatron-Core holds it, with two GiB of context where tensors, replicas and a pipeline communicate.
@@ -170,6 +179,11 @@ pub fn held() -> Held {
         fp32_residual: false,
         fp8_input_bytes: 1,
         fp8_weight_bytes: 0,
+        gradients: Gradients::Kept,
+        bucket_copies: false,
+        planned: false,
+        update_bytes: 0,
+        stage_buffers: false,
         logit_bytes: 12,
         split_logit_bytes: 12,
     }
@@ -230,6 +244,7 @@ pub fn options() -> Options {
         optimizer_offload: true,
         uneven_layers: true,
         recompute_per_stage: false,
+        mixed_tp: false,
         expert_tensor_parallel: false,
         batch_multiple: 1,
     }
@@ -292,6 +307,7 @@ pub fn plan(stages: Vec<Stage>) -> Plan {
     Plan {
         dp: 1,
         tp: 1,
+        tp_of_kind: Vec::new(),
         sp: false,
         cp: 1,
         ep: 1,

@@ -113,6 +113,17 @@ pub fn measured_seconds(problem: &str, plan: &str, rate: &str) -> Result<String,
     write(&flops::measured_seconds(&problem, &plan, read::<Rate>("rate", rate)?)?)
 }
 
+/// Communication operators that MindSpore compiles for each stage of a plan, and how many are left when at most `limit` of them
+/// become calls of shared subgraphs, as JSON.
+///
+/// # Errors
+/// As [`estimate`].
+pub fn stage_communications(problem: &str, plan: &str, limit: u64) -> Result<String, Error> {
+    let problem = read_problem(problem)?;
+    let plan: Plan = read("plan", plan)?;
+    write(&crate::graph::stage_communications::stage_communications(&problem, &plan, limit)?)
+}
+
 /// Passes, sends, synchronisation and update of one step of a plan with their times, as JSON; a long step is shown as one of
 /// fewer micro-batches.
 ///

@@ -6,9 +6,10 @@ use autopar_core::estimate::block;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::{self, Holdings};
 use autopar_core::estimate::shard::Shard;
-use autopar_core::estimate::MemoryItems;
+use autopar_core::estimate::{estimate, MemoryItems};
+use autopar_core::plan::{Recompute, Stage};
 use autopar_core::spec::framework::{
-    Communicators, Framework, GatheredUnit, Gathers, Projections, Selective,
+    Communicators, Framework, GatheredUnit, Gathers, Gradients, Projections, Selective,
 };
 use autopar_core::spec::model::{Activation, Norm, Position};
 use autopar_core::spec::problem::Problem;
@@ -98,10 +99,12 @@ fn a_unit_is_a_layer_or_its_largest_matrix_and_live_parameters_bound_what_is_gat
     problem.framework.held.gathered_unit = GatheredUnit::Matrix;
     assert_eq!(unit(&problem), 6 * H * H);
     let held = &mut problem.framework.held;
-    assert_eq!((held.gathered_parameters(100, 1050), held.unreduced_parameters(100)), (200, 100));
+    assert_eq!(held.gathered_parameters(100, 1050), 200);
     held.live_parameters = 1000;
-    assert_eq!((held.gathered_parameters(100, 1050), held.unreduced_parameters(100)), (1000, 0));
+    assert_eq!(held.gathered_parameters(100, 1050), 1000);
     assert_eq!(held.gathered_parameters(100, 700), 700);
+    // A matrix at work is there whole, however few may be live.
+    assert_eq!(held.gathered_parameters(1200, 7000), 1200);
 }
 
 #[test]
@@ -149,6 +152,98 @@ fn eight_bit_copies_lie_beside_the_weights_of_the_layers_alone() {
     assert_eq!(items.parameters, Bytes(1050 * 2 + 1000 * 2));
 }
 
+// ---- What is not there all the time ----------------------------------------------------------------------------------
+
+/// 100 parameters of 2 bytes with 4-byte gradients and 12 bytes of optimizer state, 4 more while it steps; one micro-batch.
+fn one_step(change: impl Fn(&mut Framework), activations: u64) -> MemoryItems {
+    let mut f = testing::framework();
+    f.held.update_bytes = 4;
+    change(&mut f);
+    let held = Holdings {
+        dense_parameters: 100,
+        activations: Bytes(activations),
+        logits: Bytes(50),
+        working_set: Bytes(30),
+        single: true,
+        ..Holdings::default()
+    };
+    memory::items(&held, &whole(), false, &f)
+}
+
+#[test]
+fn the_optimizer_s_copies_are_there_when_the_activations_are_gone() {
+    // 200 + 400 + 1200 all the time. Activations of 1000 and logits of 50 are more than copies of 400, which the allocator
+    // yet takes from the driver, as they fit into no block that was freed; activations of 100 are less.
+    let items = one_step(|_| (), 1000);
+    assert_eq!((items.activations, items.update), (Bytes(1000), Bytes(0)));
+    assert_eq!((items.allocated(), items.reserved()), (Bytes(2850), Bytes(3250)));
+    let items = one_step(|_| (), 100);
+    assert_eq!((items.activations, items.logits, items.update), (Bytes(0), Bytes(0), Bytes(400)));
+    assert_eq!((items.allocated(), items.reserved()), (Bytes(2200), Bytes(2350)));
+}
+
+#[test]
+fn gradients_that_pass_come_as_activations_go() {
+    let passing =
+        |f: &mut Framework| (f.held.update_bytes, f.held.gradients) = (0, Gradients::Passing);
+    // As the backward pass begins: 200 + 1200 and 1000 + 50, without the gradients' 400. What was freed elsewhere serves no
+    // gradient: the driver gave all of it.
+    let items = one_step(passing, 1000);
+    assert_eq!((items.gradients, items.allocated()), (Bytes(0), Bytes(2450)));
+    assert_eq!(items.reserved(), Bytes(2850));
+    // As it ends: the gradients, and 30 of the layer at work, in place of 300 and 50.
+    let items = one_step(passing, 300);
+    assert_eq!((items.gradients, items.allocated()), (Bytes(400), Bytes(1830)));
+    // Laid out before, nothing lies beside anything that it could replace.
+    let planned = |f: &mut Framework| {
+        passing(f);
+        f.held.planned = true;
+    };
+    assert_eq!(one_step(planned, 1000).reserved(), Bytes(2450));
+}
+
+#[test]
+fn gradients_that_replace_parameters_need_nothing_where_those_are_gathered() {
+    let mut f = testing::framework();
+    f.held.gradients = Gradients::Replace;
+    assert_eq!(sharded(&f, fsdp()).gradients, Bytes(0));
+    assert_eq!(sharded(&f, Shard { zero: 1, ..fsdp() }).gradients, Bytes(1050 * 4));
+}
+
+#[test]
+fn buckets_beside_the_gradients_are_as_large_as_all_of_them() {
+    let mut f = testing::framework();
+    (f.bucket_bytes, f.held.bucket_copies) = (100, true);
+    let held = Holdings { dense_parameters: 1050, reduced_parameters: 1050, ..Holdings::default() };
+    let shard = Shard { dp: 8, ..whole() };
+    assert_eq!(memory::items(&held, &shard, false, &f).buffers, Bytes(4200));
+}
+
+#[test]
+fn buffered_stages_have_places_for_twice_as_many_micro_batches_as_there_are_stages() {
+    // Two stages of two layers, eight micro-batches: 1F1B keeps two of them on the first stage and one on the last. With
+    // buffers the first has four places, and four for the 16-bit casts of its layers' weights; the last has none.
+    let mut problem =
+        testing::problem(testing::gpt(4, H), testing::cluster(testing::a100(), 2), 8, S);
+    problem.framework.casts_weights = true;
+    let stage = Stage { chip: 0, layers: 2, recompute: Recompute::None, offload: 0 };
+    let plan = testing::plan(vec![stage; 2]);
+    let stages = |p: &Problem| -> Vec<MemoryItems> {
+        estimate(p, &plan).unwrap().stages.iter().map(|s| s.memory).collect()
+    };
+    let plain = stages(&problem);
+    problem.framework.held.stage_buffers = true;
+    let buffered = stages(&problem);
+    assert_eq!(buffered[0].activations, plain[0].activations * 2);
+    let weights = 2 * layer(&problem, Shard { pipelined: true, ..whole() }).dense_parameters;
+    assert_eq!(buffered[0].parameters - plain[0].parameters, Bytes(weights * 2 * 4));
+    assert_eq!(buffered[1].activations, plain[1].activations);
+    assert_eq!(buffered[1].parameters, plain[1].parameters);
+    // A message of 2 bytes a token and channel arrives from either side, and with buffers leaves to it.
+    assert_eq!(buffered[1].buffers, plain[1].buffers * 2);
+    assert_eq!(plain[1].buffers, Bytes(SH * 2 * 2));
+}
+
 // ---- Activations -----------------------------------------------------------------------------------------------------
 
 #[test]
@@ -193,6 +288,16 @@ fn relu_keeps_its_output_alone() {
     let gelu = layer(&problem, whole()).kept;
     problem.model.activation = Activation::Relu;
     assert_eq!(gelu - layer(&problem, whole()).kept, Bytes(SH * 6));
+}
+
+#[test]
+fn the_head_s_input_is_whole_on_every_rank_where_it_is_kept_as_it_was_gathered() {
+    // With sequence parallel over 4 ranks the head keeps the norm's input (2 / 4) and its own (2 / 4, or 2 as gathered).
+    let shard = Shard { tp: 4, sp: true, ..whole() };
+    let mut problem = llama();
+    assert_eq!(Pricer::new(&problem, 0, shard).head().cost.kept, Bytes(SH));
+    problem.framework.held.gathered_inputs = true;
+    assert_eq!(Pricer::new(&problem, 0, shard).head().cost.kept, Bytes(SH * 5 / 2));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use autopar_core::spec::framework::{
 };
 use autopar_core::spec::model::Activation;
 use autopar_core::spec::problem::{Problem, Schedule};
-use autopar_core::spec::workload::Precision;
+use autopar_core::spec::workload::{Attention, Precision};
 use autopar_core::testing::{self, whole};
 use autopar_core::units::{Bytes, Time};
 use sums::{close, gpt_problem, layer};
@@ -476,4 +476,86 @@ fn copies_beside_fsdp_s_collectives_read_and_write_each_number_once() {
     let alone = Shard { dp: 1, shard_group: 1, ..shard };
     assert_eq!(layer(&problem, alone).forward.shard, Time::ZERO);
     assert_eq!(copied.recompute_full, plain.recompute_full);
+}
+
+/// A device that computes and moves in no time, so that a pass lasts as long as the host takes: 20 us a launch.
+fn host_bound(h: u64) -> Problem {
+    let mut problem = gpt_problem(h, 512);
+    problem.framework.launch_us = 20.0;
+    let chip = &mut problem.cluster.groups[0].chip;
+    (chip.peak_tflops.bf16, chip.memory_bandwidth_gb_per_s) = (Some(1e9), 1e12);
+    chip.host.kernel_us = 1e-6;
+    chip.attention.clear();
+    problem
+}
+
+/// Launches of 20 us in a pass.
+fn launches(pass: Split) -> f64 {
+    (pass.total().seconds() / 20e-6).round()
+}
+
+#[test]
+fn the_host_launches_tensor_parallel_collectives_as_it_launches_kernels() {
+    // Two sums forward and two backward; with sequence parallel a gather before each sum forward, and backward a gather of
+    // the output's gradient and of the input beside each sum: 4 and 6.
+    let problem = host_bound(1024);
+    let counts = |tp, sp| {
+        let cost = layer(&problem, Shard { tp, sp, ..whole() });
+        [launches(cost.forward), launches(cost.input_gradient)]
+    };
+    let [forward, backward] = counts(1, false);
+    assert_eq!(counts(2, false), [forward + 2.0, backward + 2.0]);
+    assert_eq!(counts(2, true), [forward + 4.0, backward + 6.0]);
+}
+
+#[test]
+fn the_host_launches_fsdp_s_gathers_but_none_for_what_is_computed_again() {
+    // One gather forward, one backward and one reduction; in 12 pieces 12, and 24.
+    let mut problem = host_bound(1024);
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let plain = layer(&problem, whole());
+    for pieces in [1, 12] {
+        problem.framework.gather_pieces = pieces;
+        let cost = layer(&problem, shard);
+        let more = |a: Split, b: Split| launches(Split { shard: Time::ZERO, ..a }) - launches(b);
+        assert_eq!(more(cost.forward, plain.forward), f64::from(pieces));
+        assert_eq!(more(cost.input_gradient, plain.input_gradient), 2.0 * f64::from(pieces));
+        assert_eq!(cost.recompute_full, plain.recompute_full);
+    }
+}
+
+#[test]
+fn fused_softmax_needs_a_multiple_of_four_sequences_times_heads() {
+    // 8 heads: over 4 ranks 2 of them, of one sequence, are no multiple of 4; of two sequences they are.
+    let mut problem = gpt_problem(1024, 512);
+    problem.workload.attention = Attention::Unfused;
+    let forward =
+        |problem: &Problem, mbs| layer(problem, Shard { tp: 4, mbs, ..whole() }).forward.compute;
+    let heads = u64::from(problem.model.heads) / 4;
+    assert_eq!(heads, 2);
+    let free = [1, 2].map(|mbs| forward(&problem, mbs));
+    problem.framework.softmax_multiple = 4;
+    let held = [1, 2].map(|mbs| forward(&problem, mbs));
+    assert_eq!(held[1], free[1]);
+    // Scores of 2 heads: 14.5 instead of 1.5 passes of 2 bytes.
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let scores = 2.0 * 512.0 * 512.0 * 2.0;
+    close(held[0].seconds() - free[0].seconds(), 13.0 * scores / memory, 1e-4);
+}
+
+#[test]
+fn adam_in_separate_operators_passes_its_32_bit_numbers_twenty_times() {
+    // A parameter alone on its rank: the norm reads 4 bytes of gradient, clipping reads and writes them, zeroing writes them;
+    // fused, Adam moves 4 + 2 x 12 + 2 bytes, else 20 x 4 + 2.
+    let mut problem = gpt_problem(1024, 512);
+    let fused = replicas(&problem, 8).1.time.optimizer_ps.seconds();
+    problem.framework.fused.optimizer = false;
+    let apart = replicas(&problem, 8).1.time.optimizer_ps.seconds();
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let h = 1024;
+    let parameters = (4 * (12 * h * h + 13 * h) + (51_200 + 2048) * h + 2 * h) as f64;
+    close(fused, 46.0 * parameters / memory, 1e-6);
+    close(apart, 98.0 * parameters / memory, 1e-6);
 }

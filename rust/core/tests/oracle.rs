@@ -45,13 +45,15 @@ struct Identity {
     zero: u8,
     shard_group: u64,
     schedule: Schedule,
-    chips: Vec<String>,
+    /// Of each stage, with its tensor-parallel degree.
+    chips: Vec<(String, u64)>,
 }
 
 fn identity(problem: &Problem, p: &Plan) -> Identity {
     let name = |s: &Stage| problem.cluster.groups[s.chip as usize].chip.name.clone();
+    let degree = |s: &Stage| p.tp_of_kind.get(s.chip as usize).copied().unwrap_or(p.tp);
     Identity {
-        devices: p.dp * p.tp * p.cp * p.pp,
+        devices: p.stages.iter().map(|s| p.dp * degree(s) * p.cp).sum(),
         pp: p.pp,
         tp: p.tp,
         cp: p.cp,
@@ -64,7 +66,7 @@ fn identity(problem: &Problem, p: &Plan) -> Identity {
         zero: p.zero,
         shard_group: p.shard_group,
         schedule: p.schedule,
-        chips: p.stages.iter().map(name).collect(),
+        chips: p.stages.iter().map(|s| (name(s), degree(s))).collect(),
     }
 }
 
@@ -73,94 +75,146 @@ fn every_plan(
     problem: &Problem,
     visit: &mut dyn FnMut(Plan) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
-    let (m, w, o) = (&problem.model, &problem.workload, &problem.options);
-    let (heads, kv, n) = (u64::from(m.heads), u64::from(m.kv_heads), problem.cluster.devices);
-    let allows = |list: &[u64], x: u64| list.is_empty() || list.contains(&x);
-    let divides = |a: u64, b: u64| b.is_multiple_of(a);
-    for pp in (1..=n).filter(|&pp| divides(pp, n) && allows(&o.pp, pp)) {
-        for tp in (1..=n).filter(|&tp| divides(pp * tp, n) && allows(&o.tp, tp)) {
-            for cp in (1..=n).filter(|&cp| divides(pp * tp * cp, n) && allows(&o.cp, cp)) {
+    let (o, n) = (&problem.options, problem.cluster.devices);
+    for pp in (1..=n).filter(|&pp| divides(pp, n)) {
+        for tp in (1..=n).filter(|&tp| divides(pp * tp, n)) {
+            for cp in (1..=n).filter(|&cp| divides(pp * tp * cp, n)) {
                 let dp = n / (pp * tp * cp);
-                let legal = allows(&o.dp, dp)
-                    && divides(tp, heads)
-                    && (divides(tp, kv) || divides(kv, tp))
-                    && divides(tp, m.ffn_hidden)
-                    && (cp == 1 || divides(2 * cp, w.sequence_length))
-                    && (problem.framework.context_exchange != ContextExchange::Heads
-                        || divides(tp * cp, heads));
-                if !legal {
-                    continue;
-                }
-                for (sp, ep) in
-                    [false, true].into_iter().flat_map(|sp| (1..=64).map(move |e| (sp, e)))
-                {
-                    let etp = if m.moe.is_some() && o.expert_tensor_parallel { tp } else { 1 };
-                    let sp_wanted = o.sp.is_empty() || o.sp.contains(&sp) || (tp == 1 && !sp);
-                    let sp_legal = !sp || (tp > 1 && divides(tp, w.sequence_length / cp));
-                    let ep_legal = match &m.moe {
-                        None => ep == 1,
-                        Some(moe) => {
-                            divides(ep, u64::from(moe.experts))
-                                && divides(ep * etp, tp * cp * dp)
-                                && divides(etp, moe.expert_ffn)
-                                && (tp == 1 || sp)
-                        }
-                    };
-                    if !(sp_wanted && sp_legal && ep_legal && allows(&o.ep, ep)) {
-                        continue;
-                    }
-                    for mbs in 1..=w.global_batch_size {
-                        if !divides(mbs * dp, w.global_batch_size) || !allows(&o.mbs, mbs) {
-                            continue;
-                        }
-                        for zero in 0..=3u8 {
-                            if !o.zero.is_empty() && !o.zero.contains(&zero) {
-                                continue;
-                            }
-                            for shard_group in 1..=dp * cp {
-                                let sharded = if zero == 0 {
-                                    shard_group == 1
-                                } else {
-                                    shard_group > 1
-                                        && divides(shard_group, dp * cp)
-                                        && if (2..=dp * cp).any(|g| {
-                                            divides(g, dp * cp) && o.shard_group.contains(&g)
-                                        }) {
-                                            o.shard_group.contains(&shard_group)
-                                        } else {
-                                            shard_group == dp * cp
-                                                || o.partial_shard_groups
-                                                    && o.shard_group.is_empty()
-                                        }
-                                };
-                                if !sharded {
-                                    continue;
-                                }
-                                let plan = Plan {
-                                    dp,
-                                    tp,
-                                    sp,
-                                    cp,
-                                    ep,
-                                    etp,
-                                    pp,
-                                    vpp: 1,
-                                    mbs,
-                                    zero,
-                                    shard_group,
-                                    schedule: Schedule::OneFOneB,
-                                    optimizer_offload: false,
-                                    stages: vec![],
-                                };
-                                every_schedule(problem, &plan, visit)?;
-                            }
-                        }
+                every_micro_batch(problem, (dp, cp, pp), tp, &[], visit)?;
+            }
+        }
+    }
+    if !o.mixed_tp {
+        return Continue(());
+    }
+    for dp in (1..=n).filter(|&dp| divides(dp, n)) {
+        for cp in (1..=n).filter(|&cp| divides(dp * cp, n)) {
+            for degrees in draw::every_choice_of_degrees(problem) {
+                let largest = degrees.iter().copied().max().unwrap_or(0);
+                for pp in 2..=n / (dp * cp) {
+                    if fills(&degrees, pp, n / (dp * cp)) {
+                        every_micro_batch(problem, (dp, cp, pp), largest, &degrees, visit)?;
                     }
                 }
             }
         }
     }
     Continue(())
+}
+
+fn divides(a: u64, b: u64) -> bool {
+    b.is_multiple_of(a)
+}
+
+/// Whether some stages of each kind with a degree have so many ranks together.
+fn fills(degrees: &[u64], stages: u64, ranks: u64) -> bool {
+    match degrees.split_first() {
+        None => stages == 0 && ranks == 0,
+        Some((0, others)) => fills(others, stages, ranks),
+        Some((tp, others)) => {
+            (1..=stages.min(ranks / tp)).any(|held| fills(others, stages - held, ranks - held * tp))
+        }
+    }
+}
+
+/// Chooses the rest of the degrees for a tensor-parallel degree, or one of each kind of which it is the largest.
+fn every_micro_batch(
+    problem: &Problem,
+    (dp, cp, pp): (u64, u64, u64),
+    tp: u64,
+    of_kind: &[u64],
+    visit: &mut dyn FnMut(Plan) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let (m, w, o) = (&problem.model, &problem.workload, &problem.options);
+    let (heads, kv) = (u64::from(m.heads), u64::from(m.kv_heads));
+    let allows = |list: &[u64], x: u64| list.is_empty() || list.contains(&x);
+    let every = |rule: &dyn Fn(u64) -> bool| match of_kind {
+        [] => rule(tp),
+        several => several.iter().all(|&tp| tp == 0 || rule(tp)),
+    };
+    let mixed = !of_kind.is_empty();
+    let shape = |tp: u64| {
+        allows(&o.tp, tp)
+            && divides(tp, heads)
+            && (divides(tp, kv) || divides(kv, tp))
+            && divides(tp, m.ffn_hidden)
+            && (problem.framework.context_exchange != ContextExchange::Heads
+                || divides(tp * cp, heads))
+    };
+    let legal = allows(&o.pp, pp)
+        && allows(&o.cp, cp)
+        && allows(&o.dp, dp)
+        && (cp == 1 || divides(2 * cp, w.sequence_length))
+        && every(&shape);
+    if !legal {
+        return Continue(());
+    }
+    for (sp, ep) in [false, true].into_iter().flat_map(|sp| (1..=64).map(move |e| (sp, e))) {
+        let tensor_experts = m.moe.is_some() && o.expert_tensor_parallel;
+        let sp_wanted = o.sp.is_empty() || o.sp.contains(&sp) || (tp == 1 && !sp);
+        let sp_legal =
+            if sp { tp > 1 && every(&|tp| divides(tp, w.sequence_length / cp)) } else { !mixed };
+        let ep_legal = match &m.moe {
+            None => ep == 1,
+            Some(moe) => {
+                divides(ep, u64::from(moe.experts))
+                    && every(&|tp| {
+                        let etp = if tensor_experts { tp } else { 1 };
+                        divides(ep * etp, tp * cp * dp)
+                            && divides(etp, moe.expert_ffn)
+                            && (tp == 1 || sp)
+                    })
+            }
+        };
+        if !(sp_wanted && sp_legal && ep_legal && allows(&o.ep, ep)) {
+            continue;
+        }
+        for mbs in 1..=w.global_batch_size {
+            if !divides(mbs * dp, w.global_batch_size) || !allows(&o.mbs, mbs) {
+                continue;
+            }
+            for (zero, shard_group) in every_sharding(problem, dp * cp) {
+                let plan = Plan {
+                    dp,
+                    tp,
+                    tp_of_kind: of_kind.to_vec(),
+                    sp,
+                    cp,
+                    ep,
+                    etp: if tensor_experts { tp } else { 1 },
+                    pp,
+                    vpp: 1,
+                    mbs,
+                    zero,
+                    shard_group,
+                    schedule: Schedule::OneFOneB,
+                    optimizer_offload: false,
+                    stages: vec![],
+                };
+                every_schedule(problem, &plan, visit)?;
+            }
+        }
+    }
+    Continue(())
+}
+
+/// ZeRO stages with their shard groups.
+fn every_sharding(problem: &Problem, replicas: u64) -> Vec<(u8, u64)> {
+    let o = &problem.options;
+    let asked_for = |group: u64| o.shard_group.contains(&group);
+    let named = (2..=replicas).any(|g| divides(g, replicas) && asked_for(g));
+    let legal = |&(zero, group): &(u8, u64)| {
+        if !(o.zero.is_empty() || o.zero.contains(&zero)) {
+            return false;
+        }
+        if zero == 0 {
+            return group == 1;
+        }
+        let whole = group == replicas || o.partial_shard_groups && o.shard_group.is_empty();
+        group > 1 && divides(group, replicas) && if named { asked_for(group) } else { whole }
+    };
+    let all = (0..=3u8).flat_map(|zero| (1..=replicas).map(move |group| (zero, group)));
+    all.filter(legal).collect()
 }
 
 fn every_schedule(
@@ -226,18 +280,27 @@ fn every_line_of_chips(
         return Continue(());
     }
     let mixed = chips.iter().any(|&c| c != chips[0]);
+    let stages_of = |kind: usize| chips.iter().filter(|&&c| c as usize == kind).count() as u64;
+    if !degrees.tp_of_kind.is_empty() {
+        let of_kind = degrees.tp_of_kind.iter().enumerate();
+        let ranks: u64 = of_kind.clone().map(|(kind, tp)| stages_of(kind) * tp).sum();
+        let held = of_kind.clone().all(|(kind, &tp)| (stages_of(kind) > 0) == (tp > 0));
+        if !held || ranks * degrees.dp * degrees.cp != problem.cluster.devices {
+            return Continue(());
+        }
+    }
     for (kind, group) in problem.cluster.groups.iter().enumerate() {
-        let stages = chips.iter().filter(|&&c| c as usize == kind).count() as u64;
-        if stages == 0 {
+        if stages_of(kind) == 0 {
             continue;
         }
+        let tp = degrees.tp_of_kind.get(kind).copied().unwrap_or(degrees.tp);
         let node = u64::from(group.chip.devices_per_node);
-        let used = stages * degrees.dp * degrees.tp * degrees.cp;
+        let used = stages_of(kind) * degrees.dp * tp * degrees.cp;
         if group.limit.is_some_and(|limit| used > limit - limit % node) {
             return Continue(());
         }
-        let inside = node % degrees.tp == 0;
-        let whole_nodes = degrees.tp.is_multiple_of(node) && !mixed;
+        let inside = node % tp == 0;
+        let whole_nodes = tp.is_multiple_of(node) && !mixed;
         if !inside && !whole_nodes {
             return Continue(());
         }
@@ -340,12 +403,14 @@ struct Priced {
 }
 
 fn price(problem: &Problem, plans: Vec<Plan>) -> Vec<Priced> {
-    let mut tables: Option<(Shard, Tables<'_>)> = None;
+    let mut tables: Option<(Vec<Option<Shard>>, Tables<'_>)> = None;
     let mut priced = Vec::with_capacity(plans.len());
     for plan in plans {
-        let shard = plan.shard();
-        if tables.as_ref().is_none_or(|(of, _)| *of != shard) {
-            tables = Some((shard, Tables::new(problem, shard, |_| true)));
+        let kinds = 0..problem.cluster.groups.len();
+        let of_kind = |kind| (plan.tp_of_kind.get(kind) != Some(&0)).then(|| plan.shard(kind));
+        let shards: Vec<Option<Shard>> = kinds.map(of_kind).collect();
+        if tables.as_ref().is_none_or(|(of, _)| *of != shards) {
+            tables = Some((shards.clone(), Tables::new(problem, |kind| shards[kind])));
         }
         let (_, tables) = tables.as_ref().expect("just built");
         let step = Step::new(tables, &plan);
@@ -356,11 +421,12 @@ fn price(problem: &Problem, plans: Vec<Plan>) -> Vec<Priced> {
 }
 
 /// The context of a process: what the framework says, and each communicator's buffers.
-fn context(problem: &Problem, plan: &Plan) -> f64 {
+fn context(problem: &Problem, plan: &Plan, kind: u32) -> f64 {
+    let tp = plan.tp_of_kind.get(kind as usize).copied().unwrap_or(plan.tp);
     let (f, c) = (&problem.framework, &problem.framework.held.communicators);
     let opened: u64 = [
-        (plan.devices(), c.world),
-        (plan.tp, c.tensor),
+        (problem.cluster.devices, c.world),
+        (tp, c.tensor),
         (plan.cp, c.context),
         (plan.ep, c.expert),
         (plan.dp * plan.cp, c.data),
@@ -376,7 +442,7 @@ fn context(problem: &Problem, plan: &Plan) -> f64 {
 fn capacity(problem: &Problem, plan: &Plan, kind: u32) -> u64 {
     let chip = &problem.cluster.groups[kind as usize].chip;
     let bytes = |gib: f64| (gib * GIB).round() as u64;
-    let left = bytes(chip.memory_gib).saturating_sub(bytes(context(problem, plan)));
+    let left = bytes(chip.memory_gib).saturating_sub(bytes(context(problem, plan, kind)));
     (left as f64 * (1.0 - problem.options.memory_margin)).round() as u64
 }
 
@@ -410,7 +476,9 @@ fn drawn(seed: u64) -> (Problem, Vec<Priced>) {
         .iter()
         .map(|p| {
             let most = p.allocated.iter().copied().max().unwrap_or(0) as f64 / GIB;
-            context(&problem, &p.plan) + most / (1.0 - problem.options.memory_margin)
+            let stages = p.plan.stages.iter();
+            let context = stages.map(|s| context(&problem, &p.plan, s.chip)).fold(0.0, f64::max);
+            context + most / (1.0 - problem.options.memory_margin)
         })
         .collect();
     needs.sort_by(f64::total_cmp);
@@ -448,6 +516,7 @@ fn tell(problem: &Problem, report: &Report, seen: &mut BTreeMap<&'static str, u6
         ("an answer", !report.ranked.is_empty()),
         ("no answer", report.ranked.is_empty()),
         ("chips of two kinds in a plan", same(&|s| s.chip)),
+        ("kinds with tensor parallel of their own", any(&|p| !p.tp_of_kind.is_empty())),
         ("stages of different size", same(&|s| s.layers)),
         (
             "layers that differ",

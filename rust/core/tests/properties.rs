@@ -30,7 +30,7 @@ fn tight_problem(draw: &mut Draw) -> Problem {
         let needs = first.estimate.stages.iter().map(|s| s.allocated_bytes.0).max().unwrap_or(0);
         for group in &mut problem.cluster.groups {
             let jitter = 0.8 + 0.4 * draw.share();
-            let context = memory::context(&problem.framework, &first.plan.shard()).gib();
+            let context = memory::context(&problem.framework, &first.plan.shard(0)).gib();
             group.chip.memory_gib = context + needs as f64 / GIB * share * jitter;
         }
     }
@@ -93,28 +93,47 @@ fn size(problem: &Problem) -> u64 {
     let (n, batch) = (problem.cluster.devices, problem.workload.global_batch_size);
     let layers = u64::from(problem.model.layers);
     let divisors = |n: u64| (1..=n).filter(|d| n.is_multiple_of(*d)).count() as u64;
-    let kinds = problem.cluster.groups.len() as u32;
-    // Lines of kinds in which no kind comes back.
-    fn lines(kinds: u32, left: u64, used: u32, last: u32) -> u64 {
+    // Lines of kinds in which no kind comes back, of so many ranks where each has a degree of its own.
+    fn lines(degrees: &[Option<u64>], left: u64, ranks: u64, used: u32, last: usize) -> u64 {
         if left == 0 {
-            return 1;
+            let held = |kind: usize| used & (1 << kind) != 0;
+            let own = |kind: usize| degrees[kind].is_none_or(|tp| held(kind) == (tp > 0));
+            return u64::from(ranks == 0 && (0..degrees.len()).all(own));
         }
-        (0..kinds)
-            .filter(|k| *k == last || used & (1 << k) == 0)
-            .map(|k| lines(kinds, left - 1, used | 1 << k, k))
+        (0..degrees.len())
+            .filter(|&k| k == last || used & (1 << k) == 0)
+            .filter_map(|k| {
+                let rest = ranks.checked_sub(degrees[k].unwrap_or(0))?;
+                Some(lines(degrees, left - 1, rest, used | 1 << k, k))
+            })
             .sum()
     }
-    let mut all = 0;
-    for pp in (1..=n).filter(|pp| n % pp == 0) {
+    let below = |pp: u64, cp: u64, dp: u64, degrees: &[Option<u64>], ranks: u64| {
         let chunks = (2..=layers).filter(|v| layers % v == 0 && v * pp <= layers).count() as u64;
         let schedules = if pp == 1 { 1 } else { 4 + chunks };
+        let mbs = if batch % dp == 0 { divisors(batch / dp) } else { 1 };
+        let experts = problem.model.moe.map_or(1, |m| divisors(u64::from(m.experts)));
+        let sharding = 1 + 3 * (divisors(dp * cp) - 1);
+        2 * experts * mbs * sharding * schedules * lines(degrees, pp, ranks, 0, usize::MAX)
+    };
+    let mut all = 0;
+    let alike = vec![None; problem.cluster.groups.len()];
+    for pp in (1..=n).filter(|pp| n % pp == 0) {
         for tp in (1..=n).filter(|tp| n % (pp * tp) == 0) {
             for cp in (1..=n).filter(|cp| n % (pp * tp * cp) == 0) {
-                let dp = n / (pp * tp * cp);
-                let mbs = if batch % dp == 0 { divisors(batch / dp) } else { 1 };
-                let experts = problem.model.moe.map_or(1, |m| divisors(u64::from(m.experts)));
-                let sharding = 1 + 3 * (divisors(dp * cp) - 1);
-                all += 2 * experts * mbs * sharding * schedules * lines(kinds, pp, 0, u32::MAX);
+                all += below(pp, cp, n / (pp * tp * cp), &alike, 0);
+            }
+        }
+    }
+    if problem.options.mixed_tp {
+        for dp in (1..=n).filter(|dp| n % dp == 0) {
+            for cp in (1..=n / dp).filter(|cp| n % (dp * cp) == 0) {
+                let ranks = n / (dp * cp);
+                for degrees in draw::every_choice_of_degrees(problem) {
+                    let degrees: Vec<Option<u64>> = degrees.into_iter().map(Some).collect();
+                    let depths = 2..=ranks.min(layers);
+                    all += depths.map(|pp| below(pp, cp, dp, &degrees, ranks)).sum::<u64>();
+                }
             }
         }
     }
@@ -140,7 +159,7 @@ fn every_class_is_estimated_or_cut_and_none_twice() {
 fn a_stopped_search_never_says_that_its_answer_is_proved() {
     let mut draw = Draw::new(17);
     let (mut stopped, mut with_plans) = (0, 0);
-    for _ in 0..40 {
+    for _ in 0..48 {
         let problem = tight_problem(&mut draw);
         let watch = Watch::new(None);
         let whole = search(problem.clone(), &watch);
@@ -264,7 +283,7 @@ fn more_layers_never_need_less_memory() {
     let mut draw = Draw::new(14);
     for _ in 0..2000 {
         let (problem, plan) = unequal_plan(&mut draw);
-        let tables = Tables::new(&problem, plan.shard(), |_| true);
+        let tables = Tables::new(&problem, |kind| Some(plan.shard(kind)));
         let index = draw.between(0, plan.pp - 1) as usize;
         let table = tables.kind(plan.stages[index].chip as usize);
         let row = problem.model.layers / plan.vpp as u32;

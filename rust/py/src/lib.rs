@@ -32,7 +32,7 @@ mod _core {
     use super::{
         calibrate, canonical, check_graph, estimate, estimate_many, measured_seconds, model_facts,
         model_graph, operators, search, servers, shard, sharding_chosen, sharding_program,
-        sharding_slices, sizes, timeline,
+        sharding_slices, sizes, stage_communications, timeline,
     };
 
     #[pymodule_export]
@@ -203,6 +203,12 @@ fn sharding_slices(py: Python<'_>, sharding: &str) -> PyResult<String> {
 #[pyfunction]
 fn servers(py: Python<'_>, problem: &str) -> PyResult<String> {
     brief(py, || wire::servers(problem))
+}
+
+/// Communication operators that each stage compiles, at most `limit` of them calls of shared subgraphs.
+#[pyfunction]
+fn stage_communications(py: Python<'_>, problem: &str, plan: &str, limit: u64) -> PyResult<String> {
+    brief(py, || wire::stage_communications(problem, plan, limit))
 }
 
 /// What follows from a model: its parameters, its FLOPs.

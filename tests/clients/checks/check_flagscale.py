@@ -48,9 +48,10 @@ def check(folder: Path, case: Case) -> None:
     # The fused rotary embedding needs Transformer Engine, which needs a GPU.
     words = [*flatten(table["train"]), "--no-rope-fusion"]
     kinds = [stage["chip"] for stage in plan["stages"]]
-    of_stage = plan["dp"] * plan["tp"] * plan["cp"]
+    own = plan["tp_of_kind"]
+    degrees = [own[kind] if own else plan["tp"] for kind in kinds]
     for first in sorted({kinds.index(kind) for kind in kinds}):
-        rank = first * of_stage
+        rank = sum(degrees[:first]) * plan["dp"] * plan["cp"]
         torch.distributed.init_process_group(
             "fake", store=FakeStore(), rank=rank, world_size=devices
         )
@@ -58,12 +59,12 @@ def check(folder: Path, case: Case) -> None:
             args = parsed(words, devices, rank, table["experiment"]["envs"])
         finally:
             torch.distributed.destroy_process_group()
-        expect(args.tensor_model_parallel_size, plan["tp"], "tp")
+        expect(args.tensor_model_parallel_size, degrees[first], "tp")
         expect(args.context_parallel_size, plan["cp"], "cp")
         expect(args.expert_model_parallel_size, plan["ep"], "ep")
         expect(args.data_parallel_size, plan["dp"], "dp")
         expect(args.micro_batch_size, plan["mbs"], "micro-batch")
-        expect(args.sequence_parallel, plan["sp"], "sp")
+        expect(args.sequence_parallel, plan["sp"] and degrees[first] > 1, "sp")
         if args.enable_hetero:
             expect(args.pipeline_model_parallel_size, kinds.count(kinds[first]), "stages of a kind")
             expect(args.hetero_pipeline_layer_split, layers_of(case), "layers")

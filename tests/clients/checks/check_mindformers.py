@@ -7,6 +7,7 @@ import mindspore
 from cases import Case, expect, layers_of, run
 from mindformers import LlamaConfig
 from mindformers.core.parallel_config import build_parallel_config
+from mindformers.models.llama.llama_transformer import LLamaDecodeLayer
 from mindformers.models.utils import LayerSetting
 from mindformers.modules.transformer import TransformerOpParallelConfig
 from mindformers.tools.register.config import MindFormerConfig
@@ -57,9 +58,23 @@ def check_layers(setting: LayerSetting, case: Case) -> None:
         wanted.append([])
         for chunk, stage in zip(row, plan["stages"], strict=True):
             recompute = stage["recompute"]
-            count = {"none": 0, "block": min(recompute.get("layers") or 0, chunk)}
+            count = {"none": 0, "selective": 0, "block": min(recompute.get("layers") or 0, chunk)}
             wanted[-1].append(count.get(recompute["granularity"], chunk))
     expect(setting.layer_recompute, wanted, "recomputed layers")
+    check_operators(setting, plan)
+
+
+def check_operators(setting: LayerSetting, plan: dict[str, Any]) -> None:
+    """Compares where operators are computed again by name, and that a layer has them."""
+    selective = [stage["recompute"]["granularity"] == "selective" for stage in plan["stages"]]
+    rows = setting.layer_list.tolist()
+    wanted = [[layers * on for layers, on in zip(row, selective, strict=True)] for row in rows]
+    for pattern, counts in setting.select_recompute.items():
+        expect(counts, wanted, f"layers that compute {pattern} again")
+        if any(selective):
+            layer = LLamaDecodeLayer(layer_id=0, dim=256, n_heads=8, use_flash_attention=True)
+            found = LayerSetting.set_pattern_recompute(layer, pattern.split(r"\."))
+            expect(found.strip(" ."), pattern.replace("\\", ""), "the operator of a pattern")
 
 
 def _plain(value: Any) -> Any:

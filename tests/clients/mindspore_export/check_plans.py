@@ -3,7 +3,8 @@ exported for it: tests/clients/run mindspore_export.
 
 The context, the strategy file and the cuts are those of the exported files; the network is the
 model's graph (`networks.py`), small enough to be compiled on a processor. The compiler must report
-the cuts of every operator, and save the strategies that it loaded.
+the cuts of every operator, save the strategies that it loaded, and have as many communication
+operators in each stage's layers as `stage_communications` counts.
 """
 
 import argparse
@@ -38,6 +39,7 @@ PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama", {"cp": 4, "zero": 1}),
     ("grouped", {"tp": 4, "sp": False, "zero": 1}),
     ("llama", {"pp": 2, "tp": 2, "sp": True}),
+    ("llama", {"pp": 2, "vpp": 2, "tp": 2, "sp": True}),
 )
 MORE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama", {"tp": 2, "sp": False}),
@@ -49,7 +51,13 @@ MORE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("grouped", {"tp": 4, "sp": True, "zero": 1}),
     ("llama", {"pp": 4, "tp": 2, "sp": False}),
     ("llama", {"pp": 2, "tp": 4, "sp": True}),
+    ("llama", {"pp": 2, "layers": (1, 3), "tp": 2, "sp": True}),
+    ("llama", {"pp": 2, "cp": 2}),
+    ("llama", {"pp": 2, "vpp": 2, "tp": 2, "sp": False, "zero": 1}),
+    ("grouped", {"pp": 2, "vpp": 2, "tp": 4, "sp": True}),
 )
+# The loss of the compiled network exchanges logits in place of sums over the vocabulary.
+KINDS = ("AllGather", "ReduceScatter", "AllReduce")
 
 
 def model(name: str) -> Model:
@@ -80,22 +88,21 @@ def write(said: Job, folder: Path, rank: int) -> dict[str, Any]:
         said.problem.model, batch=plan.dp * plan.mbs, sequence_length=TOKENS, layers=LAYERS,
         framework=said.problem.framework,
     )  # fmt: skip
-    text, cells = module(graph)
+    text, cells = module(graph, plan.vpp)
     (folder / "network.py").write_text(text)
-    rows = [stage for stage, *_ in exported["LAYERS"]]
-    stages = {cell: stage_of(operator, rows) for cell, operator in cells.items()}
+    places = {cell: place_of(operator, exported["LAYERS"]) for cell, operator in cells.items()}
     micro_batches = exported["MICRO_BATCHES"] if plan.pp > 1 else 1
-    case = {"cells": cells, "stages": stages, "rank": rank,
+    case = {"cells": cells, "places": places, "rank": rank,
             "tokens": [plan.dp * plan.mbs * micro_batches, TOKENS]}  # fmt: skip
     (folder / "case.json").write_text(json.dumps(case))
     return exported | case
 
 
-def stage_of(operator: str, rows: list[int]) -> int:
-    """Returns the stage of an operator: its layer's, or that of the end at which it stands."""
+def place_of(operator: str, rows: list[tuple[int, int, bool]]) -> tuple[int, int]:
+    """Returns stage and chunk of an operator: its layer's, or those of the end at which it is."""
     if layer := re.match(r"layers\.(\d+)\.", operator):
-        return rows[int(layer[1])]
-    return rows[0] if operator.startswith("embed") else rows[-1]
+        return rows[int(layer[1])][:2]
+    return rows[0 if operator.startswith("embed") else -1][:2]
 
 
 def reported(answer: dict[str, Any], cells: dict[str, str]) -> dict[str, list[list[list[int]]]]:
@@ -125,19 +132,41 @@ def check(python: str, name: str, degrees: dict[str, Any], rank: int) -> int:
         loaded = json.loads((folder / "strategies.json").read_text())["parallel_strategy_item"]
         saved = json.loads((folder / "again.json").read_text())["parallel_strategy_item"]
     stage = rank * said.plan.pp // 8
+    assert compiled(said, answer["communications"]) == of_layers(said, stage), (what, answer)
     mine = {key: cuts for key, cuts in loaded.items() if cuts["stage"] == stage}
     assert mine.items() <= saved.items(), (what, mine, saved)
     count = len(mine)
     for operator, (inputs, _) in exported["CUTS"].items():
         names = {operator.replace("*", str(layer)) for layer in range(LAYERS)} - {"loss"}
         for each in names:
-            if stage_of(each, [row[0] for row in exported["LAYERS"]]) != stage:
+            if place_of(each, exported["LAYERS"])[0] != stage:
                 continue
             cuts = [list(cut) for cut in inputs]
             assert found[each], (what, each)
-            assert all(theirs == cuts for theirs in found[each]), (what, each, cuts, found[each])
+            assert all(own == cuts for own in found[each]), (what, each, cuts, found[each])
             count += 1
     return count
+
+
+def compiled(said: Job, calls: dict[str, int]) -> int:
+    """Returns how many communication operators the compiler has, apart from the loss's."""
+    gathers, scatters, sums = (calls.get(kind, 0) for kind in KINDS)
+    if said.plan.tp > 1 and not said.plan.sp:
+        # A sum that is scattered and gathered again is one: over all devices of a stage the
+        # compiler has it so at a look-up.
+        assert gathers == scatters
+        return sums + gathers
+    return gathers + scatters + sums
+
+
+def of_layers(said: Job, stage: int) -> int:
+    """Returns how many communication operators a stage's graph holds apart from the loss's."""
+    plan = said.plan
+    loss = (3 * (plan.tp > 1) + (plan.dp * plan.cp > 1)) * (stage == plan.pp - 1)
+    passes = said.micro_batches if plan.pp > 1 else 1
+    found = planner.stage_communications(said.problem, plan)[stage].operators
+    # In chunks that are reused an operator stands once for all micro-batches.
+    return int(found - loss * passes) // (passes if plan.vpp > 1 else 1)
 
 
 def main() -> None:

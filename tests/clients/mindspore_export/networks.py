@@ -11,7 +11,7 @@ from autopar.graph import Graph, Operator, Split, Transpose
 HEAD = """\
 import mindspore.common.dtype as dtypes
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, lazy_inline, nn, ops
 from mindspore.ops.operations.nn_ops import FlashAttentionScore
 
 
@@ -109,7 +109,7 @@ class Writer:
             return f"ops.Split({axis}, {len(parts)})"
         return f"ops.operations.array_ops.SplitV({parts}, {axis}, {len(parts)})"
 
-    def text(self, width: int, logits: str) -> str:
+    def text(self, width: int, logits: str, chunks: int) -> str:
         """Returns the module."""
         weights = [
             f"self.{variable(name)} = weight({name!r}, *{tensor.shape})"
@@ -131,19 +131,22 @@ class Writer:
         )
         made = "".join(f"        {line}\n" for line in [*weights, *self.made, *loss])
         run = "".join(f"        {line}\n" for line in self.run)
+        # An interleaved pipeline is compiled of networks that stay calls until it is split.
+        lazy = "    @lazy_inline\n" if chunks > 1 else ""
         return (
-            f"{HEAD}{cells}\nclass Network(nn.Cell):\n    def __init__(self):\n"
+            f"{HEAD}{cells}\nclass Network(nn.Cell):\n{lazy}    def __init__(self):\n"
             f"        super().__init__()\n{made}\n    def construct(self, tokens, labels):\n{run}"
             f"{LOSS.format(logits=variable(logits), width=width)}"
         )
 
 
-def module(graph: Graph) -> tuple[str, dict[str, str]]:
-    """Returns the text of a network, and the operators by the names of their cells."""
+def module(graph: Graph, chunks: int) -> tuple[str, dict[str, str]]:
+    """Returns the text of a network whose stages hold so many chunks each, and the operators by the
+    names of their cells."""
     writer = Writer(graph)
     *operators, loss = graph.operators
     for operator in operators:
         writer.add(operator)
     logits = loss.inputs[0]
-    text = writer.text(writer.tensors[logits].shape[-1], logits)
+    text = writer.text(writer.tensors[logits].shape[-1], logits, chunks)
     return text, {variable(operator.name): operator.name for operator in operators}

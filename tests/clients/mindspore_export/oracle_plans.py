@@ -2,17 +2,27 @@
 starts it.
 
 Argument: a folder with the exported files, `network.py` (the network that they are of) and
-`case.json`: `cells` (the operator of each cell), `stages` (the stage of each cell), `tokens` (the
-shape of a step's batch) and `rank`. Standard output: one JSON object, with `strategies` (operator
--> counts, as the compiler reports them) or `raises`. The compiler saves its file as `again.json`.
+`case.json`: `cells` (the operator of each cell), `places` (stage and chunk of each cell), `tokens`
+(the shape of a step's batch) and `rank`. Standard output: one JSON object, with `strategies`
+(operator -> counts, as the compiler reports them) and `communications` (kind of communication
+operator -> how many that may share a subgraph), or `raises`. The compiler saves its file as
+`again.json`.
 """
 
 import json
 import os
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
+
+# The last graph of the frontend is written there; read when the compiler is loaded.
+os.environ |= {
+    "MS_DEV_SAVE_GRAPHS": "1",
+    "MS_DEV_SAVE_GRAPHS_PATH": str(Path(sys.argv[1], "ir")),
+    "MS_DEV_DUMP_IR_PASSES": "backend_pass",
+}
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "mindspore_strategy"))
 import wheel  # isort: skip
@@ -39,8 +49,9 @@ def strategies(case: dict[str, Any], said: dict[str, Any]) -> dict[str, list[lis
     AutoParallelContext.get_instance().set_hccl_test_avaible(True)
     network = module.Network()
     for cell, operator in case["cells"].items():
-        if len(set(case["stages"].values())) > 1:
-            getattr(network, cell).pipeline_stage = case["stages"][cell]
+        if said["CONTEXT"].get("pipeline_stages", 1) > 1:
+            each = getattr(network, cell)
+            each.pipeline_stage, each.pipeline_segment = case["places"][cell]
         cuts = said["CUTS"].get(re.sub(r"^layers\.\d+\.", "layers.*.", operator))
         if cuts is not None:
             getattr(network, cell).operator.shard(*cuts)
@@ -54,6 +65,16 @@ def strategies(case: dict[str, Any], said: dict[str, Any]) -> dict[str, list[lis
     return _cell_graph_executor._get_shard_strategy(network)
 
 
+def communications() -> dict[str, int]:
+    """Returns how many communication operators of a kind the last graph marks as reusable.
+
+    The mean of the loss, which has no dimensions, is left out.
+    """
+    last = max(Path("ir").rglob("*.ir"), key=lambda file: file.stem.rpartition("_")[2])
+    call = r"= (\w+)\(.*[{ ]comm_reuse: Bool\(1\).*\n.*-> \(<Tensor\[\w+\], \((?=\d)"
+    return dict(Counter(re.findall(call, last.read_text())))
+
+
 def main() -> None:
     os.chdir(sys.argv[1])
     sys.path.insert(0, ".")
@@ -61,7 +82,8 @@ def main() -> None:
     exec(Path("auto_parallel_context.py").read_text(), said)
     try:
         answer: dict[str, Any] = {
-            "strategies": strategies(json.loads(Path("case.json").read_text()), said)
+            "strategies": strategies(json.loads(Path("case.json").read_text()), said),
+            "communications": communications(),
         }
     except Exception as error:
         answer = {"raises": f"{type(error).__name__}: {error}".strip().splitlines()[0]}

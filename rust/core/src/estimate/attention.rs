@@ -14,6 +14,7 @@ impl Block<'_, '_> {
         let heads = u64::from(m.heads) / s.tp.min(u64::from(m.heads));
         let kv_heads = (u64::from(m.kv_heads) / s.tp).max(1);
         self.norm();
+        let (before, kept) = (self.forward, self.kept);
         let (entry, q_width, kv_width, v_out) = match &m.mla {
             Some(a) => {
                 let qk = a.qk_nope_dim + a.qk_rope_dim;
@@ -106,10 +107,21 @@ impl Block<'_, '_> {
         // Queries, keys, values and the output, which is the next product's input: in 8 bits a copy.
         self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * self.p.width;
         self.attention_output = p.tokens * v_out as f64 * self.p.width;
-        if p.workload.precision == Precision::Fp8 {
-            self.kept += p.linear_input(p.tokens * v_out as f64);
+        let cast = match p.workload.precision {
+            Precision::Fp8 => p.linear_input(p.tokens * v_out as f64),
+            _ => 0.0,
+        };
+        self.kept += cast;
+        let output = self.attention_output + cast;
+        if p.framework.named.projections {
+            self.again(before, self.kept - kept - output);
         }
+        let (before, kept) = (self.forward, self.kept);
         self.core_attention(kind, heads);
+        if p.framework.named.attention {
+            // Without the exchange of context parallel, which ends before.
+            self.again(before, self.kept - kept + output);
+        }
         let exit = self.linear(Gemm::new(tokens, h, v_out));
         self.dense_parameters += (v_out * h) as f64;
         if m.o_bias {
@@ -186,6 +198,10 @@ impl Block<'_, '_> {
                 self.forward.context += exposed(forward, hop);
                 // Keys and values once more, and their gradients.
                 self.input.context += exposed(backward, 2.0 * hop);
+                // Each further block is a send and attention of its own, backward two of each.
+                let blocks = s.cp.min(1 << 16) as u32 - 1;
+                self.forward.kernels += 2 * blocks;
+                self.input.kernels += 4 * blocks;
             }
             ContextExchange::Gather => {
                 let whole = block * s.cp as f64;
@@ -193,6 +209,8 @@ impl Block<'_, '_> {
                 self.forward.context += gather;
                 // Gathered again, and their gradients scattered.
                 self.input.context += 2.0 * gather;
+                self.forward.kernels += 1;
+                self.input.kernels += 2;
                 self.transient = self.transient.max(whole);
             }
             ContextExchange::Heads => {
@@ -200,6 +218,8 @@ impl Block<'_, '_> {
                 let exchange = p.fabric.all_to_all(block + ends, group);
                 self.forward.context += exchange;
                 self.input.context += exchange;
+                self.forward.kernels += 2;
+                self.input.kernels += 2;
             }
         }
     }
@@ -227,7 +247,8 @@ impl Block<'_, '_> {
             // bigscience-workshop/Megatron-DeepSpeed calls it (megatron/model/transformer.py).
             self.core.run(d.stream(2.0 * bytes));
         }
-        if p.framework.fused.softmax {
+        if p.framework.fused.softmax && (s.mbs * heads).is_multiple_of(p.framework.softmax_multiple)
+        {
             // Below the diagonal alone it reads (half), and everywhere it writes: the kernel of causal models
             // (NVIDIA/Megatron-LM, scaled_upper_triang_masked_softmax). Backward it reads two halves.
             self.core.run(d.stream(1.5 * bytes));

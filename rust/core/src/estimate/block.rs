@@ -42,6 +42,8 @@ pub(super) struct Block<'p, 'a> {
     pub(super) kept: f64,
     /// Bytes of `kept` that selective recompute of the core drops.
     pub(super) kept_core: f64,
+    /// Forward time of the operators that are named to be computed again, and the bytes of `kept` that they make.
+    pub(super) named: (Pass, f64),
     /// Forward seconds of the matrix products, how many there are, and the elements of their outputs.
     pub(super) products: (f64, u32, f64),
     /// Forward seconds of gathers over the tensor-parallel group.
@@ -70,6 +72,7 @@ impl<'p, 'a> Block<'p, 'a> {
             unread: Pass::default(),
             kept: 0.0,
             kept_core: 0.0,
+            named: (Pass::default(), 0.0),
             products: (0.0, 0, 0.0),
             gathered: 0.0,
             attention_output: 0.0,
@@ -201,14 +204,46 @@ impl<'p, 'a> Block<'p, 'a> {
             return;
         }
         let width = p.model.hidden as f64;
+        let before = self.forward;
         p.norm(&mut self.forward, &mut self.input, p.residual_tokens, width);
         self.kept += p.norm_kept(p.residual_tokens * width) + p.column_input(width);
+        self.norm_again(before);
         self.dense_parameters += p.model.norm_parameters() as f64;
         if p.model.norms_per_layer == 4 {
             // Sandwich: one more norm on the sub-layer's output.
             p.norm(&mut self.forward, &mut self.input, p.residual_tokens, width);
             self.kept += p.residual_bytes();
             self.dense_parameters += p.model.norm_parameters() as f64;
+        }
+    }
+
+    /// Counts what ran forward since `before` among what is named to be computed again, and the bytes that it made.
+    pub(super) fn again(&mut self, before: Pass, made: f64) {
+        let (again, dropped) = &mut self.named;
+        again.compute += self.forward.compute - before.compute;
+        again.tensor += self.forward.tensor - before.tensor;
+        again.kernels += self.forward.kernels - before.kernels;
+        again.looped += self.forward.looped - before.looped;
+        *dropped += made;
+    }
+
+    /// The norm that ran since `before`, where it is computed again: of its own it keeps its input. What was gathered of its
+    /// result is gathered again, or kept with what other communication brought.
+    fn norm_again(&mut self, before: Pass) {
+        let p = self.p;
+        if !p.framework.named.norm {
+            return;
+        }
+        let width = p.model.hidden as f64;
+        let own = p.norm_kept(p.residual_tokens * width) - p.residual_bytes();
+        let gathered = p.framework.held.gathered_inputs && p.shard.sp;
+        if gathered && p.framework.keeps_tensor_results {
+            self.again(before, own);
+        } else {
+            self.again(before, own + p.column_input(width));
+            if gathered {
+                self.named.0.tensor += p.tensor_gather(p.gathered(p.tokens * width));
+            }
         }
     }
 
@@ -251,6 +286,10 @@ impl<'p, 'a> Block<'p, 'a> {
         let gathered = products * p.beside_forward(gather, each(entry.forward));
         self.gathered += gathered;
         self.forward.tensor += gathered + p.beside_forward(sum, exit.0);
+        // The host launches a collective as it launches a kernel.
+        let gathers = if p.shard.sp { entry.products } else { 0 };
+        self.forward.kernels += gathers + 1;
+        self.input.kernels += gathers.min(1) + gathers + entry.products;
         // Backward: the output gradient is gathered; the input is gathered again for the weight gradient
         // behind the input gradient; the input gradient is summed behind the weight gradient.
         self.input.tensor += p.beside_forward(gather, exit.1);
@@ -297,7 +336,7 @@ impl<'p, 'a> Block<'p, 'a> {
         Pass {
             compute: product + self.forward.compute - before.compute,
             tensor: p.beside_forward(sum, product),
-            kernels: 1 + self.forward.kernels - before.kernels,
+            kernels: 1 + u32::from(p.shard.tp > 1) + self.forward.kernels - before.kernels,
             ..Pass::default()
         }
     }
@@ -312,12 +351,16 @@ impl<'p, 'a> Block<'p, 'a> {
     ) -> (Entry, (f64, f64, f64)) {
         let m = self.p.model;
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
+        let before = self.forward;
         let entry = match self.p.framework.projections {
             Projections::GateApart | Projections::Apart if inputs == 2 => {
                 self.joined(tokens as u64, m.hidden, &[width, width])
             }
             _ => self.joined(tokens as u64, m.hidden, &[inputs * width]),
         };
+        if self.p.framework.named.expansion {
+            self.again(before, self.activation_inputs(kept_tokens * width as f64));
+        }
         self.activation(tokens * width as f64);
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
         self.kept += self.activation_kept(kept_tokens * width as f64);
@@ -327,16 +370,27 @@ impl<'p, 'a> Block<'p, 'a> {
 
     /// Bytes that the nonlinearity over `elements` inner channels keeps, and the product after it of its output.
     pub(super) fn activation_kept(&self, elements: f64) -> f64 {
-        let p = self.p;
-        let inputs = match p.model.activation {
-            // Both halves; of separate operators also the nonlinearity's output, for the product with the gate.
-            Activation::Swiglu | Activation::Geglu if p.framework.fused.activation => 2.0,
-            Activation::Swiglu | Activation::Geglu => 3.0,
+        self.activation_inputs(elements) + self.activation_results(elements)
+    }
+
+    /// Bytes that the nonlinearity keeps of what it reads.
+    pub(super) fn activation_inputs(&self, elements: f64) -> f64 {
+        let inputs = match self.p.model.activation {
+            Activation::Swiglu | Activation::Geglu => 2.0,
             Activation::Gelu | Activation::Relu2 => 1.0,
             // Its output tells where it was positive.
             Activation::Relu => 0.0,
         };
-        elements * inputs * p.width + p.linear_input(elements)
+        elements * inputs * self.p.width
+    }
+
+    /// Bytes that are kept of what it makes: the input of the next product, and of separate operators with a gate its output
+    /// before the gate.
+    fn activation_results(&self, elements: f64) -> f64 {
+        let p = self.p;
+        let apart = p.model.activation.gated() && !p.framework.fused.activation;
+        let before_gate = if apart { elements * p.width } else { 0.0 };
+        before_gate + p.linear_input(elements)
     }
 
     /// The nonlinearity over `elements` inner channels, with its gate and bias.
@@ -351,7 +405,12 @@ impl<'p, 'a> Block<'p, 'a> {
             // Bias (2) and nonlinearity (2).
             (false, false) => (4.0, 3.0, (2, 1)),
         };
+        let before = self.forward;
         self.stream(elements, forward, backward, kernels);
+        // To compute ReLU again its input would have to be kept in place of its output.
+        if self.p.framework.named.activation && self.p.model.activation != Activation::Relu {
+            self.again(before, self.activation_results(elements));
+        }
     }
 
     fn finish(mut self, kind: LayerKind) -> Layer {
@@ -363,9 +422,11 @@ impl<'p, 'a> Block<'p, 'a> {
             let behind = self.input.compute + self.weight.compute;
             self.input.expert = p.fabric.beside(self.input.expert, behind);
         }
+        // What is computed again finds its parameters gathered for the backward pass.
+        let mut recompute = self.forward;
+        let (selective, kept_selective) = self.selective();
         self.gathers();
         let mut input_bytes = p.residual_bytes();
-        let mut recompute = Pass { shard: 0.0, ..self.forward };
         if p.framework.recompute_stops_early {
             recompute.compute -= self.unread.compute;
             recompute.tensor -= self.unread.tensor;
@@ -381,7 +442,6 @@ impl<'p, 'a> Block<'p, 'a> {
         if p.framework.keeps_tensor_results {
             input_bytes += self.brought;
         }
-        let (selective, kept_selective) = self.selective();
         let (dense_whole, expert_whole) = p.whole_parameters(kind);
         Layer {
             cost: LayerCost {
@@ -410,6 +470,7 @@ impl<'p, 'a> Block<'p, 'a> {
     fn selective(&self) -> (Pass, f64) {
         let p = self.p;
         match p.framework.selective {
+            Selective::Named => (self.named.0, self.kept - self.named.1),
             Selective::Attention => (self.core, self.kept - self.kept_core),
             Selective::Operators => {
                 let (seconds, count, outputs) = self.products;
@@ -452,6 +513,18 @@ impl<'p, 'a> Block<'p, 'a> {
                 * (collective(self.dense_parameters, dense)
                     + collective(self.expert_parameters, expert))
         };
+        let launches = |parameters: f64, group: Group| {
+            if parameters > 0.0 && group.size > 1 {
+                p.framework.gather_pieces
+            } else {
+                0
+            }
+        };
+        let each =
+            launches(self.dense_parameters, dense) + launches(self.expert_parameters, expert);
+        let gathers = if s.zero == 3 { each } else { 0 };
+        self.forward.kernels += gathers;
+        self.input.kernels += gathers + each;
         let parameter = parameter_sent(p.framework, p.workload.precision) as f64;
         let gather = if s.zero == 3 { move_all(parameter) } else { 0.0 };
         let reduce = move_all(p.framework.bytes.gradient_sent as f64);

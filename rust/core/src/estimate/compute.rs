@@ -234,7 +234,14 @@ impl<'a> Device<'a> {
     }
 
     /// Rate of causal fused attention: the row of the nearest head width, its points joined in 1/s.
+    ///
+    /// Kernels are timed in short bursts. Where power limits what matrix products sustain, it limits attention too, which
+    /// spends the same on each multiplication and the exponentials beside it: it sustains no more than they do.
     fn attention_rate(&self, pass: Pass, a: FusedAttention) -> f64 {
+        self.burst_rate(pass, a).min(self.matrix)
+    }
+
+    fn burst_rate(&self, pass: Pass, a: FusedAttention) -> f64 {
         let rate = |pass, causal| self.measured_rate(pass, causal, a.qk_dim, a.sequence);
         let other = match pass {
             Pass::Forward => Pass::Backward,
@@ -343,6 +350,23 @@ mod tests {
     }
 
     #[test]
+    fn attention_sustains_no_more_than_large_products() {
+        // 16,384 tokens of one head of 128: 2 x 16384^2 / 2 x 256 operations at 189 TFLOP/s, as timed in a burst; where products
+        // sustain 0.5 of 312 TFLOP/s, at these 156.
+        let mut chip = a100();
+        let call =
+            FusedAttention { pairs: 16384.0 * 8192.0, qk_dim: 128, v_dim: 128, sequence: 16384 };
+        let kernels = ["fa2".to_owned()];
+        let seconds = |chip: &Chip| {
+            Device::new(chip, Precision::Bf16, &kernels, 1).attention_forward(call) - 3e-6
+        };
+        let flops = 16384.0 * 16384.0 * 256.0;
+        assert!((seconds(&chip) * 189e12 / flops - 1.0).abs() < 1e-9);
+        chip.gemm.efficiency = 0.5;
+        assert!((seconds(&chip) * 156e12 / flops - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
     fn a_thin_product_is_bound_by_memory() {
         // One row: 8192 x 8192 weights of 2 bytes at 2039 GB/s x 0.87.
         let chip = a100();
@@ -371,6 +395,7 @@ mod tests {
     fn timed(rows: &[(Pass, u32, bool, f64)]) -> Chip {
         let mut chip = a100();
         chip.speed_spread = 0.0;
+        chip.peak_tflops.bf16 = Some(1000.0);
         chip.attention = rows
             .iter()
             .map(|&(pass, head_dim, causal, rate)| AttentionRate {

@@ -33,15 +33,12 @@ impl Block<'_, '_> {
         let arrived = visits * s.etp as f64 * load_of_the_fullest(visits * s.ep as f64, s.ep);
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
         let rows = (arrived / experts as f64).ceil() as u64;
-        for (n, k) in [(inputs * width, m.hidden), (m.hidden, width)] {
-            if p.framework.fused.grouped_gemm {
-                self.linear(Gemm::batched(experts, rows, n, k));
-            } else {
-                for _ in 0..experts {
-                    self.linear(Gemm::new(rows, n, k));
-                }
-            }
+        let before = self.forward;
+        self.expert_products(experts, rows, inputs * width, m.hidden);
+        if p.framework.named.expansion {
+            self.again(before, self.activation_inputs(arrived * width as f64));
         }
+        self.expert_products(experts, rows, m.hidden, width);
         if experts > 1 {
             // What arrived by rank is sorted by expert, and the results are sorted back.
             self.permute(arrived * h, 4.0, 4.0, (2, 2));
@@ -63,6 +60,17 @@ impl Block<'_, '_> {
                     + if moe.shared_gate { h } else { 0.0 };
         }
         self.residual();
+    }
+
+    /// A product of `rows` tokens for each of this rank's experts.
+    fn expert_products(&mut self, experts: u64, rows: u64, n: u64, k: u64) {
+        if self.p.framework.fused.grouped_gemm {
+            self.linear(Gemm::batched(experts, rows, n, k));
+        } else {
+            for _ in 0..experts {
+                self.linear(Gemm::new(rows, n, k));
+            }
+        }
     }
 
     /// The biases of the experts' second products, weighted as their tokens, over `elements` results.
@@ -100,8 +108,11 @@ impl Block<'_, '_> {
         if s.etp > 1 {
             once += p.fabric.all_gather(bytes * s.etp as f64, s.tensor_group());
         }
+        let launches = 2 * (u32::from(group.size > 1) + u32::from(s.etp > 1));
         self.forward.expert += 2.0 * once;
+        self.forward.kernels += launches;
         self.input.expert += 2.0 * once;
+        self.input.kernels += launches;
     }
 
     /// The same where rows change their places: scattered rows pass at a share of the streaming rate.

@@ -129,11 +129,11 @@ fn again(plan: &Plan, weights: impl Fn(u32) -> f64, attention: impl Fn(u32) -> f
 
 /// 16-bit operations a second of all devices of a plan at their peak.
 pub fn peak(problem: &Problem, plan: &Plan) -> f64 {
-    let of_stage = |kind: u32| {
-        let peaks = &problem.cluster.groups[kind as usize].chip.peak_tflops;
-        peaks.bf16.or(peaks.fp16).unwrap_or(0.0) * 1e12 * plan.devices_per_stage() as f64
+    let of_stage = |kind: usize| {
+        let peaks = &problem.cluster.groups[kind].chip.peak_tflops;
+        peaks.bf16.or(peaks.fp16).unwrap_or(0.0) * 1e12 * plan.devices_per_stage(kind) as f64
     };
-    plan.stages.iter().map(|s| of_stage(s.chip)).sum()
+    plan.stages.iter().map(|s| of_stage(s.chip as usize)).sum()
 }
 
 /// Seconds that one step took, by a published rate.

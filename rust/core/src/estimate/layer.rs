@@ -173,9 +173,16 @@ impl<'a> Pricer<'a> {
 
     /// Bytes of the input of the column-parallel products after a norm over `channels`.
     pub(super) fn column_input(&self, channels: f64) -> f64 {
-        let tokens =
-            if self.framework.held.gathered_inputs { self.tokens } else { self.residual_tokens };
-        self.linear_input(tokens * channels)
+        self.linear_input(self.column_tokens() * channels)
+    }
+
+    /// Tokens of the input of a column-parallel product as it is kept.
+    fn column_tokens(&self) -> f64 {
+        if self.framework.held.gathered_inputs {
+            self.tokens
+        } else {
+            self.residual_tokens
+        }
     }
 
     /// Bytes that a norm of `elements` keeps of its input and of what it makes of it before the weight.
@@ -210,6 +217,11 @@ impl<'a> Pricer<'a> {
     /// Bytes of one micro-batch's residual stream on this device.
     pub fn residual_bytes(&self) -> f64 {
         self.residual_tokens * self.model.hidden as f64 * self.residual_width()
+    }
+
+    /// How the stage is sharded.
+    pub fn shard(&self) -> &Shard {
+        &self.shard
     }
 
     /// Bytes that this device sends to the next stage for one micro-batch.
@@ -275,7 +287,7 @@ impl<'a> Pricer<'a> {
         let mut input = Pass::default();
         let mut weight = Pass::default();
         let kept = self.norm_kept(self.residual_tokens * h as f64)
-            + self.residual_tokens * h as f64 * self.width;
+            + self.column_tokens() * h as f64 * self.width;
         self.norm(&mut forward, &mut input, self.residual_tokens, h as f64);
         let logits = Gemm::new(self.tokens as u64, rows, h);
         forward.run(self.device.plain(logits));

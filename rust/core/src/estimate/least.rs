@@ -9,6 +9,7 @@ use super::layer::Pricer;
 use super::memory::{self, Holdings};
 use super::replica::{self, Rates, StepEnd};
 use super::shard::{End, Layer, Shard, Totals};
+use crate::spec::framework::Gradients;
 use crate::spec::model::LayerKind;
 use crate::spec::problem::Problem;
 use crate::spec::workload::Precision;
@@ -115,14 +116,17 @@ impl Prices {
             // line.
             reduced_parameters: 0,
             gathered_parameters: gathered.gathered_parameters(unit, 0),
-            unreduced_parameters: gathered.unreduced_parameters(unit),
+            unreduced_parameters: unit,
             fp8: problem.workload.precision == Precision::Fp8,
             boundary: Bytes::from_f64(if shard.pipelined { self.boundary } else { 0.0 }),
             ..Holdings::default()
         };
         let items = memory::items(&held, shard, on_host, &problem.framework);
-        // Gradients of the ends live beside the layers' working set, of which the larger of it and the logits counts.
-        (items.allocated() - items.working_set).0 as f64
+        // Gradients that pass are not there when activations need most, if one micro-batch is all.
+        let single = problem.workload.global_batch_size == shard.dp * shard.mbs;
+        let passing = single && problem.framework.held.gradients == Gradients::Passing;
+        let gradients = if passing { items.gradients } else { Bytes::ZERO };
+        (items.resident() - gradients).0 as f64
     }
 
     /// The same as a line over the frequent layers.
@@ -350,6 +354,7 @@ impl Least {
             tied_parameters: 0,
             // Where layers differ, a last piece that nothing hides would bend the curve downwards: it is left out.
             layers: if self.others == 0 { layers } else { u64::MAX },
+            groups: None,
             backward_window: Time::from_seconds(backward * whole),
             forward_window: Time::from_seconds(
                 forward * if vpp == 1 { 1.0 } else { rounds / vpp as f64 },

@@ -5,12 +5,12 @@
 
 use super::shard::Shard;
 use crate::spec::cluster::{Chip, Group};
-use crate::spec::framework::Framework;
+use crate::spec::framework::{Framework, Gradients};
 use crate::spec::problem::Schedule;
 use crate::units::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// Memory of one device of a stage at its peak, in bytes.
+/// Memory of one device of a stage at its peak, in bytes; 0 for what is not there then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryItems {
@@ -28,6 +28,11 @@ pub struct MemoryItems {
     pub working_set: Bytes,
     /// Communication buffers: gathered parameters, gradient buckets, pipeline sends.
     pub buffers: Bytes,
+    /// Copies of parameters and gradients that live only during the optimizer's step.
+    pub update: Bytes,
+    /// Freed memory that the allocator keeps: other streams and larger tensors than those that it held cannot use it, and what
+    /// they need lies beside it.
+    pub cached: Bytes,
     /// Device context, communicators and library workspaces, outside the allocator.
     pub context: Bytes,
 }
@@ -110,6 +115,10 @@ pub struct Holdings {
     pub working_set: Bytes,
     /// One message to the next stage; 0 without a pipeline.
     pub boundary: Bytes,
+    /// Bytes of casts of its weights that wait for the backward pass.
+    pub casts: Bytes,
+    /// No micro-batch comes after the first: gradients that pass are not there before its backward pass.
+    pub single: bool,
 }
 
 /// The items of a stage's memory.
@@ -124,6 +133,7 @@ pub fn items(
     let gathers = shard.zero == 3 && each;
     // Parameters and gradients stay whole when they are gathered and reduced once a step.
     let (mut parameters, mut gradients, mut optimizer, mut buffers) = (0u64, 0u64, 0u64, 0u64);
+    let mut update = 0u64;
     let mut working_set = held.working_set.0;
     for (count, left, replicas) in [
         (held.dense_parameters, held.whole_parameters.0, shard.replica_group()),
@@ -141,10 +151,14 @@ pub fn items(
         // Gathered once a step, they lie beside the shards that they come from and are reduced to.
         let whole = if shard.zero == 3 && !each && ranks > 1 { count - left } else { 0 };
         parameters += (share(3) + whole) * bytes.parameter;
-        gradients += (if each { share(2) } else { count }) * bytes.gradient;
-        gradients += if whole > 0 { share(3) * bytes.gradient } else { 0 };
+        if !(gathers && framework.held.gradients == Gradients::Replace) {
+            gradients += (if each { share(2) } else { count }) * bytes.gradient;
+            gradients += if whole > 0 { share(3) * bytes.gradient } else { 0 };
+        }
         optimizer += share(1) * bytes.optimizer;
+        update += share(1) * framework.held.update_bytes;
     }
+    parameters += held.casts.0;
     if held.fp8 {
         let weights = held.dense_parameters - held.end_parameters + held.expert_parameters;
         parameters += weights * framework.held.fp8_weight_bytes;
@@ -165,20 +179,29 @@ pub fn items(
     if shard.dp * shard.cp > 1 {
         // ZeRO allocates its bucket whole; without it gradients are copied into one that is as large as they need.
         let all = held.reduced_parameters * bytes.gradient_sent;
-        buffers += framework.bucket_bytes.min(if shard.zero == 0 { all } else { u64::MAX });
+        buffers += if framework.held.bucket_copies {
+            all
+        } else {
+            framework.bucket_bytes.min(if shard.zero == 0 { all } else { u64::MAX })
+        };
     }
-    // One message arriving from each side.
-    buffers += 2 * held.boundary.0;
-    MemoryItems {
+    // One message arriving from each side; of buffered stages also one leaving to each.
+    buffers += if framework.held.stage_buffers { 4 } else { 2 } * held.boundary.0;
+    let here = |bytes: u64| if optimizer_offload { Bytes::ZERO } else { Bytes(bytes) };
+    let whole_step = MemoryItems {
         parameters: Bytes(parameters),
         gradients: Bytes(gradients),
-        optimizer: if optimizer_offload { Bytes::ZERO } else { Bytes(optimizer) },
+        optimizer: here(optimizer),
+        update: here(update),
         activations: held.activations,
         logits: held.logits,
         working_set: Bytes(working_set),
         buffers: Bytes(buffers),
+        cached: Bytes::ZERO,
         context: context(framework, shard),
-    }
+    };
+    let passing = held.single && framework.held.gradients == Gradients::Passing;
+    whole_step.at_peak(passing, framework.held.planned)
 }
 
 fn group_size(shard: &Shard, replicas: Group) -> u64 {
@@ -212,20 +235,49 @@ pub fn capacity(chip: &Chip, framework: &Framework, shard: &Shard, margin: f64) 
 }
 
 impl MemoryItems {
+    /// Of all that a step needs at one time or another, what is there when it needs most: as the backward pass begins, as it
+    /// ends, or during the optimizer's step. Gradients that are `passing` grow from nothing as activations go, both layer by layer,
+    /// so that one of its ends is its peak.
+    ///
+    /// Unless memory is `planned`, PyTorch's caching allocator has all of it at the end: freed blocks serve the stream that they
+    /// were allocated on, FSDP's gradients another one; and the copies of the optimizer's step, each as large as the gradients
+    /// together where they lie in one tensor, fit into no block that an activation left.
+    fn at_peak(self, passing: bool, planned: bool) -> MemoryItems {
+        let none = Bytes::ZERO;
+        let begin = MemoryItems {
+            gradients: if passing { none } else { self.gradients },
+            update: none,
+            ..self
+        };
+        let end = MemoryItems { activations: none, logits: none, update: none, ..self };
+        let update = MemoryItems { activations: none, logits: none, working_set: none, ..self };
+        let peak = [begin, end, update]
+            .into_iter()
+            .reduce(|a, b| if b.allocated() > a.allocated() { b } else { a })
+            .unwrap_or(self);
+        let cached = if planned { none } else { self.allocated() - peak.allocated() };
+        MemoryItems { cached, ..peak }
+    }
+
+    /// What lies there whatever its layers keep: parameters, gradients, optimizer state and buffers.
+    pub fn resident(&self) -> Bytes {
+        self.parameters + self.gradients + self.optimizer + self.buffers
+    }
+
     /// What the framework's allocator hands out.
     pub fn allocated(&self) -> Bytes {
-        self.parameters
-            + self.gradients
-            + self.optimizer
-            + self.activations
-            // The loss is done before the first layer is recomputed: the larger of the two counts.
-            + self.logits.max(self.working_set)
-            + self.buffers
+        // The loss is done before the first layer is recomputed: the larger of the two counts.
+        self.resident() + self.activations + self.logits.max(self.working_set) + self.update
+    }
+
+    /// What the framework's allocator has taken from the driver.
+    pub fn reserved(&self) -> Bytes {
+        self.allocated() + self.cached
     }
 
     /// What the driver shows.
     pub fn total(&self) -> Bytes {
-        self.allocated() + self.context
+        self.reserved() + self.context
     }
 }
 

@@ -66,9 +66,11 @@ pub struct Money {
 impl Money {
     /// Money of `seconds` in which `tokens` are trained on; nothing if a chip that the plan uses has no price.
     fn of(problem: &Problem, plan: &Plan, seconds: f64, tokens: u64) -> Option<Money> {
-        let devices = plan.devices_per_stage() as f64;
-        let price = |chip: u32| problem.cluster.groups[chip as usize].chip.price_per_hour;
-        let hour: Option<f64> = plan.stages.iter().map(|s| Some(price(s.chip)? * devices)).sum();
+        let price = |kind: usize| {
+            let each = problem.cluster.groups[kind].chip.price_per_hour?;
+            Some(each * plan.devices_per_stage(kind) as f64)
+        };
+        let hour: Option<f64> = plan.stages.iter().map(|s| price(s.chip as usize)).sum();
         let step = hour? * seconds / 3600.0;
         Some(Money { step, trillion_tokens: step / tokens as f64 * 1e12 })
     }
@@ -112,6 +114,8 @@ pub struct StageEstimate {
     pub memory: MemoryItems,
     /// Allocated bytes and the context: what the driver shows at the peak.
     pub memory_bytes: Bytes,
+    /// The same without the context: what the framework's allocator has taken.
+    pub reserved_bytes: Bytes,
     /// What the framework's allocator hands out: the items but `context`, of logits and working set only the larger, as the
     /// loss is done before the first layer is computed again. This must not exceed `capacity_bytes`.
     pub allocated_bytes: Bytes,
@@ -120,15 +124,16 @@ pub struct StageEstimate {
 }
 
 impl Plan {
-    /// How its stages are sharded.
-    pub fn shard(&self) -> Shard {
+    /// How its stages on a kind of chip are sharded.
+    pub fn shard(&self, kind: usize) -> Shard {
+        let tp = self.tp_of(kind);
         Shard {
             dp: self.dp,
-            tp: self.tp,
-            sp: self.sp,
+            tp,
+            sp: self.sp && tp > 1,
             cp: self.cp,
             ep: self.ep,
-            etp: self.etp,
+            etp: self.etp_of(kind),
             mbs: self.mbs,
             zero: self.zero,
             shard_group: self.shard_group,
@@ -167,25 +172,30 @@ impl Plan {
     }
 }
 
-/// Prices for every kind of chip under one way of sharding; kinds that are not asked for are left out.
+/// Prices for every kind of chip, each under its sharding; kinds that are not asked for are left out.
 pub struct Tables<'a> {
     problem: &'a Problem,
-    shard: Shard,
     kinds: Vec<Option<Table<'a>>>,
 }
 
 impl<'a> Tables<'a> {
-    /// Prices the kinds for which `wanted` holds.
-    pub fn new(problem: &'a Problem, shard: Shard, wanted: impl Fn(usize) -> bool) -> Tables<'a> {
+    /// Prices the kinds for which there is a `shard`.
+    pub fn new(problem: &'a Problem, shard: impl Fn(usize) -> Option<Shard>) -> Tables<'a> {
         let kinds = (0..problem.cluster.groups.len())
-            .map(|kind| wanted(kind).then(|| Table::new(problem, kind, shard)))
+            .map(|kind| shard(kind).map(|shard| Table::new(problem, kind, shard)))
             .collect();
-        Tables { problem, shard, kinds }
+        Tables { problem, kinds }
     }
 
-    /// Prices a kind, if it is not yet priced.
-    pub fn price(&mut self, kind: usize) {
-        self.kinds[kind].get_or_insert_with(|| Table::new(self.problem, kind, self.shard));
+    /// Prices the kinds that a plan uses.
+    pub fn of(problem: &'a Problem, plan: &Plan) -> Tables<'a> {
+        let used = |kind: usize| plan.stages.iter().any(|s| s.chip as usize == kind);
+        Tables::new(problem, |kind| used(kind).then(|| plan.shard(kind)))
+    }
+
+    /// Prices a kind under a sharding, if it is not yet priced.
+    pub fn price(&mut self, kind: usize, shard: Shard) {
+        self.kinds[kind].get_or_insert_with(|| Table::new(self.problem, kind, shard));
     }
 
     /// What is trained, on what.
@@ -208,24 +218,26 @@ impl<'a> Tables<'a> {
 
     /// Sends of one micro-batch for each stage of a pipeline over `kinds`: to the next stage, and the gradient to
     /// the previous one. The last stage's next is the first (its next chunk), and the reverse.
-    pub fn sends(&self, devices_per_stage: u64, kinds: &[usize]) -> Vec<(Time, Time)> {
+    pub fn sends(&self, kinds: &[usize]) -> Vec<(Time, Time)> {
         let pp = kinds.len();
         if pp == 1 {
             return vec![(Time::ZERO, Time::ZERO)];
         }
-        let send = |from: usize, to: usize| {
-            self.send(kinds[from], kinds[to], devices_per_stage * from.abs_diff(to) as u64)
-        };
+        let send =
+            |from: usize, to: usize| self.send(kinds[from], kinds[to], from.abs_diff(to) as u64);
         (0..pp).map(|i| (send(i, (i + 1) % pp), send(i, (i + pp - 1) % pp))).collect()
     }
 
-    /// Send of one micro-batch between stages on two kinds, `distance` ranks apart.
-    pub fn send(&self, from: usize, to: usize, distance: u64) -> Time {
+    /// Send of one micro-batch between stages on two kinds, `apart` stages from each other.
+    ///
+    /// Where the kinds differ in tensor parallel, each rank of the smaller group sends its slice of the sequence to several
+    /// of the other, or takes it from them: its own bytes are what takes longest.
+    pub fn send(&self, from: usize, to: usize, apart: u64) -> Time {
         let (a, b) = (self.kind(from).pricer(), self.kind(to).pricer());
-        let bytes = a.boundary_bytes();
         Time::from_seconds(if from == to {
-            a.fabric().send(bytes, distance)
+            a.fabric().send(a.boundary_bytes(), a.shard().devices() * apart)
         } else {
+            let bytes = a.boundary_bytes().max(b.boundary_bytes());
             let link = self.problem.cluster.between_kinds.as_ref();
             a.fabric().send_between(bytes, b.fabric(), link)
         })
@@ -250,7 +262,7 @@ impl Step {
         let problem = tables.problem;
         let sends = sends(problem, plan.schedule);
         let kinds: Vec<usize> = plan.stages.iter().map(|s| s.chip as usize).collect();
-        let crossing = tables.sends(plan.devices_per_stage(), &kinds);
+        let crossing = tables.sends(&kinds);
         let (mut stages, mut clocks) = (Vec::new(), Vec::new());
         for (i, s) in plan.stages.iter().enumerate() {
             let place = plan.place(problem, i);
@@ -305,8 +317,7 @@ pub fn estimate(problem: &Problem, plan: &Plan) -> Result<Estimate, Error> {
     if let Some(first) = check(problem, plan).into_iter().next() {
         return Err(Error::new("plan", first, "Change the plan so that the rule holds."));
     }
-    let used = |kind: usize| plan.stages.iter().any(|s| s.chip as usize == kind);
-    let tables = Tables::new(problem, plan.shard(), used);
+    let tables = Tables::of(problem, plan);
     let step = Step::new(&tables, plan);
     let violations = step
         .lacking(&tables, plan)
@@ -333,6 +344,7 @@ pub fn estimate(problem: &Problem, plan: &Plan) -> Result<Estimate, Error> {
                 backward_ps: s.backward,
                 memory: s.memory,
                 memory_bytes: s.memory.total(),
+                reserved_bytes: s.memory.reserved(),
                 allocated_bytes: s.memory.allocated(),
                 capacity_bytes: tables.kind(plan.stages[i].chip as usize).capacity(),
             })
@@ -388,8 +400,7 @@ fn own_sends(plan: &Plan, step: &Step, i: usize) -> Time {
 /// As [`estimate`].
 pub fn timeline(problem: &Problem, plan: &Plan, limit: usize) -> Result<Vec<Event>, Error> {
     estimate(problem, plan)?;
-    let used = |kind: usize| plan.stages.iter().any(|s| s.chip as usize == kind);
-    let tables = Tables::new(problem, plan.shard(), used);
+    let tables = Tables::of(problem, plan);
     let step = Step::new(&tables, plan);
     let shown = plan.micro_batches(problem).min(SHOWN_ROUNDS * plan.pp);
     let tails: Vec<_> = step.stages.iter().map(|s| (s.synchronise, s.update)).collect();

@@ -21,10 +21,37 @@ pub struct StepEnd {
     pub tied_parameters: u64,
     /// Layers of the stage: gradients are reduced in about as many pieces.
     pub layers: u64,
+    /// The groups in which they are reduced instead, where their places are given.
+    pub groups: Option<Groups>,
     /// Backward time that passes after the first gradients of the last micro-batch are ready.
     pub backward_window: Time,
     /// Forward time of the first micro-batch until the last parameters are needed.
     pub forward_window: Time,
+}
+
+/// Groups of a stage's gradients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Groups {
+    /// How many.
+    pub count: u64,
+    /// The share of all gradients in the group that is complete last, the one with the stage's first parameters.
+    pub last: f64,
+}
+
+impl Groups {
+    /// Groups that begin at `places` among a stage's parameters, which have these elements on a rank, in order.
+    pub fn of(places: &[u32], parameters: impl Iterator<Item = (u64, u64)>) -> Groups {
+        let (mut passed, mut all, mut first) = (0u64, 0u64, 0u64);
+        let begins = places.iter().map(|&place| u64::from(place)).find(|&place| place > 0);
+        for (count, elements) in parameters {
+            let within = begins.map_or(count, |end| end.saturating_sub(passed).min(count));
+            first += within * elements;
+            passed += count;
+            all += count * elements;
+        }
+        let inside = places.iter().filter(|&&place| (1..passed).contains(&u64::from(place)));
+        Groups { count: 1 + inside.count() as u64, last: first as f64 / all.max(1) as f64 }
+    }
 }
 
 /// Seconds to start, and seconds for each parameter.
@@ -178,7 +205,9 @@ pub fn synchronise(end: &StepEnd, rates: &Rates, framework: &Framework) -> Time 
 
 /// What [`synchronise`] is at least, whatever the size of the pieces that travel: convex in parameters and windows.
 pub fn synchronise_at_least(end: &StepEnd, rates: &Rates, framework: &Framework) -> Time {
-    let fused = framework.fused_reduce_bytes > 0 || framework.fused_gather_bytes > 0;
+    let fused = framework.fused_reduce_bytes > 0
+        || framework.fused_gather_bytes > 0
+        || !framework.fused_reduce_places.is_empty();
     // Without a last piece that nothing hides.
     let endless = StepEnd { layers: u64::MAX, ..*end };
     exposed(if fused { &endless } else { end }, rates, framework, [0; 2])
@@ -187,24 +216,26 @@ pub fn synchronise_at_least(end: &StepEnd, rates: &Rates, framework: &Framework)
 /// The same with pieces of `fused` bytes of gradients and of parameters; a layer's where it is 0.
 fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2]) -> Time {
     let (overlap, bytes) = (&framework.overlap, &framework.bytes);
-    // Pieces, and those whose start is charged: of a given size each; of a layer they start behind one another.
-    let pieces = |parameters: u64, fused: u64, each: u64| match fused {
-        0 => (end.layers.max(1), 1),
+    // Pieces whose start is charged, and how many as large as the last would be all: of a given size each; of a layer they
+    // start behind one another.
+    let pieces = |fused: u64, each: u64| match fused {
+        0 => (1, end.layers.max(1) as f64),
         _ => {
+            let parameters = end.dense_parameters + end.expert_parameters;
             let count = (parameters * each).div_ceil(fused).max(1);
-            (count, count)
+            (count, count as f64)
         }
     };
+    let groups = end.groups.map(|groups| (groups.count, 1.0 / groups.last));
     let share = rates.processor_share;
-    let exposed = |rates: &[Rate; 2], fused: u64, each: u64, window: Time, overlapped: bool| {
-        let parameters = end.dense_parameters + end.expert_parameters;
-        let (pieces, starts) = pieces(parameters, fused, each);
+    let exposed = |rates: &[Rate; 2], pieces: (u64, f64), window: Time, overlapped: bool| {
+        let (starts, as_the_last) = pieces;
         let seconds = rates[0].seconds(end.dense_parameters)
             + rates[1].seconds(end.expert_parameters)
             + rates[0].start * (starts - 1) as f64;
         if overlapped {
             // The last piece has nothing left to hide behind.
-            let last = seconds / pieces as f64;
+            let last = seconds / as_the_last;
             let hidden = (seconds - last).min(window.seconds());
             seconds - hidden + share * hidden
         } else {
@@ -214,14 +245,12 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2])
     Time::from_seconds(
         exposed(
             &rates.reduce,
-            fused[0],
-            bytes.gradient_sent,
+            groups.unwrap_or_else(|| pieces(fused[0], bytes.gradient_sent)),
             end.backward_window,
             rates.reduced_beside,
         ) + exposed(
             &rates.gather,
-            fused[1],
-            bytes.parameter,
+            pieces(fused[1], bytes.parameter),
             end.forward_window,
             overlap.parameter_gather,
         )
@@ -232,9 +261,10 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2])
 
 /// Seconds a parameter of the gradient norm and the optimizer step.
 ///
-/// The norm reads, and the next step's zeroing writes, every gradient. Adam reads the gradient, reads and writes
-/// the full-precision copy and two moments, and writes the parameters: on the device at its memory bandwidth, or on
-/// the host at the host's, with gradients and parameters crossing PCIe.
+/// The norm reads, clipping reads and writes, and the next step's zeroing writes every gradient. Adam reads the gradient,
+/// reads and writes the full-precision copy, two moments and any copy of the gradients that the step makes, and writes the
+/// parameters: on the device at its memory bandwidth, or on the host at the host's, with gradients and parameters crossing
+/// PCIe. In separate operators its 32-bit numbers pass memory [`ADAM_PASSES`] times.
 fn update_rate(
     shard: &Shard,
     on_host: bool,
@@ -246,8 +276,15 @@ fn update_rate(
     let ranks = if shard.zero >= 1 { shard.sharded(replicas).size.max(1) } else { 1 };
     let mine = 1.0 / ranks as f64;
     let device = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
-    let gradients = (1.0 + mine) * bytes.gradient as f64 / device;
-    let state = mine * (bytes.gradient + 2 * bytes.optimizer + bytes.parameter) as f64;
+    let gradients = (1.0 + 3.0 * mine) * bytes.gradient as f64 / device;
+    let stored = bytes.optimizer + framework.held.update_bytes;
+    let fused = (bytes.gradient + 2 * stored + bytes.parameter) as f64;
+    let passes = if framework.fused.optimizer || on_host {
+        fused
+    } else {
+        fused.max(4.0 * ADAM_PASSES + bytes.parameter as f64)
+    };
+    let state = mine * passes;
     if on_host {
         let wire = mine * (bytes.gradient + bytes.parameter) as f64;
         gradients
@@ -257,6 +294,11 @@ fn update_rate(
         gradients + state / device
     }
 }
+
+/// Reads and writes of Adam in separate operators: weights decayed (2), the first moment moved towards the gradient (3), the
+/// second scaled (2) and the gradient's square added (3), its root (2), divided (2), made positive (2), and the weights
+/// moved by the quotient of both (4): pytorch/pytorch (torch/optim/adamw.py, `_multi_tensor_adamw`).
+const ADAM_PASSES: f64 = 20.0;
 
 /// Time of the gradient norm and the optimizer step on a stage's parameters.
 pub fn update(end: &StepEnd, rates: &Rates, on_host: bool) -> Time {

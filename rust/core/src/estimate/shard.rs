@@ -3,7 +3,7 @@
 use crate::spec::cluster::Group;
 use crate::spec::framework::Framework;
 use crate::spec::model::Model;
-use crate::spec::tensors::Cut;
+use crate::spec::tensors::{Cut, Tensors};
 use crate::spec::workload::Precision;
 use crate::units::{Bytes, Time};
 
@@ -41,6 +41,11 @@ pub struct Shard {
 }
 
 impl Shard {
+    /// Devices of a stage.
+    pub fn devices(&self) -> u64 {
+        self.dp * self.tp * self.cp
+    }
+
     /// The tensor-parallel group: neighbouring ranks.
     pub fn tensor_group(&self) -> Group {
         Group { size: self.tp, stride: 1 }
@@ -80,18 +85,22 @@ impl Shard {
         let mut expert = Owned::default();
         for layer in 0..model.layers {
             for tensors in model.layer_tensors(model.layer_kind(layer)) {
-                let (owned, count, elements) = match tensors.cut {
-                    Cut::Whole => (&mut dense, tensors.count, tensors.elements),
-                    Cut::Tensor => (&mut dense, tensors.count, tensors.elements / self.tp),
-                    Cut::Expert => {
-                        (&mut expert, tensors.count / self.ep, tensors.elements / self.etp)
-                    }
-                };
+                let (count, elements) = self.owned(&tensors);
+                let owned = if tensors.cut == Cut::Expert { &mut expert } else { &mut dense };
                 owned.count += count;
                 owned.elements += count * elements;
             }
         }
         [dense, expert]
+    }
+
+    /// How many of a layer's like tensors a rank holds, and how many elements of each.
+    pub fn owned(&self, tensors: &Tensors) -> (u64, u64) {
+        match tensors.cut {
+            Cut::Whole => (tensors.count, tensors.elements),
+            Cut::Tensor => (tensors.count, tensors.elements / self.tp),
+            Cut::Expert => (tensors.count / self.ep, tensors.elements / self.etp),
+        }
     }
 
     /// The groups among which shards of equal content are summed (HSDP); size 1 without partial sharding.

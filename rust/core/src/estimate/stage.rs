@@ -5,7 +5,7 @@ use super::layer::Pricer;
 use super::least::{Least, Prices};
 use super::memory::{self, Holdings, MemoryItems};
 use super::pipeline::Chunk;
-use super::replica::{self, Rates, StepEnd};
+use super::replica::{self, Groups, Rates, StepEnd};
 use super::shard::{End, Layer, LayerCost, Shard, Split, Totals};
 use crate::plan::Recompute;
 use crate::spec::model::LayerKind;
@@ -76,6 +76,28 @@ pub struct Place {
     pub offload: u32,
     /// Optimizer on the host.
     pub optimizer_offload: bool,
+}
+
+impl Place {
+    /// Layers of a chunk in a model of `all`: the first and how many.
+    pub fn range(&self, all: u32, chunk: u64) -> (u32, u32) {
+        let slot = match self.schedule {
+            // The second chunk of a V runs back through the stages.
+            Schedule::ZeroBubbleV if chunk == 1 => all - self.first - self.layers,
+            _ => chunk as u32 * self.row + self.first,
+        };
+        let layer = |slot: u32| slot.saturating_sub(self.lead).min(all);
+        (layer(slot), layer(slot + self.layers) - layer(slot))
+    }
+
+    /// Whether a chunk holds the embedding, and whether it holds the head.
+    pub fn ends(&self, chunk: u64) -> (bool, bool) {
+        let last_stage = match self.schedule {
+            Schedule::ZeroBubbleV => 0,
+            _ => self.pp - 1,
+        };
+        (self.index == 0 && chunk == 0, self.index == last_stage && chunk == self.vpp - 1)
+    }
 }
 
 /// What a stage costs: sums over its chunks.
@@ -242,30 +264,14 @@ impl<'a> Table<'a> {
 
     /// First layer of a chunk of the stage at `place`, and how many it holds.
     fn range(&self, place: &Place, chunk: u64) -> (u32, u32) {
-        let all = self.problem.model.layers;
-        let slot = match place.schedule {
-            // The second chunk of a V runs back through the stages.
-            Schedule::ZeroBubbleV if chunk == 1 => all - place.first - place.layers,
-            _ => chunk as u32 * place.row + place.first,
-        };
-        let layer = |slot: u32| slot.saturating_sub(place.lead).min(all);
-        (layer(slot), layer(slot + place.layers) - layer(slot))
-    }
-
-    /// Whether a chunk holds the embedding, and whether it holds the head.
-    fn ends(&self, place: &Place, chunk: u64) -> (bool, bool) {
-        let last_stage = match place.schedule {
-            Schedule::ZeroBubbleV => 0,
-            _ => place.pp - 1,
-        };
-        (place.index == 0 && chunk == 0, place.index == last_stage && chunk == place.vpp - 1)
+        place.range(self.problem.model.layers, chunk)
     }
 
     /// Times of one chunk.
     pub fn chunk(&self, place: &Place, chunk: u64) -> Chunk {
         let (from, count) = self.range(place, chunk);
         let all = self.layers(from, count);
-        let (embedding, head) = self.ends(place, chunk);
+        let (embedding, head) = place.ends(chunk);
         let mut passes = Chunk {
             forward: all.forward,
             input_gradient: all.input_gradient,
@@ -315,7 +321,7 @@ impl<'a> Table<'a> {
             Recompute::Block { layers: n } => layers(n.min(count)).recompute_full,
             Recompute::Uniform { .. } => all.recompute_full,
         };
-        let (embedding, head) = self.ends(place, chunk);
+        let (embedding, head) = place.ends(chunk);
         let ends = [embedding.then_some(&self.embedding), head.then_some(&self.head)];
         for end in ends.into_iter().flatten() {
             all = all + end.cost;
@@ -342,7 +348,7 @@ impl<'a> Table<'a> {
                 self.layers(from, count.min(1)).kept_input * groups
             }
         };
-        let (embedding, head) = self.ends(place, chunk);
+        let (embedding, head) = place.ends(chunk);
         let mut kept = layers.beyond(self.offloaded_bytes(place, chunk));
         if embedding {
             kept += self.embedding.cost.kept;
@@ -380,7 +386,7 @@ impl<'a> Table<'a> {
             let layers = self.layers(from, count);
             dense += layers.dense_whole;
             expert += layers.expert_whole;
-            let (embedding, head) = self.ends(place, chunk);
+            let (embedding, head) = place.ends(chunk);
             dense += if embedding { self.embedding.cost.dense_whole } else { 0 };
             dense += if head { self.head.cost.dense_whole } else { 0 };
         }
@@ -395,7 +401,7 @@ impl<'a> Table<'a> {
             let layers = self.layers(from, count);
             dense += layers.dense_parameters;
             expert += layers.expert_parameters;
-            let (embedding, head) = self.ends(place, chunk);
+            let (embedding, head) = place.ends(chunk);
             if embedding {
                 ends += self.embedding.cost.dense_parameters;
             }
@@ -439,11 +445,13 @@ impl<'a> Table<'a> {
             place.index,
             place.micro_batches,
         );
+        let places = self.buffered(place);
         let mut activations = Bytes::ZERO;
         let mut logits = Bytes::ZERO;
         for chunk in 0..place.vpp {
-            activations += self.kept(place, chunk) * in_flight.of_chunk(chunk);
-            if self.ends(place, chunk).1 {
+            let held = in_flight.of_chunk(chunk);
+            activations += self.kept(place, chunk) * held.max(places.unwrap_or(0));
+            if place.ends(chunk).1 {
                 logits = self.head.logits;
             }
         }
@@ -457,15 +465,64 @@ impl<'a> Table<'a> {
             end_parameters,
             gathered_parameters: held
                 .gathered_parameters(unit, dense_parameters + expert_parameters),
-            unreduced_parameters: held.unreduced_parameters(unit),
+            unreduced_parameters: unit,
             reduced_parameters: dense_parameters + expert_parameters,
             fp8: self.problem.workload.precision == Precision::Fp8,
             activations,
             logits,
             working_set: self.working_set(place),
             boundary: Bytes::from_f64(boundary),
+            single: place.micro_batches == 1,
+            casts: places.map_or(Bytes::ZERO, |places| {
+                self.casts(dense_parameters + expert_parameters - end_parameters) * places
+            }),
         };
         memory::items(&held, &self.shard, place.optimizer_offload, &self.problem.framework)
+    }
+
+    /// Micro-batches for which a stage has places, whether they are in flight or not, where the framework plans its buffers
+    /// before it starts: `2 pp` between forward and backward pass, on every stage but that of the loss, where gradients are
+    /// accumulated (Oneflow-Inc/oneflow, oneflow/core/job_rewriter/pipeline_buffer_pass.cpp).
+    fn buffered(&self, place: &Place) -> Option<u64> {
+        let planned = self.problem.framework.held.stage_buffers;
+        (planned && place.micro_batches > 1 && place.index + 1 < place.pp).then_some(2 * place.pp)
+    }
+
+    /// Bytes of so many weights as they are cast for the products of one micro-batch; none where they are stored as they are read.
+    fn casts(&self, weights: u64) -> Bytes {
+        let width = self.problem.workload.precision.activation_bytes();
+        let cast = self.problem.framework.casts_weights;
+        if cast {
+            Bytes::from_f64(weights as f64 * width)
+        } else {
+            Bytes::ZERO
+        }
+    }
+
+    /// The groups in which a stage's gradients are summed, where their places are given.
+    fn groups(&self, place: &Place) -> Option<Groups> {
+        let places = &self.problem.framework.fused_reduce_places;
+        if places.is_empty() || self.shard.zero > 0 {
+            return None;
+        }
+        let mut parameters = Vec::new();
+        for chunk in 0..place.vpp {
+            let (from, count) = self.range(place, chunk);
+            let (embedding, head) = place.ends(chunk);
+            if embedding {
+                parameters.push((1, self.embedding.cost.dense_parameters));
+            }
+            for layer in from..from + count {
+                let kind = self.problem.model.layer_kind(layer);
+                parameters.extend(
+                    self.problem.model.layer_tensors(kind).iter().map(|t| self.shard.owned(t)),
+                );
+            }
+            if head {
+                parameters.push((1, self.head.cost.dense_parameters));
+            }
+        }
+        Some(Groups::of(places, parameters.into_iter()))
     }
 
     /// Everything about a stage that the search needs.
@@ -496,6 +553,7 @@ impl<'a> Table<'a> {
             expert_parameters,
             tied_parameters,
             layers: u64::from(place.layers) * place.vpp,
+            groups: self.groups(place),
             backward_window: last + window(plain, rounds - 1),
             forward_window: window(forward, rounds),
         };

@@ -11,7 +11,7 @@ use super::problem::{Collective, Communications, Overlap, Reshard, SharedExchang
 use std::collections::HashMap;
 
 /// What makes communication operators identical: what is done, over which axes, with how many bytes.
-type Signature = (Collective, Vec<usize>, u64);
+pub(super) type Signature = (Collective, Vec<usize>, u64);
 
 /// Counts the communication operators of a plan on one device.
 pub fn communications(
@@ -48,16 +48,16 @@ pub fn communications(
         }
     };
     all.extend(exchanges.iter().map(|e| (e.operation, e.axes.clone(), e.bytes.0)));
-    count(all, pricer.options.reuse_limit)
-}
-
-/// Replaces operators of the most frequent kinds first, each kind whole, while the limit allows.
-fn count(all: Vec<Signature>, limit: Option<u64>) -> Communications {
-    let operators = all.len() as u64;
-    let mut kinds: HashMap<Signature, u64> = HashMap::new();
+    let mut kinds = HashMap::new();
     for signature in all {
         *kinds.entry(signature).or_default() += 1;
     }
+    count(kinds, pricer.options.reuse_limit)
+}
+
+/// Replaces operators of the most frequent kinds first, each kind whole, while the limit allows; 0 allows all.
+pub(super) fn count(kinds: HashMap<Signature, u64>, limit: Option<u64>) -> Communications {
+    let operators = kinds.values().sum();
     let mut counts: Vec<u64> = kinds.into_values().filter(|&count| count > 1).collect();
     counts.sort_unstable_by(|a, b| b.cmp(a));
     let most = match limit {
@@ -79,11 +79,9 @@ fn count(all: Vec<Signature>, limit: Option<u64>) -> Communications {
 mod tests {
     use super::*;
 
-    fn signatures(counts: &[u64]) -> Vec<Signature> {
-        let kind = |(i, &n): (usize, &u64)| {
-            (0..n).map(move |_| (Collective::AllReduce, vec![0], i as u64)).collect::<Vec<_>>()
-        };
-        counts.iter().enumerate().flat_map(kind).collect()
+    fn signatures(counts: &[u64]) -> HashMap<Signature, u64> {
+        let kind = |(i, &n): (usize, &u64)| ((Collective::AllReduce, vec![0], i as u64), n);
+        counts.iter().enumerate().map(kind).collect()
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub mod reshard;
 pub mod routes;
 pub mod servers;
 pub mod slices;
+pub mod stage_communications;
 pub mod strategy;
 pub mod transformer;
 pub mod uneven;

@@ -1,6 +1,6 @@
 //! The best plans so far, and the time that a plan must beat.
 
-use crate::plan::Plan;
+use crate::plan::{Plan, Stage};
 use crate::spec::problem::Problem;
 use crate::units::Time;
 use std::cmp::Ordering;
@@ -75,15 +75,19 @@ impl Best {
         self.list.first().map(|c| c.0)
     }
 
-    /// Faster first; then fewer devices, smaller pp, tp, cp, then the other degrees, then the names of the stages' chips:
+    /// Faster first; then fewer devices, smaller pp, tp, cp, then the other degrees, then the stages' chips by name and degree:
     /// never the order in which chips were listed.
     fn order(&self, a: &Candidate, b: &Candidate) -> Ordering {
         let degrees = |p: &Plan| {
             let cells = (p.devices(), p.pp, p.tp, p.cp, p.dp);
             (cells, p.sp, p.ep, p.etp, p.vpp, p.mbs, p.zero, p.shard_group, p.schedule)
         };
-        let names = |p: &Plan| -> Vec<usize> {
-            p.stages.iter().map(|s| self.names[s.chip as usize]).collect()
+        let names = |p: &Plan| -> Vec<(usize, u64)> {
+            let of_stage = |s: &Stage| {
+                let kind = s.chip as usize;
+                (self.names[kind], p.tp_of(kind))
+            };
+            p.stages.iter().map(of_stage).collect()
         };
         a.0.cmp(&b.0)
             .then_with(|| degrees(&a.1).cmp(&degrees(&b.1)))

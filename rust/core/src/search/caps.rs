@@ -6,10 +6,10 @@
 //! the n largest of its rooms.
 
 use super::bound::Shape;
+use super::counts::Composition;
 use super::relax::{Question, Stages};
 use super::report::Cut;
 use super::room::{Allowed, Pass, Room, Stall};
-use super::space::Composition;
 use crate::estimate::least::{Least, Passes};
 use crate::spec::problem::Schedule;
 use crate::units::Time;
@@ -214,17 +214,15 @@ impl<'q> Places<'q> {
     /// A time that no plan undercuts, from one that is known to be none on: within it the stages cannot hold the model, within
     /// little more they could.
     pub fn bound(&self, from: Time, limit: Time) -> Result<Time, Cut> {
+        if !self.hold(limit.seconds()) {
+            let ever = limit < Time::MAX && self.hold(f64::INFINITY);
+            return Err(if ever { Cut::Bound } else { Cut::Memory });
+        }
         let (mut bound, mut step) = (from, (from.0 / 64).max(1));
         loop {
             let next = Time(bound.0.saturating_add(step)).min(limit);
-            if self.hold(next.seconds()) {
+            if next == limit || self.hold(next.seconds()) {
                 return Ok(bound);
-            }
-            if bound == from && !self.hold(f64::INFINITY) {
-                return Err(Cut::Memory);
-            }
-            if next == limit {
-                return Err(Cut::Bound);
             }
             (bound, step) = (next, 2 * step);
         }

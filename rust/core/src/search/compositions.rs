@@ -5,10 +5,11 @@
 //! above it are seldom listed at all.
 
 use super::caps::{hold, Places};
+use super::counts::{Composition, Counts, Walked};
 use super::entries::{offered, Entry};
 use super::relax::Verdict;
 use super::report::{Counters, Cut};
-use super::space::{self, Composition, Walked};
+use super::space;
 use super::watch::Watch;
 use crate::estimate::least::Least;
 use crate::spec::problem::{Problem, Schedule};
@@ -113,8 +114,7 @@ impl Compositions<'_, '_> {
             let held = room().as_ref().is_some_and(|room| room.hold_counts(counts, left));
             Some(if held { Cut::Bound } else { Cut::Memory })
         };
-        let kinds = problem.cluster.groups.len();
-        space::each_composition(kinds, entry.cell.pp, &prune, &mut |step| {
+        Counts::of(problem, &entry.cell).walk(&prune, &mut |step| {
             let mut cut = |reason, classes| {
                 // Whatever takes longer may be listed later.
                 if !matches!(reason, Cut::Bound | Cut::Unreached) {
@@ -155,12 +155,9 @@ impl Compositions<'_, '_> {
     /// Whether the last of some counts of stages already asks for more devices than its kind has.
     fn beyond_limits(&self, counts: &[u64]) -> Option<Cut> {
         let (kind, n) = (counts.len().checked_sub(1)?, counts.last()?);
-        (n * devices_of_a_stage(self.entry) > self.problem.available(kind)).then_some(Cut::Limits)
+        let devices = n * self.entry.cell.devices_per_stage(kind);
+        (devices > self.problem.available(kind)).then_some(Cut::Limits)
     }
-}
-
-fn devices_of_a_stage(entry: &Entry) -> u64 {
-    entry.cell.dp * entry.cell.tp * entry.cell.cp
 }
 
 /// The kind of each stage.
@@ -195,8 +192,8 @@ pub fn cut_composition(
     if !runs.iter().all(|&(kind, _)| space::places(problem, entry.cell, kind, mixed)) {
         return Some(Cut::Placement);
     }
-    let per_stage = devices_of_a_stage(entry);
-    if runs.iter().any(|&(kind, n)| n * per_stage > problem.available(kind)) {
+    let devices = |&(kind, n): &(usize, u64)| n * entry.cell.devices_per_stage(kind);
+    if runs.iter().any(|run| devices(run) > problem.available(run.0)) {
         return Some(Cut::Limits);
     }
     space::cut_schedule(problem, entry.cell, entry.mbs, schedule, runs.len())

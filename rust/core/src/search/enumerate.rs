@@ -11,12 +11,13 @@
 use super::best::Best;
 use super::caps::{hold, Places};
 use super::compositions::{class_bound, cut_composition, stage_kinds, Compositions, Listed};
+use super::counts::Composition;
 use super::descent::close;
-use super::entries::{entry_bound, offered, shard, Entries, Entry};
+use super::entries::{entry_bound, offered, Entries, Entry};
 use super::guess::guess;
 use super::holds::Holds;
 use super::report::{Counters, Cut};
-use super::space::{self, Composition};
+use super::space::{self, Cell};
 use super::stages::{solve, Class, Outcome};
 use super::walk::{Found, Node, Opened, Part, Walk};
 use super::watch::Watch;
@@ -57,8 +58,31 @@ const HELD: usize = 1024;
 pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
     let mut counters = Counters::default();
     let entries = Entries::new(problem, &mut counters);
+    let found = search_entries(problem, entries, Best::new(problem), counters, watch);
+    if !problem.options.mixed_tp {
+        return found;
+    }
+    let Found { best, mut counters, open } = found;
+    let unreached = |counters: &Counters| counters.cut.get(&Cut::Unreached).copied();
+    let before = unreached(&counters);
+    let entries = Entries::mixed(problem, best.limit(), watch, &mut counters);
+    // Of those that were not even bounded nothing is known.
+    let unknown = (unreached(&counters) != before).then_some(Time::ZERO);
+    let mut found = search_entries(problem, entries, best, counters, watch);
+    found.open = found.open.into_iter().chain(open).chain(unknown).min();
+    found
+}
+
+/// Searches all classes of some entries, beside the best of others.
+fn search_entries(
+    problem: &Problem,
+    entries: Entries,
+    best: Best,
+    counters: Counters,
+    watch: &Watch,
+) -> Found {
     let ground = Ground { problem, entries, watch, held: Mutex::default() };
-    let mut walk = Walk::new(&ground.entries, Best::new(problem), counters);
+    let mut walk = Walk::new(&ground.entries, best, counters);
     // The first blocks are small: what they find tells what of the next is worth a look.
     let mut most = 1;
     while walk.goes_on() && !watch.stopped() {
@@ -174,20 +198,17 @@ impl<'a> Ground<'a, '_> {
         }
         let (n, sharding, schedule) = key;
         let entry = &self.entries.list[n];
-        let shard = self.shard(entry, sharding);
-        let wanted = |kind: usize| space::places(self.problem, entry.cell, kind, false);
-        let tables = Tables::new(self.problem, shard, wanted);
-        let holds = Arc::new(Holds::new(tables, degrees(entry, shard, schedule)));
+        let tables = Tables::new(self.problem, |kind| {
+            space::places(self.problem, entry.cell, kind, false)
+                .then(|| entry.shard(self.problem, kind, sharding))
+        });
+        let holds = Arc::new(Holds::new(tables, degrees(self.problem, entry, sharding, schedule)));
         let mut held = lock();
         if held.len() >= HELD {
             held.clear();
         }
         held.insert(key, holds.clone());
         holds
-    }
-
-    fn shard(&self, entry: &Entry, sharding: (u8, u64)) -> Shard {
-        shard(self.problem, entry.cell, entry.sp, entry.ep, entry.mbs, sharding)
     }
 
     /// Splits a node into its parts, or finds the plan of its class.
@@ -295,7 +316,8 @@ impl<'a> Ground<'a, '_> {
                 cut_composition(problem, entry, schedule, &runs)
             } else {
                 let zero_bubble = is_zero_bubble(schedule.0);
-                space::cut_schedule(problem, cell, entry.mbs, schedule, 1)
+                let kinds = if cell.each.is_some() { 2 } else { 1 };
+                space::cut_schedule(problem, cell, entry.mbs, schedule, kinds)
                     .filter(|&reason| zero_bubble || reason != Cut::Layers)
             };
             if let Some(reason) = illegal {
@@ -310,6 +332,7 @@ impl<'a> Ground<'a, '_> {
         }
         let below = axes.compositions * schedules.len() as u64;
         let mut prices: Vec<(Shard, Vec<Option<Cow<'_, Prices>>>)> = Vec::new();
+        let some_kind = leasts.iter().position(Option::is_some).unwrap_or(0);
         for sharding in shardings() {
             if self.watch.stopped() {
                 counters.cut(Cut::Unreached, below);
@@ -319,13 +342,13 @@ impl<'a> Ground<'a, '_> {
                 counters.cut(reason, below);
                 continue;
             }
-            let shard = self.shard(entry, sharding);
-            let key = priced_as(shard, &problem.framework);
+            // Those of one kind are alike where those of another are.
+            let key = priced_as(entry.shard(problem, some_kind, sharding), &problem.framework);
             let place = prices.iter().position(|known| known.0 == key).unwrap_or_else(|| {
-                prices.push((key, self.entries.prices(problem, entry, key)));
+                prices.push((key, self.entries.prices(problem, entry, sharding)));
                 prices.len() - 1
             });
-            let leasts = leasts_of(problem, shard, &prices[place].1);
+            let leasts = leasts_of(problem, entry, sharding, &prices[place].1);
             for &(schedule, least) in &schedules {
                 counters.bounds += 1;
                 match bound(schedule, &leasts).within(limit).map(|bound| bound.max(least)) {
@@ -347,8 +370,8 @@ impl<'a> Ground<'a, '_> {
         let Part::Schedule(sharding, schedule, listed) = &node.part else { return };
         let (sharding, schedule) = (*sharding, *schedule);
         let (problem, entry, watch) = (self.problem, self.entry(node), self.watch);
-        let shard = self.shard(entry, sharding);
-        let leasts = leasts_of(problem, shard, &self.entries.prices(problem, entry, shard));
+        let prices = self.entries.prices(problem, entry, sharding);
+        let leasts = leasts_of(problem, entry, sharding, &prices);
         let compositions = Compositions { problem, entry, schedule, leasts: &leasts, watch };
         let Opened { counters, parts, .. } = opened;
         let (now, found) = compositions.list(listed, node.classes, limit, counters);
@@ -374,10 +397,12 @@ impl<'a> Ground<'a, '_> {
 /// What any stage costs at least on each kind that is priced.
 fn leasts_of(
     problem: &Problem,
-    shard: Shard,
+    entry: &Entry,
+    sharding: (u8, u64),
     prices: &[Option<Cow<'_, Prices>>],
 ) -> Vec<Option<Least>> {
     let of = |(kind, prices): (usize, &Option<Cow<'_, Prices>>)| {
+        let shard = entry.shard(problem, kind, sharding);
         prices.as_ref().map(|prices| Least::of(problem, kind, &shard, prices))
     };
     prices.iter().enumerate().map(of).collect()
@@ -388,19 +413,26 @@ fn is_zero_bubble(schedule: Schedule) -> bool {
 }
 
 /// The class's plan without stages.
-fn degrees(entry: &Entry, shard: Shard, (schedule, vpp): (Schedule, u64)) -> Plan {
+fn degrees(
+    problem: &Problem,
+    entry: &Entry,
+    (zero, shard_group): (u8, u64),
+    (schedule, vpp): (Schedule, u64),
+) -> Plan {
+    let Cell { pp, tp, cp, dp, .. } = entry.cell;
     Plan {
-        dp: shard.dp,
-        tp: shard.tp,
-        sp: shard.sp,
-        cp: shard.cp,
-        ep: shard.ep,
-        etp: shard.etp,
-        pp: entry.cell.pp,
+        dp,
+        tp,
+        tp_of_kind: entry.cell.own_degrees(problem),
+        sp: entry.sp,
+        cp,
+        ep: entry.ep,
+        etp: space::expert_tensor_parallel(problem, tp),
+        pp,
         vpp,
-        mbs: shard.mbs,
-        zero: shard.zero,
-        shard_group: shard.shard_group,
+        mbs: entry.mbs,
+        zero,
+        shard_group,
         schedule,
         optimizer_offload: false,
         stages: Vec::new(),

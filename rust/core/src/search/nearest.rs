@@ -1,7 +1,9 @@
 //! Why there is no plan, and what comes nearest.
 
+use super::counts::{Counts, Walked};
+use super::mixed;
 use super::report::{Cut, Infeasible, Ranked};
-use super::space::{self, Cell, Walked};
+use super::space::{self, Cell};
 use crate::estimate::{estimate, Step, Tables};
 use crate::plan::{check, Plan, Recompute, Stage};
 use crate::spec::cluster::MOST_DEVICES;
@@ -52,8 +54,19 @@ pub fn why_nothing(problem: &Problem) -> Infeasible {
 /// Of the legal plans with micro-batches as small as allowed, layers spread evenly and as much recompute and sharding
 /// as the options allow, the one whose worst stage lacks least.
 fn nearest_miss(problem: &Problem) -> Option<(Plan, usize, Bytes)> {
+    let alike = space::cells(problem.cluster.devices);
+    // Kinds with degrees of their own are looked at where no degree suits all.
+    nearest_of(problem, alike.into_iter())
+        .or_else(|| nearest_of(problem, mixed::all_cells(problem)))
+}
+
+/// The same of some cells.
+fn nearest_of(
+    problem: &Problem,
+    cells: impl Iterator<Item = Cell>,
+) -> Option<(Plan, usize, Bytes)> {
     let mut nearest: Option<(Plan, usize, Bytes)> = None;
-    for cell in space::cells(problem.cluster.devices) {
+    for cell in cells {
         if space::cut_cell(problem, cell).is_some() {
             continue;
         }
@@ -61,9 +74,7 @@ fn nearest_miss(problem: &Problem) -> Option<(Plan, usize, Bytes)> {
             if !check(problem, &plan).is_empty() {
                 continue;
             }
-            let tables = Tables::new(problem, plan.shard(), |k| {
-                plan.stages.iter().any(|s| s.chip as usize == k)
-            });
+            let tables = Tables::of(problem, &plan);
             let step = Step::new(&tables, &plan);
             let worst = step.lacking(&tables, &plan).into_iter().max_by_key(|&(_, lack)| lack);
             if let Some((stage, lack)) = worst {
@@ -109,7 +120,7 @@ fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
             let two = |counts: &[u64], _| {
                 (counts.iter().filter(|&&n| n > 0).count() > 2).then_some(Cut::Bound)
             };
-            space::each_composition(problem.cluster.groups.len(), cell.pp, &two, &mut |step| {
+            Counts::of(problem, &cell).walk(&two, &mut |step| {
                 let Walked::One(runs) = step else { return };
                 if plans.len() >= 4096 {
                     return;
@@ -134,6 +145,7 @@ fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
                     plans.extend(recompute.clone().map(|recompute| Plan {
                         dp: cell.dp,
                         tp: cell.tp,
+                        tp_of_kind: cell.own_degrees(problem),
                         sp,
                         cp: cell.cp,
                         ep,
@@ -200,7 +212,8 @@ fn stages(split: &[u32], vpp: u32, chips: &[usize], recompute: Recompute) -> Vec
 
 /// Whether some class of a problem is legal, memory apart.
 fn has_legal_class(problem: &Problem) -> bool {
-    space::cells(problem.cluster.devices).into_iter().any(|cell| {
+    let alike = space::cells(problem.cluster.devices).into_iter();
+    alike.chain(mixed::all_cells(problem)).any(|cell| {
         space::cut_cell(problem, cell).is_none()
             && frugal_plans(problem, cell).iter().any(|plan| check(problem, plan).is_empty())
     })
@@ -229,10 +242,9 @@ fn nearest_devices(problem: &Problem) -> Option<u64> {
 /// of what the options want, as far as a batch may go.
 fn nearest_batch(problem: &Problem) -> Option<u64> {
     let asked = problem.workload.global_batch_size;
-    let cells = space::cells(problem.cluster.devices);
-    let batches: BTreeSet<u64> = cells
-        .iter()
-        .filter_map(|cell| lcm(cell.dp, problem.options.batch_multiple))
+    let replicas = space::divisors(problem.cluster.devices).into_iter();
+    let batches: BTreeSet<u64> = replicas
+        .filter_map(|dp| lcm(dp, problem.options.batch_multiple))
         .flat_map(|step| {
             let below = asked / step * step;
             [below, below.saturating_add(step)]

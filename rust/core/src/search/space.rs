@@ -4,21 +4,72 @@
 //! independent lists ([`Axes`]), so its size is their product, and a cut at any level counts all classes below it. A
 //! class is complete but for its layer split, recompute and offload, which are optimised inside it.
 
+use super::counts::Counts;
+use super::mixed;
 use super::report::{Counters, Cut};
+use crate::spec::cluster::MOST_KINDS;
 use crate::spec::problem::{Problem, Schedule};
 use std::collections::BTreeSet;
 
-/// One factorisation of the device count.
+/// Tensor-parallel degrees by kind of chip, 0 for kinds that hold no stage.
+pub type Each = [u32; MOST_KINDS];
+
+/// One way to divide the device count: a factorisation, or with degrees of their own for some kinds of chip a sum of such.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cell {
     /// Pipeline stages.
     pub pp: u64,
-    /// Tensor-parallel degree.
+    /// Tensor-parallel degree, the largest.
     pub tp: u64,
+    /// The degree of each kind, where they differ.
+    pub each: Option<Each>,
     /// Context-parallel degree.
     pub cp: u64,
     /// Data-parallel replicas.
     pub dp: u64,
+}
+
+impl Cell {
+    /// Tensor-parallel degree of the stages on a kind of chip.
+    pub fn tp_of(&self, kind: usize) -> u64 {
+        self.each.map_or(self.tp, |each| u64::from(each[kind]))
+    }
+
+    /// The degree of every kind of a problem, where they differ.
+    pub fn own_degrees(&self, problem: &Problem) -> Vec<u64> {
+        let kinds = if self.each.is_some() { problem.cluster.groups.len() } else { 0 };
+        (0..kinds).map(|kind| self.tp_of(kind)).collect()
+    }
+
+    /// The stages that a kind may hold at most so that all of them add up to the devices.
+    pub fn most_stages(&self, problem: &Problem, kind: usize) -> u64 {
+        let Some(each) = self.each else { return self.pp };
+        let (tp, ranks) = (self.tp_of(kind), problem.cluster.devices / (self.dp * self.cp));
+        let mut most = self.pp - 1;
+        let of_others = |other: &(usize, u64)| other.0 != kind && other.1 > 0;
+        let others = || each.into_iter().map(u64::from).enumerate().filter(of_others).map(|o| o.1);
+        let (least, largest) = (others().min().unwrap_or(tp), others().max().unwrap_or(tp));
+        if tp > least {
+            // n tp + (pp - n) least <= ranks.
+            most = most.min(ranks.saturating_sub(self.pp * least) / (tp - least));
+        }
+        if tp < largest {
+            // n tp + (pp - n) largest >= ranks.
+            most = most.min((self.pp * largest).saturating_sub(ranks) / (largest - tp));
+        }
+        most
+    }
+
+    /// Devices of a stage on a kind of chip.
+    pub fn devices_per_stage(&self, kind: usize) -> u64 {
+        self.dp * self.cp * self.tp_of(kind)
+    }
+
+    /// The kinds with a degree of their own, of each degree one: what a rule on the degree must be asked of.
+    fn degrees(&self) -> impl Iterator<Item = u64> + '_ {
+        let own = self.each.into_iter().flatten().map(u64::from).filter(|&tp| tp > 0);
+        own.chain(self.each.is_none().then_some(self.tp))
+    }
 }
 
 /// The other axes of a cell, legal or not.
@@ -80,15 +131,15 @@ pub fn cells(devices: u64) -> Vec<Cell> {
         for &tp in all.iter().filter(|&&d| (devices / pp).is_multiple_of(d)) {
             let rest = devices / pp / tp;
             for &cp in all.iter().filter(|&&d| rest.is_multiple_of(d)) {
-                cells.push(Cell { pp, tp, cp, dp: rest / cp });
+                cells.push(Cell { pp, tp, each: None, cp, dp: rest / cp });
             }
         }
     }
     cells
 }
 
-/// Device counts up to `most` that degrees which divide batch, heads and sequence multiply to, with up to a stage a layer,
-/// ascending. Other counts have no legal plan.
+/// Device counts up to `most` that degrees which divide batch, heads and sequence multiply to, or add up to where kinds of chip
+/// have their own, with up to a stage a layer, ascending. Other counts have no legal plan.
 pub fn device_counts(problem: &Problem, most: u64) -> Vec<u64> {
     let (m, w, o) = (&problem.model, &problem.workload, &problem.options);
     let degrees = |n: u64, allowed: &[u64]| -> Vec<u64> {
@@ -97,50 +148,50 @@ pub fn device_counts(problem: &Problem, most: u64) -> Vec<u64> {
     // Context parallel of more than one cuts the sequence into twice as many parts.
     let halves = if w.sequence_length.is_multiple_of(2) { w.sequence_length / 2 } else { 1 };
     let cp = degrees(halves, &o.cp);
-    let pp = (1..=u64::from(m.layers)).filter(|p| allows(&o.pp, p)).collect();
+    let pp: Vec<u64> = (1..=u64::from(m.layers)).filter(|p| allows(&o.pp, p)).collect();
     let tp = degrees(u64::from(m.heads), &o.tp);
     let dp = degrees(w.global_batch_size, &o.dp);
-    let mut counts = BTreeSet::from([1u64]);
-    for degrees in [tp, cp, dp, pp] {
-        counts = counts
-            .iter()
-            .flat_map(|&n| degrees.iter().filter_map(move |&d: &u64| n.checked_mul(d)))
-            .filter(|&n| n <= most)
-            .collect();
+    let times = |counts: &BTreeSet<u64>, degrees: &[u64]| -> BTreeSet<u64> {
+        let multiples =
+            counts.iter().flat_map(|&n| degrees.iter().filter_map(move |&d| n.checked_mul(d)));
+        multiples.filter(|&n| n <= most).collect()
+    };
+    let mut ranks = times(&BTreeSet::from_iter(tp), &pp);
+    if o.mixed_tp && problem.cluster.groups.len() > 1 {
+        ranks.extend(mixed::ranks(problem, most));
     }
-    counts.into_iter().collect()
+    times(&times(&ranks, &cp), &dp).into_iter().collect()
 }
 
 /// The axes of a cell.
 pub fn axes(problem: &Problem, cell: Cell) -> Axes {
-    let layers = u64::from(problem.model.layers);
     let batch = problem.workload.global_batch_size;
     let mut sharding = vec![(0, 1)];
     for zero in 1..=3 {
         sharding.extend(divisors(cell.dp * cell.cp).into_iter().skip(1).map(|g| (zero, g)));
-    }
-    let mut schedules = vec![(Schedule::OneFOneB, 1)];
-    if cell.pp > 1 {
-        schedules.push((Schedule::GPipe, 1));
-        schedules.push((Schedule::ZeroBubbleH1, 1));
-        schedules.push((Schedule::ZeroBubbleV, 2));
-        let chunks = divisors(layers).into_iter().filter(|&v| v > 1 && v * cell.pp <= layers);
-        schedules.extend(chunks.map(|v| (Schedule::Interleaved, v)));
     }
     Axes {
         sp: vec![false, true],
         ep: problem.model.moe.map_or(vec![1], |m| divisors(u64::from(m.experts))),
         mbs: if batch.is_multiple_of(cell.dp) { divisors(batch / cell.dp) } else { vec![1] },
         sharding,
-        schedules,
-        compositions: compositions(problem.cluster.groups.len() as u64, cell.pp),
+        schedules: schedules(problem, cell.pp),
+        compositions: Counts::of(problem, &cell).count(),
     }
 }
 
-/// Ways to give `pp` stages to some of `kinds` kinds in contiguous runs: for r of them, r! orders of each choice and
-/// (pp - 1 choose r - 1) places of the borders.
-pub fn compositions(kinds: u64, pp: u64) -> u64 {
-    completions(0, kinds, pp)
+/// Schedules of a pipeline with their chunks a stage.
+pub fn schedules(problem: &Problem, pp: u64) -> Vec<(Schedule, u64)> {
+    let layers = u64::from(problem.model.layers);
+    let mut schedules = vec![(Schedule::OneFOneB, 1)];
+    if pp > 1 {
+        schedules.push((Schedule::GPipe, 1));
+        schedules.push((Schedule::ZeroBubbleH1, 1));
+        schedules.push((Schedule::ZeroBubbleV, 2));
+        let chunks = divisors(layers).into_iter().filter(|&v| v > 1 && v * pp <= layers);
+        schedules.extend(chunks.map(|v| (Schedule::Interleaved, v)));
+    }
+    schedules
 }
 
 /// Whether an option's list allows a value; an empty list allows all.
@@ -150,16 +201,26 @@ fn allows<T: PartialEq>(list: &[T], value: &T) -> bool {
 
 /// Why no class of a cell is legal, if none is.
 pub fn cut_cell(problem: &Problem, cell: Cell) -> Option<Cut> {
-    let (m, w, o) = (&problem.model, &problem.workload, &problem.options);
-    let Cell { pp, tp, cp, dp } = cell;
-    let allowed =
-        allows(&o.tp, &tp) && allows(&o.pp, &pp) && allows(&o.cp, &cp) && allows(&o.dp, &dp);
-    if !allowed {
+    let o = &problem.options;
+    let Cell { pp, cp, dp, .. } = cell;
+    let allowed = allows(&o.pp, &pp) && allows(&o.cp, &cp) && allows(&o.dp, &dp);
+    if !(allowed && cell.degrees().all(|tp| allows(&o.tp, &tp))) {
         return Some(Cut::Options);
     }
-    if pp > u64::from(m.layers) {
+    if pp > u64::from(problem.model.layers) {
         return Some(Cut::Layers);
     }
+    if let Some(reason) = cell.degrees().filter_map(|tp| cut_degrees(problem, tp, cp, dp)).min() {
+        return Some(reason);
+    }
+    let placeable =
+        (0..problem.cluster.groups.len()).any(|kind| places(problem, cell, kind, false));
+    (!placeable).then_some(Cut::Placement)
+}
+
+/// Why degrees do not divide the model, the sequence or the batch, if they do not.
+pub fn cut_degrees(problem: &Problem, tp: u64, cp: u64, dp: u64) -> Option<Cut> {
+    let (m, w) = (&problem.model, &problem.workload);
     let kv = u64::from(m.kv_heads);
     let shape = u64::from(m.heads).is_multiple_of(tp)
         && (kv.is_multiple_of(tp) || tp.is_multiple_of(kv))
@@ -171,19 +232,15 @@ pub fn cut_cell(problem: &Problem, cell: Cell) -> Option<Cut> {
     if cp > 1 && !w.sequence_length.is_multiple_of(2 * cp) {
         return Some(Cut::Sequence);
     }
-    if !w.global_batch_size.is_multiple_of(dp) {
-        return Some(Cut::Batch);
-    }
-    let placeable =
-        (0..problem.cluster.groups.len()).any(|kind| places(problem, cell, kind, false));
-    (!placeable).then_some(Cut::Placement)
+    (!w.global_batch_size.is_multiple_of(dp)).then_some(Cut::Batch)
 }
 
 /// Whether tensor-parallel groups of the cell fit the nodes of a kind; alone, a kind also takes groups of
 /// whole nodes.
 pub fn places(problem: &Problem, cell: Cell, kind: usize, mixed: bool) -> bool {
-    let node = u64::from(problem.cluster.groups[kind].chip.devices_per_node);
-    node.is_multiple_of(cell.tp) || (!mixed && cell.tp.is_multiple_of(node))
+    let (node, tp) =
+        (u64::from(problem.cluster.groups[kind].chip.devices_per_node), cell.tp_of(kind));
+    tp > 0 && (node.is_multiple_of(tp) || (!mixed && tp.is_multiple_of(node)))
 }
 
 /// Why a choice of sequence parallel, ep and micro-batch is not legal, if it is not.
@@ -194,19 +251,22 @@ pub fn cut_shard(problem: &Problem, cell: Cell, sp: bool, ep: u64, mbs: u64) -> 
     if !wanted || !allows(&o.ep, &ep) || !allows(&o.mbs, &mbs) {
         return Some(Cut::Options);
     }
-    let etp = expert_tensor_parallel(problem, cell.tp);
-    let legal_experts = match &m.moe {
+    let legal_experts = |tp: u64| match &m.moe {
         None => true,
         Some(moe) => {
-            (cell.tp == 1 || sp)
+            let etp = expert_tensor_parallel(problem, tp);
+            (tp == 1 || sp)
                 && moe.expert_ffn.is_multiple_of(etp)
-                && (cell.tp * cell.cp * cell.dp).is_multiple_of(ep * etp)
+                && (tp * cell.cp * cell.dp).is_multiple_of(ep * etp)
         }
     };
-    if (sp && cell.tp == 1) || !legal_experts {
+    // What crosses between kinds with degrees of their own is cut along the sequence.
+    let illegal = if sp { cell.tp == 1 } else { cell.each.is_some() };
+    if illegal || !cell.degrees().all(legal_experts) {
         return Some(Cut::ModelShape);
     }
-    if sp && !(w.sequence_length / cell.cp).is_multiple_of(cell.tp) {
+    let whole = |tp| (w.sequence_length / cell.cp).is_multiple_of(tp);
+    if sp && !cell.degrees().all(whole) {
         return Some(Cut::Sequence);
     }
     None
@@ -258,93 +318,6 @@ pub fn cut_schedule(
     }
 }
 
-/// Contiguous runs of kinds over the stages.
-pub type Composition = Vec<(usize, u64)>;
-
-/// One step of a walk over compositions.
-pub enum Walked<'w> {
-    /// A composition.
-    One(&'w Composition),
-    /// As many as this were cut together.
-    Cut(Cut, u64),
-}
-
-/// Every composition of `pp` stages, kinds in the order of the cluster's list, then by their counts, then by the order of
-/// the runs.
-///
-/// `prune` sees the stages of the first kinds and how many are left for the others; what it cuts is counted, not listed.
-pub fn each_composition(
-    kinds: usize,
-    pp: u64,
-    prune: &dyn Fn(&[u64], u64) -> Option<Cut>,
-    visit: &mut dyn FnMut(Walked<'_>),
-) {
-    spread(&mut Vec::with_capacity(kinds), kinds, pp, prune, visit);
-}
-
-fn spread(
-    counts: &mut Vec<u64>,
-    kinds: usize,
-    left: u64,
-    prune: &dyn Fn(&[u64], u64) -> Option<Cut>,
-    visit: &mut dyn FnMut(Walked<'_>),
-) {
-    if let Some(reason) = prune(counts, left) {
-        let used = counts.iter().filter(|&&n| n > 0).count() as u64;
-        let below = completions(used, (kinds - counts.len()) as u64, left);
-        visit(Walked::Cut(reason, below));
-        return;
-    }
-    if counts.len() == kinds {
-        if left == 0 {
-            let used: Composition =
-                counts.iter().copied().enumerate().filter(|&(_, n)| n > 0).collect();
-            orders(&used, &mut Vec::new(), visit);
-        }
-        return;
-    }
-    // The last kind takes what is left.
-    let least = if counts.len() + 1 == kinds { left } else { 0 };
-    for n in least..=left {
-        counts.push(n);
-        spread(counts, kinds, left - n, prune, visit);
-        counts.pop();
-    }
-}
-
-fn orders(left: &Composition, taken: &mut Composition, visit: &mut dyn FnMut(Walked<'_>)) {
-    if left.is_empty() {
-        visit(Walked::One(taken));
-        return;
-    }
-    for i in 0..left.len() {
-        let mut rest = left.clone();
-        taken.push(rest.remove(i));
-        orders(&rest, taken, visit);
-        taken.pop();
-    }
-}
-
-/// Compositions that begin with `used` kinds of fixed counts and spread `left` stages over `kinds` more.
-fn completions(used: u64, kinds: u64, left: u64) -> u64 {
-    let factorial = |n: u64| (1..=n).fold(1u64, u64::saturating_mul);
-    if left == 0 {
-        return factorial(used);
-    }
-    (1..=kinds.min(left))
-        .map(|t| {
-            choose(kinds, t)
-                .saturating_mul(choose(left - 1, t - 1))
-                .saturating_mul(factorial(used + t))
-        })
-        .fold(0, u64::saturating_add)
-}
-
-/// Ways to choose `k` of `n`.
-fn choose(n: u64, k: u64) -> u64 {
-    (0..k).fold(1u64, |c, i| c.saturating_mul(n - i) / (i + 1))
-}
-
 impl Counters {
     /// Counts `classes` as cut for `reason`.
     pub fn cut(&mut self, reason: Cut, classes: u64) {
@@ -382,35 +355,6 @@ mod tests {
         // Ordered factorisations of 2^3 into four factors: (3 + 3 choose 3) = 20.
         assert_eq!(cells(8).len(), 20);
         assert!(cells(24).iter().all(|c| c.pp * c.tp * c.cp * c.dp == 24));
-    }
-
-    #[test]
-    fn compositions_are_counted_as_they_are_listed() {
-        for kinds in 1..=3 {
-            for pp in 1..=6 {
-                let mut n = 0;
-                let mut count = |step: Walked<'_>| match step {
-                    Walked::One(c) => {
-                        assert_eq!(c.iter().map(|r| r.1).sum::<u64>(), pp);
-                        n += 1;
-                    }
-                    Walked::Cut(_, below) => n += below,
-                };
-                each_composition(kinds, pp, &|_, _| None, &mut count);
-                assert_eq!(n, compositions(kinds as u64, pp), "{kinds} kinds, {pp} stages");
-                // Cut or listed, the classes are the same.
-                n = 0;
-                let mut count = |step: Walked<'_>| match step {
-                    Walked::One(_) => n += 1,
-                    Walked::Cut(_, below) => n += below,
-                };
-                let odd = |counts: &[u64], _| {
-                    counts.last().is_some_and(|n| n % 2 == 1).then_some(Cut::Limits)
-                };
-                each_composition(kinds, pp, &odd, &mut count);
-                assert_eq!(n, compositions(kinds as u64, pp), "{kinds} kinds, {pp} stages, cut");
-            }
-        }
     }
 
     #[test]

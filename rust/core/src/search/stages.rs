@@ -118,7 +118,7 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
             optimizer_offload,
             limit,
             sends: sends(problem, d.schedule),
-            crossing: class.holds.tables.sends(d.devices_per_stage(), class.kinds),
+            crossing: class.holds.tables.sends(class.kinds),
             layers,
             choices: Vec::new(),
             caps: Vec::new(),

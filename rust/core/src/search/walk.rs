@@ -2,9 +2,9 @@
 
 use super::best::{Best, Candidate};
 use super::compositions::Listed;
+use super::counts::Composition;
 use super::entries::{Entries, Entry};
 use super::report::{Counters, Cut};
-use super::space::Composition;
 use crate::plan::Plan;
 use crate::spec::problem::Schedule;
 use crate::units::Time;

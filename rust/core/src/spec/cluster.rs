@@ -6,6 +6,9 @@
 use crate::error::{require, Error};
 use serde::{Deserialize, Serialize};
 
+/// Most kinds of chip in a cluster.
+pub const MOST_KINDS: usize = 8;
+
 /// The most devices that a job may use.
 pub const MOST_DEVICES: u64 = 1 << 24;
 
@@ -374,9 +377,14 @@ impl Cluster {
     /// Checks every chip, the counts, and that names are distinct.
     pub fn validate(&self) -> Result<(), Error> {
         require(
-            !self.groups.is_empty() && self.groups.len() <= 8,
+            !self.groups.is_empty() && self.groups.len() <= MOST_KINDS,
             "groups",
-            || format!("must list from 1 to 8 kinds of chip, found {}", self.groups.len()),
+            || {
+                format!(
+                    "must list from 1 to {MOST_KINDS} kinds of chip, found {}",
+                    self.groups.len()
+                )
+            },
             "Name at least one chip.",
         )?;
         require(

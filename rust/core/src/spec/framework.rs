@@ -45,6 +45,9 @@ pub struct Framework {
     pub eight_bit_gathers: EightBitGathers,
     /// What of an operand shares a scale where products run in 8 bits.
     pub fp8_scaling: Fp8Scaling,
+    /// Fused softmax needs the sequences of a micro-batch times the heads of a rank to be a multiple of this; else it runs in
+    /// separate operators.
+    pub softmax_multiple: u64,
     /// The loss reads and writes logits in 16 bits; else it casts them to 32 first.
     pub loss_in_16_bits: bool,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
@@ -62,6 +65,9 @@ pub struct Framework {
     pub keeps_tensor_results: bool,
     /// Bytes of gradients that are reduced together; 0 for those of a layer.
     pub fused_reduce_bytes: u64,
+    /// Where groups of gradients that are reduced together begin, in place of their bytes: ascending places in the order of the
+    /// parameters of a stage; none for groups by bytes. Gradients that ZeRO scatters are grouped by bytes all the same.
+    pub fused_reduce_places: Vec<u32>,
     /// Bytes of parameters that are gathered together; 0 for those of a layer.
     pub fused_gather_bytes: u64,
     /// Parameters of at most so many bytes on a rank stay whole on every replica, with their gradients and optimizer state; 0
@@ -69,6 +75,8 @@ pub struct Framework {
     pub whole_below_bytes: u64,
     /// What selective recompute computes again.
     pub selective: Selective,
+    /// The operators that it computes again where these are named.
+    pub named: Named,
     /// Memory of one process outside the allocator beside communicators: device context and library workspaces, in GiB.
     pub context_gib: f64,
     /// What it holds beside what the plan says.
@@ -103,6 +111,8 @@ pub struct Fused {
     pub gradient_accumulation: bool,
     /// Tokens sorted by expert, and back with their weights, in a kernel each.
     pub permutation: bool,
+    /// Adam reads and writes each number once; else each of its operations passes memory by itself.
+    pub optimizer: bool,
 }
 
 /// Communication that runs behind computation.
@@ -137,6 +147,27 @@ pub enum Selective {
     /// Every second matrix product and all that is no product; attention and reduce-scatters are kept (pytorch/torchtitan:
     /// selective activation checkpointing of operators).
     Operators,
+    /// The operators that [`Named`] names, each by itself; what they make and the backward pass reads is dropped (MindSpore:
+    /// `Primitive.recompute`).
+    Named,
+}
+
+/// Operators of a layer that may be computed again by themselves.
+///
+/// Of the others the backward pass reads no result, or none without an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Named {
+    /// Norms before sub-layers, with the gather of their results where these are kept gathered.
+    pub norm: bool,
+    /// Products that make queries, keys and values, with norms and rotation of these.
+    pub projections: bool,
+    /// The core of attention: scores, softmax and values.
+    pub attention: bool,
+    /// The products that open an MLP.
+    pub expansion: bool,
+    /// The nonlinearity of an MLP with its gate.
+    pub activation: bool,
 }
 
 /// What of an operand shares a scale where products run in 8 bits.
@@ -160,7 +191,8 @@ pub struct Held {
     pub communicators: Communicators,
     /// Buffers of one communicator, in GiB.
     pub communicator_gib: f64,
-    /// Parameters that ZeRO stage 3 keeps gathered at a time; 0 for those at work and the next by `gathered_unit`.
+    /// Parameters that ZeRO stage 3 keeps gathered at a time, or those at work if they are more; 0 for those at work and the
+    /// next by `gathered_unit`.
     pub live_parameters: u64,
     /// What ZeRO stage 3 gathers at once.
     pub gathered_unit: GatheredUnit,
@@ -175,10 +207,35 @@ pub struct Held {
     pub fp8_input_bytes: u64,
     /// Bytes of 8-bit copies that are kept of each weight of the layers where products run in 8 bits.
     pub fp8_weight_bytes: u64,
+    /// How long gradients live.
+    pub gradients: Gradients,
+    /// Every gradient has a place in a bucket beside its own (PyTorch's DistributedDataParallel without
+    /// `gradient_as_bucket_view`).
+    pub bucket_copies: bool,
+    /// Memory is laid out before the first step: what is reserved is the peak, and nothing that was freed waits for its like.
+    pub planned: bool,
+    /// Bytes of a parameter's copies that live only during the optimizer's step, sharded as its state.
+    pub update_bytes: u64,
+    /// Whatever the backward pass reads of the forward pass, casts of weights with it, has places for twice as many
+    /// micro-batches as there are stages, on every stage but the last (OneFlow).
+    pub stage_buffers: bool,
     /// Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
     pub logit_bytes: u64,
     /// The same where the vocabulary is cut over tensor-parallel ranks.
     pub split_logit_bytes: u64,
+}
+
+/// How long gradients live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gradients {
+    /// From the first step on, in buffers of their own.
+    Kept,
+    /// From the backward pass of their layer, in the first micro-batch of a step, to the optimizer's step (PyTorch:
+    /// `zero_grad(set_to_none=True)`, the default from 2.0 on; compiled graphs).
+    Passing,
+    /// In the place of their parameters, once their layer has passed (hpcaitech/ColossalAI, Gemini).
+    Replace,
 }
 
 /// What ZeRO stage 3 gathers at once, one ahead of the one at work; its gradient is reduced when it is complete.
@@ -352,10 +409,34 @@ impl Framework {
             "Give 1 for no padding.",
         )?;
         require(
+            self.softmax_multiple > 0,
+            "softmax_multiple",
+            || "must be positive, found 0".to_owned(),
+            "Give 1 where fused softmax takes any number.",
+        )?;
+        require(
             (1..=1024).contains(&self.gather_pieces),
             "gather_pieces",
             || format!("must be from 1 to 1024, found {}", self.gather_pieces),
             "Give 1 where a layer's parameters are gathered at once.",
+        )?;
+        require(
+            self.fused_reduce_places.windows(2).all(|pair| pair[0] < pair[1]),
+            "fused_reduce_places",
+            || "must ascend".to_owned(),
+            "Give each place at which a group begins once, the first parameters first.",
+        )?;
+        let n = self.named;
+        require(
+            self.selective != Selective::Named
+                || n.norm
+                || n.projections
+                || n.attention
+                || n.expansion
+                || n.activation,
+            "named",
+            || "names no operator".to_owned(),
+            "Name what selective recompute computes again, or give another kind of it.",
         )?;
         for (v, path) in [
             (self.bytes.parameter, "bytes.parameter"),
@@ -375,22 +456,12 @@ impl Framework {
 }
 
 impl Held {
-    /// Parameters that lie gathered at a time, of `count`, where a layer's largest unit has `unit`.
+    /// Parameters that lie gathered at a time, of `count`, where a layer's largest unit has `unit`: no fewer than that.
     pub fn gathered_parameters(&self, unit: u64, count: u64) -> u64 {
         if self.live_parameters > 0 {
-            self.live_parameters.min(count)
+            self.live_parameters.min(count).max(unit)
         } else {
             2 * unit
-        }
-    }
-
-    /// Parameters whose gradients wait to be reduced: a unit's, or none beside the bucket of a framework that counts live
-    /// parameters.
-    pub fn unreduced_parameters(&self, unit: u64) -> u64 {
-        if self.live_parameters > 0 {
-            0
-        } else {
-            unit
         }
     }
 
@@ -407,6 +478,7 @@ impl Held {
             (self.live_parameters, 1 << 40, "held.live_parameters"),
             (self.fp8_input_bytes, 32, "held.fp8_input_bytes"),
             (self.fp8_weight_bytes, 32, "held.fp8_weight_bytes"),
+            (self.update_bytes, 32, "held.update_bytes"),
             (self.logit_bytes, 64, "held.logit_bytes"),
             (self.split_logit_bytes, 64, "held.split_logit_bytes"),
         ] {

@@ -7,8 +7,8 @@ pub mod plans;
 
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
 use autopar_core::spec::framework::{
-    Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers, Held,
-    Projections, Selective, Shards, TensorOverlap,
+    Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers, Gradients,
+    Held, Named, Projections, Selective, Shards, TensorOverlap,
 };
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
@@ -103,6 +103,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     o.optimizer_offload = draw.once_in(2);
     o.uneven_layers = !draw.once_in(4);
     o.recompute_per_stage = draw.once_in(3);
+    o.mixed_tp = draw.once_in(2);
     o.expert_tensor_parallel = draw.once_in(3);
     if draw.once_in(4) {
         o.shard_group = vec![draw.pick(&[2, 3, 4])];
@@ -118,6 +119,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
     f.keeps_tensor_results = draw.once_in(4);
     f.fused.permutation = draw.once_in(2);
+    f.fused.optimizer = draw.once_in(2);
+    f.softmax_multiple = draw.pick(&[1, 4]);
     f.shard_copies.gathered = draw.once_in(2);
     f.shard_copies.reduced = draw.once_in(2);
     f.eight_bit_gathers.activations = draw.once_in(2);
@@ -128,7 +131,18 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.fused_gather_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.whole_below_bytes = draw.pick(&[0, 0, 1 << 13, 1 << 22]);
-    f.selective = draw.pick(&[Selective::Attention, Selective::Attention, Selective::Operators]);
+    f.selective = draw.pick(&[Selective::Attention, Selective::Named, Selective::Operators]);
+    // Made of what was drawn already: one more draw would change every problem after it.
+    f.named = Named {
+        norm: f.fused.norm,
+        projections: f.fused.rope,
+        attention: !f.fused.activation,
+        expansion: f.fused.residual,
+        activation: true,
+    };
+    if f.fused_reduce_bytes == 1 << 12 {
+        f.fused_reduce_places = vec![1, 4, 30];
+    }
     f.held = held(draw);
     p
 }
@@ -151,6 +165,11 @@ fn held(draw: &mut Draw) -> Held {
         fp32_residual: draw.once_in(4),
         fp8_input_bytes: draw.pick(&[1, 2]),
         fp8_weight_bytes: draw.pick(&[0, 2]),
+        gradients: draw.pick(&[Gradients::Kept, Gradients::Passing, Gradients::Replace]),
+        bucket_copies: draw.once_in(4),
+        planned: draw.once_in(3),
+        update_bytes: draw.pick(&[0, 4, 8]),
+        stage_buffers: draw.once_in(4),
         logit_bytes: draw.pick(&[8, 12]),
         split_logit_bytes: draw.pick(&[8, 12, 16]),
     }
@@ -302,4 +321,22 @@ pub fn narrow(draw: &mut Draw, problem: &mut Problem) {
             o.recompute = some(draw, &[0, 1, 2, 3]).iter().map(|&i| all[i as usize]).collect();
         }
     }
+}
+
+/// Degrees of their own for at least two kinds, 0 for the others.
+pub fn every_choice_of_degrees(problem: &Problem) -> Vec<Vec<u64>> {
+    let mut all = vec![vec![]];
+    for group in &problem.cluster.groups {
+        let node = u64::from(group.chip.devices_per_node);
+        let grown = |some: &Vec<u64>| {
+            let degrees = (0..=node).filter(|&tp| tp == 0 || node.is_multiple_of(tp));
+            degrees.map(|tp| [some.as_slice(), &[tp]].concat()).collect::<Vec<_>>()
+        };
+        all = all.iter().flat_map(grown).collect();
+    }
+    all.retain(|degrees| {
+        let used: Vec<u64> = degrees.iter().copied().filter(|&tp| tp > 0).collect();
+        used.iter().any(|&tp| tp != used[0])
+    });
+    all
 }

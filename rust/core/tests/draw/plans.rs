@@ -80,6 +80,7 @@ pub fn any_plan(draw: &mut Draw, problem: &Problem) -> Plan {
     Plan {
         dp,
         tp,
+        tp_of_kind: Vec::new(),
         sp: tp > 1 && !draw.once_in(4),
         cp,
         ep: draw.pick(&[1, 1, 2]),

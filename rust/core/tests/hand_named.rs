@@ -1,0 +1,156 @@
+//! Sums worked by hand of what is asked for by name: operators that are computed again, groups of gradients.
+
+mod sums;
+
+use autopar_core::estimate::block;
+use autopar_core::estimate::collective::Fabric;
+use autopar_core::estimate::compute::Device;
+use autopar_core::estimate::estimate;
+use autopar_core::estimate::layer::Pricer;
+use autopar_core::estimate::replica::Groups;
+use autopar_core::estimate::shard::{LayerCost, Shard};
+use autopar_core::plan::{Plan, Recompute, Stage};
+use autopar_core::spec::cluster::Group;
+use autopar_core::spec::framework::{Named, Selective};
+use autopar_core::spec::model::{Activation, LayerKind, Norm, Position};
+use autopar_core::spec::problem::Problem;
+use autopar_core::testing::{self, named, whole};
+use autopar_core::units::{Bytes, Time};
+use sums::{close, gpt_problem, layer};
+
+const S: u64 = 1024;
+const H: u64 = 2048;
+/// Bytes of a number for each token and channel.
+const SH: u64 = S * H;
+
+/// A layer of Llama's kind in fused operators: 16 heads of 128, 4 key heads, an MLP of 3 h, rotary positions.
+fn llama(again: Named) -> Problem {
+    let mut model = testing::gpt(4, H);
+    (model.kv_heads, model.ffn_hidden, model.vocab) = (4, 3 * H, 32_000);
+    (model.norm, model.norm_bias, model.activation) = (Norm::Rmsnorm, false, Activation::Swiglu);
+    (model.position, model.position_rows, model.tied_embeddings) = (Position::Rope, 0, false);
+    (model.qkv_bias, model.o_bias, model.mlp_bias) = (false, false, false);
+    let mut problem = testing::problem(model, testing::cluster(testing::a100(), 8), 8, S);
+    (problem.framework.selective, problem.framework.named) = (Selective::Named, again);
+    problem
+}
+
+fn dropped(cost: &LayerCost) -> Bytes {
+    cost.kept - cost.kept_selective
+}
+
+#[test]
+fn each_operator_drops_what_it_makes_and_the_backward_pass_reads() {
+    let alone = |again: Named| dropped(&layer(&llama(again), whole()));
+    // Two norms of 2 bytes; the activation's output of 3 h; both halves that it reads.
+    let norm = alone(Named { norm: true, ..named() });
+    let activation = alone(Named { activation: true, ..named() });
+    let expansion = alone(Named { expansion: true, ..named() });
+    assert_eq!((norm, activation, expansion), (Bytes(SH * 4), Bytes(SH * 6), Bytes(SH * 12)));
+    // Attention's output, and a 32-bit sum for each query of 16 heads.
+    let attention = alone(Named { attention: true, ..named() });
+    assert_eq!(attention, Bytes(SH * 2 + S * 16 * 4));
+    // Queries h, keys and values a quarter each, and the rotated copies of queries and keys: 1.5 h and 1.25 h.
+    let projections = alone(Named { projections: true, ..named() });
+    assert_eq!(projections, Bytes(SH * 3 + SH * 5 / 2));
+    // All together leave the inputs of the two norms.
+    let every =
+        Named { norm: true, projections: true, attention: true, expansion: true, activation: true };
+    let cost = layer(&llama(every), whole());
+    assert_eq!(cost.kept_selective, Bytes(SH * 4));
+    assert_eq!(norm + projections + attention + expansion + activation, dropped(&cost));
+    // The output product, the second of the MLP and the residual additions are not run again.
+    assert!(cost.recompute_selective.compute < cost.forward.compute);
+}
+
+#[test]
+fn separate_operators_make_more_that_is_dropped() {
+    // A root-mean-square norm keeps 4 bytes more of its own, the gate's partner 2 of 3 h.
+    let mut problem = llama(Named { norm: true, activation: true, ..named() });
+    let fused = dropped(&layer(&problem, whole()));
+    problem.framework.fused.norm = false;
+    problem.framework.fused.activation = false;
+    assert_eq!(dropped(&layer(&problem, whole())) - fused, Bytes(SH * 2 * 4 + SH * 6));
+    // ReLU keeps its output in place of its input: there is nothing to gain.
+    problem.model.activation = Activation::Relu;
+    problem.framework.named.norm = false;
+    let relu = layer(&problem, whole());
+    assert_eq!((dropped(&relu), relu.recompute_selective.total()), (Bytes::ZERO, Time::ZERO));
+}
+
+#[test]
+fn a_named_activation_runs_once_more() {
+    // It reads two halves of 3 h and writes their product: 9 h of 2 bytes a token.
+    let problem = llama(Named { activation: true, ..named() });
+    let again = layer(&problem, whole()).recompute_selective;
+    let chip = &problem.cluster.groups[0].chip;
+    let kernels = &problem.framework.attention_kernels;
+    let device = Device::new(chip, problem.workload.precision, kernels, problem.cluster.devices);
+    close(again.total().seconds(), device.stream((SH * 18) as f64), 1e-6);
+}
+
+#[test]
+fn a_norm_whose_result_is_kept_gathered_is_gathered_again_or_kept() {
+    let mut problem = llama(Named { norm: true, ..named() });
+    let shard = Shard { tp: 4, sp: true, ..whole() };
+    // A rank keeps its quarter: half a byte for each of two norms.
+    assert_eq!(dropped(&layer(&problem, shard)), Bytes(SH));
+    problem.framework.held.gathered_inputs = true;
+    let cost = layer(&problem, shard);
+    assert_eq!(dropped(&cost), Bytes(SH * 4));
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let gather = fabric.all_gather((SH * 2) as f64, Group { size: 4, stride: 1 });
+    close(cost.recompute_selective.tensor.seconds(), 2.0 * gather, 1e-6);
+    // mp_comm_recompute off: what communication brought stays.
+    problem.framework.keeps_tensor_results = true;
+    let kept = layer(&problem, shard);
+    assert_eq!((dropped(&kept), kept.recompute_selective.tensor), (Bytes::ZERO, Time::ZERO));
+}
+
+#[test]
+fn experts_have_their_activation_and_first_products_by_themselves() {
+    let mut problem = llama(Named { activation: true, expansion: true, ..named() });
+    problem.model.moe = Some(testing::moe(8, 2, H));
+    let kind = LayerKind { moe: true, windowed: false };
+    let cost = block::price(&Pricer::new(&problem, 0, whole()), kind).cost;
+    // Two experts a token, each with two halves of h and their product.
+    assert_eq!(dropped(&cost), Bytes(2 * SH * (4 + 2)));
+}
+
+#[test]
+fn groups_of_gradients_begin_at_their_places() {
+    // 100, four of 10, 60: three groups, of 100, 2 x 10, and the rest.
+    let parameters = [(1, 100), (4, 10), (1, 60)];
+    let groups = |places: &[u32]| Groups::of(places, parameters.into_iter());
+    assert_eq!(groups(&[1, 3]), Groups { count: 3, last: 0.5 });
+    // A place 0 opens the first group; one beyond the parameters opens none.
+    assert_eq!(groups(&[0, 3, 9]), Groups { count: 2, last: 0.6 });
+    assert_eq!(groups(&[9]), Groups { count: 1, last: 1.0 });
+}
+
+#[test]
+fn groups_start_once_each_and_the_first_parameters_show() {
+    // Two more starts of 56 us; the embedding's gradient, which is complete last, is a group of its own.
+    let h = 1024;
+    let mut problem = gpt_problem(h, 512);
+    let stages = vec![Stage { chip: 0, layers: 4, recompute: Recompute::None, offload: 0 }];
+    let plan = Plan { dp: 8, ..testing::plan(stages) };
+    let data = |problem: &Problem, plan: &Plan| {
+        let found = estimate(problem, plan).expect("a legal plan");
+        (found.time.data_ps.seconds(), found.stages[0].backward_ps.seconds())
+    };
+    problem.framework.overlap.gradient_reduce = false;
+    let one = data(&problem, &plan).0;
+    problem.framework.fused_reduce_places = vec![1, 17];
+    let (all, backward) = data(&problem, &plan);
+    close(all, one + 2.0 * 56e-6, 1e-6);
+    problem.framework.overlap.gradient_reduce = true;
+    let parameters = 4 * (12 * h * h + 13 * h) + (51_200 + 2048) * h + 2 * h;
+    let last = all * ((51_200 + 2048) * h) as f64 / parameters as f64;
+    close(data(&problem, &plan).0, (all - backward).max(last), 1e-6);
+    // Scattered gradients have groups by bytes.
+    let scattered = Plan { zero: 1, shard_group: 8, ..plan };
+    let by_places = data(&problem, &scattered);
+    problem.framework.fused_reduce_places.clear();
+    assert_eq!(by_places, data(&problem, &scattered));
+}
