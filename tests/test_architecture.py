@@ -33,7 +33,7 @@ RUST_ORDER = """
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
     graph::strategy graph::reshard graph::backward
-    graph::price graph::work graph::routes graph::cost
+    graph::price graph::work graph::routes graph::view graph::cost
     graph::overlap graph::fusion graph::communications graph::stage_communications graph::answer
     graph::eliminate graph::completion graph::charged graph::front graph::dp graph::ilp
     graph::recursive graph::propagate graph::double_recursive graph::servers

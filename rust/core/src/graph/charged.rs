@@ -4,16 +4,20 @@
 //! bound of the time of any plan within the limit (Lagrange; Everett 1963).
 
 use super::completion::Completions;
-use super::cost::CostGraph;
+use super::cost::{CostGraph, Matrix};
 use super::eliminate::{Eliminated, Order, Summed};
 use super::price::Price;
 use crate::units::Bytes;
 use std::rc::Rc;
 
+/// Strategies of a node from which on they are named by classes.
+const MANY: usize = 256;
 /// Binary digits of the multiplier below one picosecond a byte.
 const FRACTION: u32 = 24;
 /// Multipliers tried; each is where two plans' lines cross, and a dozen suffices.
 const MULTIPLIERS: usize = 40;
+/// The same where tables are large, and one takes seconds.
+const FEW_MULTIPLIERS: usize = 6;
 /// How far the multipliers of two halves of a plan are apart, as a power of a half.
 const SPREAD: u32 = 1;
 /// The most that memory is charged a node; sums over thousands of nodes stay in 64 bits.
@@ -26,6 +30,8 @@ pub struct Solver<'a> {
     /// What is solved.
     pub graph: &'a CostGraph,
     pub(super) order: Order,
+    /// The tables of the graph's matrices.
+    pairs: Vec<Rc<[u64]>>,
 }
 
 /// The sums of every step with memory charged by a multiplier.
@@ -50,12 +56,27 @@ impl Charged<'_> {
 }
 
 impl<'a> Solver<'a> {
-    /// Finds the order.
+    /// Finds the order. Where nodes have many strategies, edges name them by classes.
     pub fn new(graph: &'a CostGraph) -> Solver<'a> {
-        let sizes = (0..graph.nodes.len()).map(|node| graph.count(node)).collect();
+        let sizes: Vec<usize> = (0..graph.nodes.len()).map(|node| graph.count(node)).collect();
         let ones = (0..graph.nodes.len()).map(|node| vec![node]);
-        let twos = graph.edges.iter().map(|edge| vec![edge.from, edge.to]);
-        Solver { graph, order: Order::new(sizes, ones.chain(twos).collect()) }
+        if sizes.iter().all(|&size| size < MANY) {
+            let twos = graph.edges.iter().map(|edge| vec![edge.from, edge.to]);
+            let order = Order::new(sizes, ones.chain(twos).collect());
+            return Solver {
+                graph,
+                order,
+                pairs: graph.matrices.iter().map(Matrix::whole).collect(),
+            };
+        }
+        let ones = ones.map(|node| node.into_iter().map(|n| (n, None)).collect());
+        let twos = graph.edges.iter().map(|edge| {
+            let matrix = &graph.matrices[edge.matrix];
+            vec![(edge.from, Some(matrix.rows.clone())), (edge.to, Some(matrix.columns.clone()))]
+        });
+        let order = Order::of_classes(sizes, ones.chain(twos).collect());
+        let pairs = graph.matrices.iter().map(|matrix| matrix.cells.clone());
+        Solver { graph, order, pairs: pairs.collect() }
     }
 
     /// The fastest plan, whatever its memory.
@@ -85,7 +106,7 @@ impl<'a> Solver<'a> {
             }
         }
         let pairs = cells.len();
-        cells.extend(graph.matrices.iter().map(|matrix| matrix.cells.clone()));
+        cells.extend(self.pairs.iter().cloned());
         let own = graph.nodes.iter().enumerate().map(|(n, node)| node.kind * sides + side(n));
         let tables = own.chain(graph.edges.iter().map(|edge| pairs + edge.matrix)).collect();
         self.order.summed(cells, tables)
@@ -154,7 +175,8 @@ impl<'a> Dual<'a> {
     /// lines of the two plans cross is the best multiplier, or there a lower line takes the place of one of them.
     fn maximise(&mut self) {
         let graph = self.solver.graph;
-        for _ in 0..MULTIPLIERS {
+        let tries = if self.solver.order.is_plain() { MULTIPLIERS } else { FEW_MULTIPLIERS };
+        for _ in 0..tries {
             let (slow, little) = graph.total(&self.within);
             let (fast, much) = graph.total(&self.over);
             let rise = u128::from(slow.saturating_sub(fast)) << FRACTION;
@@ -184,8 +206,11 @@ impl<'a> Dual<'a> {
 
     /// A plan that begins as one over the limit and goes on as one within it: the first nodes are charged a little less
     /// than the best multiplier and the others a little more. As many are charged less as the limit allows, and what the
-    /// change from one to the other costs is part of the sum.
+    /// change from one to the other costs is part of the sum. Where tables are large this is the plan within the limit.
     pub fn mixed(&self) -> Vec<usize> {
+        if !self.solver.order.is_plain() {
+            return self.within.clone();
+        }
         let nodes = self.solver.graph.nodes.len();
         let spread = self.multiplier >> SPREAD;
         let charges = [self.multiplier - spread, self.multiplier + spread];

@@ -5,7 +5,7 @@
 //! with the rest. With it a value, or a part of a choice, that is in no good plan is told at once (Dechter 1999,
 //! "Bucket elimination"; reduced costs of a linear program do the same).
 
-use super::eliminate::{Order, Summed};
+use super::eliminate::{Order, Step, Summed};
 
 /// The least of everything outside each group. What cannot be part of a sum that is small enough is `u64::MAX`.
 #[derive(Clone, Debug)]
@@ -21,11 +21,15 @@ pub struct Completions {
 const LARGEST: u64 = 1 << 30;
 
 impl Order {
-    /// The way back through sums, for choices whose sum is at most `most`; `None` if tables are too large.
+    /// The way back through sums, for choices whose sum is at most `most`; `None` if tables are too large, or name
+    /// classes.
     pub(super) fn completions(&self, sums: &Summed, most: u64) -> Option<Completions> {
-        let groups = self.steps.iter().flat_map(|step| &step.groups);
-        let work = groups.fold(0u64, |work, group| work.saturating_add(self.cells(&group.tables)));
-        if work > LARGEST {
+        let cells = |step: &Step| {
+            let sizes = self.joint(&step.tables).into_iter().map(|v| self.sizes[v] as u64);
+            sizes.fold(1, u64::saturating_mul)
+        };
+        let work = self.steps.iter().fold(0u64, |work, step| work.saturating_add(cells(step)));
+        if work > LARGEST || !self.is_plain() {
             return None;
         }
         let count = self.scopes.len() - self.given;
@@ -116,10 +120,11 @@ impl Order {
         mut visit: impl FnMut(usize, &[usize], &[usize]),
     ) {
         let stride = |table: usize, variable: usize| -> usize {
-            let mut inner = self.scopes[table].iter().skip_while(|&&other| other != variable);
+            let mut inner =
+                self.scopes[table].iter().skip_while(|other| other.variable != variable);
             match inner.next() {
                 None => 0,
-                Some(_) => inner.map(|&other| self.sizes[other]).product(),
+                Some(_) => inner.map(|other| self.sizes[other.variable]).product(),
             }
         };
         let strides: Vec<Vec<usize>> = joint

@@ -13,6 +13,7 @@ use super::price::{Price, Pricer};
 use super::problem::{FixedStrategy, Others};
 use super::routes::Routes;
 use super::strategy::{strategies, Choices, Strategy};
+use super::view::View;
 use crate::error::{require, Error};
 use crate::units::{Bytes, Time};
 use std::collections::HashMap;
@@ -60,19 +61,48 @@ pub struct Edge {
     pub tensors: Vec<(usize, usize, usize)>,
 }
 
-/// Picoseconds for every pair of strategies, a row for each of the writer's.
+/// Picoseconds for every pair of strategies, by the classes of them that lay out the tensors alike.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Matrix {
-    /// Strategies of the reader.
-    pub columns: usize,
-    /// Row by row.
+    /// Classes of the writer's strategies.
+    pub rows: View,
+    /// Classes of the reader's.
+    pub columns: View,
+    /// A cell for each pair of classes, row by row.
     pub cells: Rc<[u64]>,
 }
 
 impl Matrix {
-    /// The cell of a pair.
+    /// The cell of a pair of strategies.
     pub fn at(&self, row: usize, column: usize) -> u64 {
-        self.cells[row * self.columns + column]
+        let (row, column) = (self.rows.class[row] as usize, self.columns.class[column] as usize);
+        self.cells[row * self.columns.count + column]
+    }
+
+    /// A cell for each pair of strategies, row by row.
+    pub fn whole(&self) -> Rc<[u64]> {
+        let columns = self.columns.class.len();
+        let rows = 0..self.rows.class.len();
+        rows.flat_map(|row| (0..columns).map(move |column| self.at(row, column))).collect()
+    }
+
+    /// The same for some of the strategies.
+    fn part(&self, rows: &[usize], columns: &[usize]) -> Matrix {
+        let classes = |view: &View, kept: &[usize]| {
+            let class: Vec<usize> = kept.iter().map(|&s| view.class[s] as usize).collect();
+            let mut first: Vec<usize> = Vec::new();
+            class.iter().for_each(|class| {
+                if !first.contains(class) {
+                    first.push(*class);
+                }
+            });
+            (View::by(class), first)
+        };
+        let (rows, of_rows) = classes(&self.rows, rows);
+        let (columns, of_columns) = classes(&self.columns, columns);
+        let cell = |&row: &usize, &column: &usize| self.cells[row * self.columns.count + column];
+        let cells = of_rows.iter().flat_map(|row| of_columns.iter().map(move |c| cell(row, c)));
+        Matrix { cells: cells.collect(), rows, columns }
     }
 }
 
@@ -177,9 +207,7 @@ impl CostGraph {
             let key = (edge.matrix, part.nodes[edge.from].kind, part.nodes[edge.to].kind);
             let (rows, columns) = (&kept[edge.from], &kept[edge.to]);
             edge.matrix = *matrices.entry(key).or_insert_with(|| {
-                let whole = &self.matrices[edge.matrix];
-                let cells = rows.iter().flat_map(|&r| columns.iter().map(move |&c| whole.at(r, c)));
-                part.matrices.push(Matrix { columns: columns.len(), cells: cells.collect() });
+                part.matrices.push(self.matrices[edge.matrix].part(rows, columns));
                 part.matrices.len() - 1
             });
         }
@@ -239,6 +267,18 @@ type Signature = (String, Vec<usize>);
 
 /// Kinds of writer and reader, and the places of each tensor between them.
 type Link = (usize, usize, Vec<(usize, usize)>);
+
+/// The times of one of an edge's tensors.
+struct Part {
+    /// The layout of each of the writer's strategies.
+    row_of: Vec<usize>,
+    /// The reading of each of the reader's.
+    column_of: Vec<usize>,
+    /// Readings.
+    width: usize,
+    /// By layout and reading.
+    times: Vec<u64>,
+}
 
 struct Build<'a, 'b> {
     pricer: &'b Pricer<'a>,
@@ -416,11 +456,12 @@ impl Build<'_, '_> {
 
     fn matrix(&mut self, edge: &Edge, from: usize, to: usize) -> Matrix {
         let (writer, reader) = (&self.graph.kinds[from], &self.graph.kinds[to]);
-        let columns = reader.strategies.len();
         let Subject::Operator(operator) = self.graph.nodes[edge.to].subject else {
-            return Matrix { columns, cells: vec![0; writer.strategies.len() * columns].into() };
+            let alike = |kind: &Kind| View::by(kind.strategies.iter().map(|_| ()));
+            let cells = [0].into();
+            return Matrix { rows: alike(writer), columns: alike(reader), cells };
         };
-        let mut cells = vec![0u64; writer.strategies.len() * columns];
+        let mut parts: Vec<Part> = Vec::new();
         for &(tensor, output, input) in &edge.tensors {
             let spec = &self.pricer.network.graph.tensors[tensor];
             let routes = self.routes.entry((spec.shape.clone(), spec.dtype.bytes())).or_default();
@@ -429,15 +470,22 @@ impl Build<'_, '_> {
             let reading = |s| self.pricer.reading(tensor, operator, s, input);
             let (readings, column_of) = distinct(reader.strategies.iter().map(reading));
             let times = routes.matrix(&self.pricer.carrier(), spec, &rows, &readings);
-            for (row, &r) in row_of.iter().enumerate() {
-                let target = &mut cells[row * columns..(row + 1) * columns];
-                let source = &times[r * readings.len()..(r + 1) * readings.len()];
-                for (cell, &c) in target.iter_mut().zip(&column_of) {
-                    *cell += source[c];
-                }
-            }
+            parts.push(Part { row_of, column_of, width: readings.len(), times });
         }
-        Matrix { columns, cells: cells.into() }
+        let classes = |of: &dyn Fn(usize) -> Vec<usize>, strategies: usize| {
+            let keys: Vec<Vec<usize>> = (0..strategies).map(of).collect();
+            (View::by(keys.iter().cloned()), distinct(keys.into_iter()).0)
+        };
+        let row_of = |s: usize| parts.iter().map(|part| part.row_of[s]).collect();
+        let column_of = |s: usize| parts.iter().map(|part| part.column_of[s]).collect();
+        let (rows, of_rows) = classes(&row_of, writer.strategies.len());
+        let (columns, of_columns) = classes(&column_of, reader.strategies.len());
+        let cell = |row: &[usize], column: &[usize]| -> u64 {
+            let places = parts.iter().zip(row).zip(column);
+            places.map(|((part, r), c)| part.times[r * part.width + c]).sum()
+        };
+        let cells = of_rows.iter().flat_map(|row| of_columns.iter().map(|c| cell(row, c)));
+        Matrix { cells: cells.collect(), rows, columns }
     }
 }
 

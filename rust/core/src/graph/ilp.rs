@@ -185,11 +185,11 @@ struct Classes {
 
 impl Classes {
     fn new(matrix: &super::cost::Matrix) -> Classes {
-        let height = matrix.cells.len() / matrix.columns.max(1);
-        let line = |row: usize| (0..matrix.columns).map(move |c| matrix.at(row, c)).collect();
+        let (height, width) = (matrix.rows.class.len(), matrix.columns.class.len());
+        let line = |row: usize| (0..width).map(move |c| matrix.at(row, c)).collect();
         let rows = grouped((0..height).map(line));
         let column = |c: usize| rows.iter().map(|alike| matrix.at(alike[0], c)).collect();
-        let columns = grouped((0..matrix.columns).map(column));
+        let columns = grouped((0..width).map(column));
         let cells = rows
             .iter()
             .flat_map(|row| columns.iter().map(|column| matrix.at(row[0], column[0])))

@@ -70,6 +70,23 @@ impl Mesh {
         self.axes.iter().map(|axis| axis.size).product()
     }
 
+    /// Ways to give the prime axes to so many loop axes, or to none; equal ones of a given axis are interchangeable.
+    ///
+    /// ```
+    /// use autopar_core::graph::layout::Mesh;
+    /// // Three equal axes among two loops and none: C(5, 2).
+    /// assert_eq!(Mesh::new(&[8]).ways(2), 10);
+    /// assert_eq!(Mesh::new(&[2, 4]).ways(2), 3 * 6);
+    /// ```
+    pub fn ways(&self, loops: u64) -> u64 {
+        let alike = self.axes.chunk_by(|a, b| (a.given, a.size) == (b.given, b.size));
+        let ways = |axes: &[MeshAxis]| {
+            let count = axes.len() as u64;
+            (1..=loops).fold(1u64, |ways, i| ways.saturating_mul(count + i) / i)
+        };
+        alike.map(ways).fold(1, u64::saturating_mul)
+    }
+
     /// Parts that these axes make.
     pub fn parts(&self, axes: &[AxisIndex]) -> u64 {
         axes.iter().map(|&i| self.axes[usize::from(i)].size).product()
