@@ -23,7 +23,7 @@ RUST_ORDER = """
     testing
     estimate::layer estimate::block estimate::attention estimate::experts estimate::memory
     estimate::longest estimate::pipeline
-    estimate::replica estimate::servers estimate::least estimate::stage estimate
+    estimate::replica estimate::servers estimate::least estimate::stage estimate::stage::held estimate
     search::watch search::report search::cell search::counts search::space search::bound search::room
     search::relax search::caps
     search::holds search::pace search::stages search::labels
@@ -33,7 +33,7 @@ RUST_ORDER = """
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
     graph::strategy graph::reshard graph::backward
-    graph::price graph::work graph::routes graph::view graph::cost
+    graph::price graph::work graph::routes graph::view graph::fixed graph::cost
     graph::overlap graph::fusion graph::communications graph::stage_communications graph::answer
     graph::eliminate graph::completion graph::charged graph::front graph::dp graph::ilp
     graph::recursive graph::propagate graph::double_recursive graph::servers

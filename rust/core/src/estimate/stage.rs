@@ -1,16 +1,17 @@
-//! One pipeline stage: its layers as differences of prefix sums, its memory, and the end of its step.
+//! One pipeline stage: its layers as differences of prefix sums, and the end of its step.
+
+mod held;
 
 use super::block;
 use super::layer::Pricer;
 use super::least::{Least, Prices};
-use super::memory::{self, Holdings, MemoryItems};
+use super::memory::{self, MemoryItems};
 use super::pipeline::Chunk;
-use super::replica::{self, Groups, Rates, StepEnd};
+use super::replica::{self, Rates, StepEnd};
 use super::shard::{End, Layer, LayerCost, Shard, Split, Totals};
 use crate::plan::Recompute;
 use crate::spec::model::LayerKind;
 use crate::spec::problem::{Problem, Schedule};
-use crate::spec::workload::Precision;
 use crate::units::{Bytes, Time};
 
 /// Prices of every layer on one kind of chip under one way of sharding.
@@ -332,215 +333,6 @@ impl<'a> Table<'a> {
         Spent { passes, recompute, offload }
     }
 
-    /// Share of what each chunk keeps that waits in host memory, if that is not told in layers.
-    fn offloaded_share(&self) -> f64 {
-        self.problem.framework.held.offloaded_share
-    }
-
-    /// Activations of one micro-batch that the layers of a chunk keep, wherever they wait.
-    fn kept_of_layers(&self, place: &Place, chunk: u64) -> Bytes {
-        let (from, count) = self.range(place, chunk);
-        let all = self.layers(from, count);
-        match place.recompute {
-            Recompute::None => all.kept,
-            Recompute::Selective => all.kept_selective,
-            Recompute::Block { layers } => {
-                let n = layers.min(count);
-                self.layers(from, n).kept_input + self.layers(from + n, count - n).kept
-            }
-            Recompute::Uniform { layers } => {
-                let groups = u64::from(count.div_ceil(layers.max(1)));
-                self.layers(from, count.min(1)).kept_input * groups
-            }
-        }
-    }
-
-    /// Activations of one micro-batch that a chunk keeps on the device.
-    fn kept(&self, place: &Place, chunk: u64) -> Bytes {
-        let layers = self.kept_of_layers(place, chunk);
-        let (embedding, head) = place.ends(chunk);
-        let mut kept = layers.beyond(self.offloaded_bytes(place, chunk));
-        if embedding {
-            kept += self.embedding.cost.kept;
-        }
-        if head {
-            kept += self.head.cost.kept;
-        }
-        kept
-    }
-
-    /// Activations of one micro-batch that wait in host memory: a share of what the chunk keeps, or of its last layers, which are
-    /// not recomputed.
-    fn offloaded_bytes(&self, place: &Place, chunk: u64) -> Bytes {
-        let share = self.offloaded_share();
-        if share > 0.0 {
-            return Bytes::from_f64(self.kept_of_layers(place, chunk).0 as f64 * share);
-        }
-        if place.offload == 0 {
-            return Bytes::ZERO;
-        }
-        let (from, count) = self.range(place, chunk);
-        let (n, end) = (place.offload.min(count), from + count);
-        let last = self.layers(end - n, n);
-        match place.recompute {
-            Recompute::None => last.kept,
-            Recompute::Selective => last.kept_selective,
-            Recompute::Block { layers } => {
-                let whole = n.min(count - layers.min(count));
-                self.layers(end - whole, whole).kept + self.layers(end - n, n - whole).kept_input
-            }
-            Recompute::Uniform { .. } => last.kept_input,
-        }
-    }
-
-    /// Of a stage's parameters, dense and expert, those that ZeRO leaves whole.
-    fn whole_parameters(&self, place: &Place) -> (u64, u64) {
-        let (mut dense, mut expert) = (0, 0);
-        for chunk in 0..place.vpp {
-            let (from, count) = self.range(place, chunk);
-            let layers = self.layers(from, count);
-            dense += layers.dense_whole;
-            expert += layers.expert_whole;
-            let (embedding, head) = place.ends(chunk);
-            dense += if embedding { self.embedding.cost.dense_whole } else { 0 };
-            dense += if head { self.head.cost.dense_whole } else { 0 };
-        }
-        (dense, expert)
-    }
-
-    /// Parameters on this rank: dense, expert, those tied to another stage, and of the dense ones those of embedding and head.
-    fn parameters(&self, place: &Place) -> (u64, u64, u64, u64) {
-        let (mut dense, mut expert, mut tied, mut ends) = (0, 0, 0, 0);
-        for chunk in 0..place.vpp {
-            let (from, count) = self.range(place, chunk);
-            let layers = self.layers(from, count);
-            dense += layers.dense_parameters;
-            expert += layers.expert_parameters;
-            let (embedding, head) = place.ends(chunk);
-            if embedding {
-                ends += self.embedding.cost.dense_parameters;
-            }
-            if head {
-                ends += self.head.cost.dense_parameters;
-            }
-            let elsewhere = match place.schedule {
-                Schedule::ZeroBubbleV => false,
-                _ => place.pp > 1,
-            };
-            if elsewhere && (embedding || head) {
-                tied += self.tied_parameters;
-                if head {
-                    ends += self.tied_parameters;
-                }
-            }
-        }
-        (dense + ends, expert, tied, ends)
-    }
-
-    /// Whether a stage fits in memory.
-    pub fn fits(&self, place: &Place) -> bool {
-        self.memory(place).allocated() <= self.capacity
-    }
-
-    /// Whether a stage could fit if only one layer's input were kept of each chunk pass: no recompute needs less.
-    pub fn could_fit(&self, place: &Place) -> bool {
-        let frugal = Place { recompute: Recompute::Uniform { layers: place.layers }, ..*place };
-        let items = self.memory(&frugal);
-        // Grouped recompute brings back every layer of its group; the transients alone are the least.
-        let spare = self.widest.kept * u64::from(place.layers);
-        items.allocated().beyond(spare) <= self.capacity
-    }
-
-    /// Memory of a stage by item.
-    pub fn memory(&self, place: &Place) -> MemoryItems {
-        let in_flight = memory::in_flight(
-            place.schedule,
-            place.pp,
-            place.vpp,
-            place.index,
-            place.micro_batches,
-        );
-        let places = self.buffered(place);
-        let mut activations = Bytes::ZERO;
-        let mut logits = Bytes::ZERO;
-        for chunk in 0..place.vpp {
-            let held = in_flight.of_chunk(chunk);
-            activations += self.kept(place, chunk) * held.max(places.unwrap_or(0));
-            if place.ends(chunk).1 {
-                logits = self.head.logits;
-            }
-        }
-        let (dense_parameters, expert_parameters, _, end_parameters) = self.parameters(place);
-        let boundary = if place.pp > 1 { self.pricer.boundary_bytes() } else { 0.0 };
-        let (unit, held) = (self.widest.gathered, &self.problem.framework.held);
-        let held = Holdings {
-            dense_parameters,
-            expert_parameters,
-            whole_parameters: self.whole_parameters(place),
-            end_parameters,
-            gathered_parameters: held
-                .gathered_parameters(unit, dense_parameters + expert_parameters),
-            unreduced_parameters: unit,
-            reduced_parameters: dense_parameters + expert_parameters,
-            fp8: self.problem.workload.precision == Precision::Fp8,
-            activations,
-            logits,
-            working_set: self.working_set(place),
-            boundary: Bytes::from_f64(boundary),
-            messages: place.micro_batches * place.vpp,
-            single: place.micro_batches == 1,
-            casts: places.map_or(Bytes::ZERO, |places| {
-                self.casts(dense_parameters + expert_parameters - end_parameters) * places
-            }),
-        };
-        memory::items(&held, &self.shard, place.optimizer_offload, &self.problem.framework)
-    }
-
-    /// Micro-batches for which a stage has places, whether they are in flight or not, where the framework plans its buffers
-    /// before it starts: `2 pp` between forward and backward pass, on every stage but that of the loss, where gradients are
-    /// accumulated (Oneflow-Inc/oneflow, oneflow/core/job_rewriter/pipeline_buffer_pass.cpp).
-    fn buffered(&self, place: &Place) -> Option<u64> {
-        let planned = self.problem.framework.held.stage_buffers;
-        (planned && place.micro_batches > 1 && place.index + 1 < place.pp).then_some(2 * place.pp)
-    }
-
-    /// Bytes of so many weights as they are cast for the products of one micro-batch; none where they are stored as they are read.
-    fn casts(&self, weights: u64) -> Bytes {
-        let width = self.problem.workload.precision.activation_bytes();
-        let cast = self.problem.framework.casts_weights;
-        if cast {
-            Bytes::from_f64(weights as f64 * width)
-        } else {
-            Bytes::ZERO
-        }
-    }
-
-    /// The groups in which a stage's gradients are summed, where their places are given.
-    fn groups(&self, place: &Place) -> Option<Groups> {
-        let places = &self.problem.framework.fused_reduce_places;
-        if places.is_empty() || self.shard.zero > 0 {
-            return None;
-        }
-        let mut parameters = Vec::new();
-        for chunk in 0..place.vpp {
-            let (from, count) = self.range(place, chunk);
-            let (embedding, head) = place.ends(chunk);
-            if embedding {
-                parameters.push((1, self.embedding.cost.dense_parameters));
-            }
-            for layer in from..from + count {
-                let kind = self.problem.model.layer_kind(layer);
-                parameters.extend(
-                    self.problem.model.layer_tensors(kind).iter().map(|t| self.shard.owned(t)),
-                );
-            }
-            if head {
-                parameters.push((1, self.head.cost.dense_parameters));
-            }
-        }
-        Some(Groups::of(places, parameters.into_iter()))
-    }
-
     /// Everything about a stage that the search needs.
     pub fn stage(&self, place: &Place) -> StageCost {
         let (mut forward, mut backward, mut last) = (Time::ZERO, Time::ZERO, Time::ZERO);
@@ -580,31 +372,6 @@ impl<'a> Table<'a> {
             update: replica::update(&end, &self.rates, place.optimizer_offload),
             memory: self.memory(place),
         }
-    }
-
-    /// Tensors that live only while one layer runs: its transients, what recompute brings back, and two layers on their
-    /// way to or from the host, or of a pipeline the shares of two chunks (kwai/Megatron-Kwai,
-    /// megatron/core/pipeline_parallel/offload.py: a buffer to leave, and one to come back into while the other is read).
-    fn working_set(&self, place: &Place) -> Bytes {
-        let again = match place.recompute {
-            Recompute::None => Bytes::ZERO,
-            Recompute::Selective => self.widest.core,
-            Recompute::Block { .. } => self.widest.kept,
-            Recompute::Uniform { layers } => self.widest.kept * u64::from(layers.min(place.layers)),
-        };
-        let layer = match place.recompute {
-            Recompute::Uniform { .. } => self.widest.kept_input,
-            Recompute::None | Recompute::Selective | Recompute::Block { .. } => self.widest.kept,
-        };
-        let travelling = if self.offloaded_share() > 0.0 && place.pp > 1 {
-            let shares = (0..place.vpp).map(|chunk| self.offloaded_bytes(place, chunk));
-            shares.max().unwrap_or_default() * 2
-        } else if place.offload > 0 || self.offloaded_share() > 0.0 {
-            layer * 2
-        } else {
-            Bytes::ZERO
-        };
-        self.widest.transient + again + travelling
     }
 }
 

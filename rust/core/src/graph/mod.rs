@@ -14,6 +14,7 @@ pub mod cost;
 pub mod double_recursive;
 pub mod dp;
 pub mod eliminate;
+mod fixed;
 pub mod form;
 pub mod front;
 pub mod fusion;
