@@ -65,6 +65,7 @@ def costing(step_ps: int, step_s: float, memory: list[int]) -> Estimate:
                 memory=nothing,
                 memory_bytes=amount,
                 allocated_bytes=amount,
+                reserved_bytes=amount,
                 capacity_bytes=80 * 2**30,
             )
             for amount in memory

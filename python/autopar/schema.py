@@ -37,8 +37,8 @@ def schema(cls: type[Any]) -> dict[str, Any]:
     """Returns the schema of a document; the tables in it are its definitions.
 
     Example:
-        >>> schema(Plan)["properties"]["tp"]["description"]
-        'Tensor-parallel degree.'
+        >>> schema(Plan)["properties"]["cp"]["description"]
+        'Context-parallel degree (ring attention).'
     """
     tables: dict[str, Any] = {}
     root = _table(cls, tables)

@@ -13,7 +13,6 @@ pub struct Plan {
     pub tp: u64,
     /// Where they differ, the tensor-parallel degree of each kind in the cluster's list, 0 for kinds that hold no stage;
     /// otherwise empty.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tp_of_kind: Vec<u64>,
     /// Sequence parallel: norms and residuals are split over the tensor-parallel group too.
     pub sp: bool,

@@ -245,6 +245,9 @@ fn the_order_in_which_chips_are_listed_changes_only_their_indices() {
             for s in &mut r.plan.stages {
                 s.chip = ((s.chip as usize + shift) % kinds) as u32;
             }
+            if !r.plan.tp_of_kind.is_empty() {
+                r.plan.tp_of_kind.rotate_right(shift);
+            }
         }
         assert_eq!(a.ranked, b.ranked);
         assert_eq!(a.infeasible.is_some(), b.infeasible.is_some());

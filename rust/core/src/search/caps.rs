@@ -215,7 +215,7 @@ impl<'q> Places<'q> {
     /// little more they could.
     pub fn bound(&self, from: Time, limit: Time) -> Result<Time, Cut> {
         if !self.hold(limit.seconds()) {
-            let ever = limit < Time::MAX && self.hold(f64::INFINITY);
+            let ever = self.hold(f64::INFINITY);
             return Err(if ever { Cut::Bound } else { Cut::Memory });
         }
         let (mut bound, mut step) = (from, (from.0 / 64).max(1));
