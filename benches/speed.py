@@ -26,6 +26,8 @@ ASKED = {
     "llama2-70b-256-a800": "Llama2-70B, 256 A800",
     "llama2-70b-256-a800-h800": "Llama2-70B, 256 of 128 A800 and 160 H800",
     "llama2-70b-288-a800-h800": "Llama2-70B, all 288 of them",
+    "llama2-70b-288-a800-h800-mixed-tp": "the same, with `--mixed-tp`",
+    "llama2-70b-384-three-mixed-tp": "Llama2-70B, 128 of three kinds each, with `--mixed-tp`",
     "gpt3-175b-4096-a100": "GPT-3, 4,096 A100",
     "deepseek-v3-2048-h800": "DeepSeek-V3, 2,048 H800",
     "llama2-70b-8000-h800": "Llama2-70B, 8,000 H800",
