@@ -23,12 +23,13 @@ RUST_ORDER = """
     testing
     estimate::layer estimate::block estimate::attention estimate::experts estimate::memory
     estimate::longest estimate::pipeline
-    estimate::replica estimate::servers estimate::least estimate::stage estimate::stage::held estimate
-    search::watch search::report search::cell search::counts search::space search::bound search::room
-    search::relax search::caps
+    estimate::replica estimate::servers estimate::least estimate::stage estimate::stage::held
+    estimate
+    search::watch search::report search::cell search::counts search::space search::bound
+    search::room search::relax search::caps
     search::holds search::pace search::stages search::labels
-    search::guess search::descent search::best search::entries search::mixed search::devices search::compositions search::walk
-    search::enumerate
+    search::guess search::descent search::best search::entries search::mixed search::devices
+    search::compositions search::walk search::enumerate
     search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout

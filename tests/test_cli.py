@@ -395,11 +395,22 @@ def test_a_plan_with_a_degree_for_each_kind_is_found_spelled_and_read(
     )  # fmt: skip
     assert (spelled.code, spelled.out) == (2, "")
     assert "must have one degree for each of 2 kinds of chip, found 3" in spelled.err
+    for degrees, cure in (("0", "0 is not a degree"), ("8,0", "0 is not a degree")):
+        run = command("estimate", *question, "--chips", "a800,h800", "--pp", "2", "--tp", degrees)
+        assert (run.code, run.out) == (2, "")
+        assert cure in run.err
+    # The degrees stand in the cluster's order, whatever the order of the stages.
     spelled = command(
-        "estimate", *question, "--chips", "a800,h800", "--pp", "2", "--tp", "2,4",
+        "estimate", *question, "--chips", "h800,a800", "--pp", "2", "--tp", "2,4", "--zero", "1",
+        "--recompute", "block/20,block/20",
     )  # fmt: skip
-    assert spelled.code in (0, 1), spelled.err
+    assert spelled.code == 0, spelled.out
     assert "dp 4, tp 2,4, pp 2, sp" in spelled.out
+    short = tmp_path / "short.json"
+    short.write_text(json.dumps(plan | {"tp_of_kind": [4]}))
+    run = command("estimate", *asked, "--plan", str(short))
+    assert (run.code, run.out) == (2, "")
+    assert "tp_of_kind [4] must have one degree a kind" in run.err
 
 
 def test_the_version_names_package_catalog_and_core(command: Command) -> None:

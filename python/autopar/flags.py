@@ -176,7 +176,7 @@ def limits(command: F) -> F:
         "optimizer-offload": "Optimizer state may live in host memory.",
         "uneven-layers": "Stages of one kind may hold different numbers of layers.",
         "recompute-per-stage": "Stages of one kind may recompute differently.",
-        "mixed-tp": "Kinds of chip may have tensor-parallel degrees of their own.",
+        "mixed-tp": "Kinds of chip may have tensor-parallel degrees of their own, with sp.",
         "expert-tensor-parallel": "Experts are cut over the tensor-parallel group.",
     }
     options = [
@@ -235,7 +235,7 @@ def plan(command: F) -> F:
             "--tp",
             type=degree_of_kinds,
             metavar="N[,N...]",
-            help="Tensor-parallel degree, or that of each kind of chip.",
+            help="Tensor-parallel degree, or that of each kind of chip in the cluster's order.",
         ),
         click.option("--sp/--no-sp", default=None, help="Sequence parallel; on with tp > 1."),
         click.option("--schedule", type=click.Choice(get_args(Schedule)), help="Order of passes."),

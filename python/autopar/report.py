@@ -102,11 +102,17 @@ class Plan:
     @property
     def devices(self) -> int:
         """Devices of all stages."""
+        if not self.tp_of_kind:
+            return self.devices_per_stage(0) * self.pp
         return sum(self.devices_per_stage(stage.chip) for stage in self.stages)
 
     def tp_of(self, kind: int) -> int:
         """Returns the tensor-parallel degree of the stages on a kind of chip."""
-        return self.tp_of_kind[kind] if self.tp_of_kind else self.tp
+        return self.tp_of_kind[kind] if kind < len(self.tp_of_kind) else self.tp
+
+    def etp_of(self, kind: int) -> int:
+        """Returns the tensor-parallel degree inside an expert on a kind of chip."""
+        return 1 if self.etp == 1 else self.tp_of(kind)
 
     def devices_per_stage(self, kind: int) -> int:
         """Returns the devices of a stage on a kind of chip."""

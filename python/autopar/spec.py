@@ -515,7 +515,8 @@ class Options:
         optimizer_offload: Optimizer state may live in host memory.
         uneven_layers: Stages of one kind of chip may hold different numbers of layers.
         recompute_per_stage: Stages of one kind of chip may recompute differently.
-        mixed_tp: Kinds of chip may have tensor-parallel degrees of their own.
+        mixed_tp: Kinds of chip may have tensor-parallel degrees of their own; such plans need
+            sequence parallel.
         expert_tensor_parallel: Experts are cut over the tensor-parallel group, not whole.
         batch_multiple: What a global batch must be a multiple of that is proposed where no degrees
             suit the one asked for.

@@ -106,9 +106,8 @@ def _system(job: Job) -> dict[str, Any]:
         "hetero-current-device-type": names[0],
     }
     if job.problem.model.moe is not None:
-        hetero["expert-tensor-parallel-size-per-process-mesh"] = [
-            plan.tp_of(kind) if plan.etp > 1 else 1 for kind in job.kinds
-        ]
+        degrees = [plan.etp_of(kind) for kind in job.kinds]
+        hetero["expert-tensor-parallel-size-per-process-mesh"] = degrees
     return arguments | hetero
 
 

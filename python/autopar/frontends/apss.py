@@ -174,6 +174,7 @@ def unsayable(problem: Problem, plan: Plan) -> list[str]:
     """
     stages = plan.stages
     reasons = [
+        (bool(plan.tp_of_kind), "tensor parallel of its own on each kind of chip"),
         (plan.cp > 1, f"context parallel {plan.cp}"),
         (plan.ep > 1, f"expert parallel {plan.ep}"),
         (plan.vpp > 1, f"{plan.vpp} chunks a stage"),

@@ -39,7 +39,7 @@ def plan(
     Args:
         problem: What is trained, on what.
         dp: Data-parallel replicas; the devices that the other degrees leave unless given.
-        tp: Tensor-parallel degree, or that of each kind of chip.
+        tp: Tensor-parallel degree, or that of each kind of chip in the cluster's order.
         sp: Sequence parallel; on with `tp` > 1 unless given.
         cp: Context-parallel degree.
         ep: Expert-parallel degree.
@@ -84,6 +84,9 @@ def plan(
     if len(of_kind) != kinds:
         what = f"must have one degree for each of {kinds} kinds of chip, found {len(of_kind)}"
         raise SpecError("tp", what, "Give one degree for all, or list them as the cluster does.")
+    if any(of_kind[chip] < 1 for chip in chips):
+        what = f"must be positive for every kind that holds a stage, found {list(of_kind)}"
+        raise SpecError("tp", what, "Give 1 where nothing is cut.")
     of_kind = tuple(tp if kind in chips else 0 for kind, tp in enumerate(of_kind))
     largest = max(of_kind)
     if dp is None:

@@ -352,11 +352,12 @@ def _degrees(plan: Plan) -> str:
 
 
 def _degree(plan: Plan, name: str) -> str:
-    """Returns a degree; of each kind of chip in the order of the stages where they differ."""
-    if name == "tp" and plan.tp_of_kind:
-        kinds = dict.fromkeys(stage.chip for stage in plan.stages)
-        return ",".join(str(plan.tp_of(kind)) for kind in kinds)
-    return str(getattr(plan, name))
+    """Returns a degree; of each kind of chip in the cluster's order where they differ."""
+    own = {"tp": plan.tp_of, "etp": plan.etp_of}.get(name)
+    if own is None or not plan.tp_of_kind or getattr(plan, name) == 1:
+        return str(getattr(plan, name))
+    kinds = enumerate(plan.tp_of_kind)
+    return ",".join(str(own(kind)) if degree else "-" for kind, degree in kinds)
 
 
 def _shards(plan: Plan) -> str:

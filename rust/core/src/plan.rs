@@ -111,7 +111,7 @@ impl Plan {
 pub enum Rule {
     /// Degrees and the stage list are in range.
     Degrees = 1,
-    /// The degrees multiply to the devices.
+    /// The stages have as many devices as there are.
     Devices,
     /// Tensor and context parallel cut heads evenly.
     Heads,
@@ -216,7 +216,9 @@ fn go_through(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
         });
     }
     rule(Rule::Devices, plan.devices() == c.devices, &|| {
-        format!("dp x tp x cp x pp is {} for {} devices", plan.devices(), c.devices)
+        let sum =
+            if plan.tp_of_kind.is_empty() { "dp x tp x cp x pp" } else { "the sum over stages" };
+        format!("{sum} is {} for {} devices", plan.devices(), c.devices)
     });
     rule(Rule::SequenceParallel, !plan.sp || plan.tp > 1, &|| {
         "sequence parallel needs tp > 1".to_owned()

@@ -71,7 +71,7 @@ fn degrees_of_kinds_must_differ_and_cut_the_sequence() {
 #[test]
 fn a_degree_for_each_kind_is_found_where_no_other_plan_fills_the_devices() {
     let mut problem = problem();
-    // Six devices: neither 3 nor 6 divide 8 heads or 8 sequences, so pipelines of 3 and 6 stages are left, and of 2 with 4 + 2.
+    // Two stages of 3 devices each divide neither 8 heads nor 8 sequences; 4 + 2 do.
     problem.options.pp = vec![2];
     problem.options.dp = vec![1];
     problem.options.cp = vec![1];

@@ -213,8 +213,7 @@ pub struct Least {
 
 /// Seconds of a message to the next stage of the same kind.
 fn send(fabric: &Fabric<'_>, shard: &Shard, prices: &Prices) -> f64 {
-    let devices = shard.dp * shard.tp * shard.cp;
-    Time::from_seconds(fabric.send(prices.boundary, devices)).seconds()
+    Time::from_seconds(fabric.send(prices.boundary, shard.devices())).seconds()
 }
 
 /// Bytes by which rounding up to whole parameters may lift a sum.

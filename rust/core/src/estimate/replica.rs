@@ -5,7 +5,7 @@
 use super::collective::Fabric;
 use super::shard::{parameter_sent, Owned, Shard};
 use crate::spec::cluster::{Chip, Group};
-use crate::spec::framework::{Framework, Shards};
+use crate::spec::framework::{Framework, Gradients, Shards};
 use crate::spec::problem::Problem;
 use crate::spec::workload::Precision;
 use crate::units::Time;
@@ -102,9 +102,8 @@ impl Rates {
         let precision = problem.workload.precision;
         let chip = &problem.cluster.groups[kind].chip;
         let groups = [shard.replica_group(), shard.expert_replica_group()];
-        let stage = shard.dp * shard.tp * shard.cp;
         let sent = framework.bytes.gradient_sent as f64;
-        let pair = Group { size: 2, stride: stage };
+        let pair = Group { size: 2, stride: shard.devices() };
         Rates {
             reduce: owned(
                 problem,
@@ -261,8 +260,8 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2])
 
 /// Seconds a parameter of the gradient norm and the optimizer step.
 ///
-/// The norm reads, clipping reads and writes, and the next step's zeroing writes every gradient. Adam reads the gradient,
-/// reads and writes the full-precision copy, two moments and any copy of the gradients that the step makes, and writes the
+/// The norm reads, and clipping reads and writes, the gradients that a rank updates with; the next step's zeroing writes those
+/// that it keeps. Adam reads the gradient, reads and writes the full-precision copy, two moments and any copy of the gradients that the step makes, and writes the
 /// parameters: on the device at its memory bandwidth, or on the host at the host's, with gradients and parameters crossing
 /// PCIe. In separate operators its 32-bit numbers pass memory [`ADAM_PASSES`] times.
 fn update_rate(
@@ -276,7 +275,13 @@ fn update_rate(
     let ranks = if shard.zero >= 1 { shard.sharded(replicas).size.max(1) } else { 1 };
     let mine = 1.0 / ranks as f64;
     let device = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
-    let gradients = (1.0 + 3.0 * mine) * bytes.gradient as f64 / device;
+    // Of gradients that are reduced after each pass a share is kept; others are dropped, or overwritten.
+    let zeroed = match framework.held.gradients {
+        Gradients::Kept if shard.zero >= 2 => mine,
+        Gradients::Kept => 1.0,
+        Gradients::Passing | Gradients::Replace => 0.0,
+    };
+    let gradients = (zeroed + 3.0 * mine) * bytes.gradient as f64 / device;
     let stored = bytes.optimizer + framework.held.update_bytes;
     let fused = (bytes.gradient + 2 * stored + bytes.parameter) as f64;
     let passes = if framework.fused.optimizer || on_host {

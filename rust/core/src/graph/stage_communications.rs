@@ -25,7 +25,7 @@ const REPLICAS: usize = 3;
 /// Counts the communication operators of each stage. Of them `limit` may become calls of shared subgraphs.
 ///
 /// # Errors
-/// A plan that breaks a rule.
+/// A plan that breaks a rule, or with more than one tensor-parallel degree.
 pub fn stage_communications(
     problem: &Problem,
     plan: &Plan,
@@ -33,6 +33,10 @@ pub fn stage_communications(
 ) -> Result<Vec<Communications>, Error> {
     if let Some(first) = check(problem, plan).into_iter().next() {
         return Err(Error::new("plan", first, "Change the plan so that the rule holds."));
+    }
+    if !plan.tp_of_kind.is_empty() {
+        let what = "kinds of chip have tensor-parallel degrees of their own";
+        return Err(Error::new("plan.tp_of_kind", what, "Give one degree for all kinds."));
     }
     let graphs = if plan.pp > 1 { plan.micro_batches(problem) } else { 1 };
     let stage = |index: usize| {

@@ -57,7 +57,7 @@ impl Cell {
         self.dp * self.cp * self.tp_of(kind)
     }
 
-    /// The kinds with a degree of their own, of each degree one: what a rule on the degree must be asked of.
+    /// The degrees that some stage has: what a rule on the degree must hold for.
     pub fn degrees(&self) -> impl Iterator<Item = u64> + '_ {
         let own = self.each.into_iter().flatten().map(u64::from).filter(|&tp| tp > 0);
         own.chain(self.each.is_none().then_some(self.tp))

@@ -196,7 +196,7 @@ impl PriceList {
         ep: u64,
         mbs: u64,
     ) -> u32 {
-        // Neither the replicas bear on a layer, nor a pipeline but by this.
+        // A layer's price does not depend on dp, and on pp only through this.
         let each_pass = gathers_each_pass(problem, cell.pp);
         let pp = if each_pass == gathers_each_pass(problem, 1) { 1 } else { 2 };
         let shard = shard(problem, Cell { dp: 1, pp, ..cell }, kind, sp, ep, mbs, (0, 1));

@@ -343,7 +343,7 @@ impl<'a> Ground<'a, '_> {
                 counters.cut(reason, below);
                 continue;
             }
-            // Those of one kind are alike where those of another are.
+            // Shardings are priced alike on all kinds or on none.
             let key = priced_as(entry.shard(problem, some_kind, sharding), &problem.framework);
             let place = prices.iter().position(|known| known.0 == key).unwrap_or_else(|| {
                 prices.push((key, self.entries.prices(problem, entry, sharding)));

@@ -16,7 +16,7 @@ use crate::spec::problem::Problem;
 use crate::units::Time;
 use std::collections::HashMap;
 
-/// Every choice of a degree that divides the nodes for two or more kinds, not the same for all of them.
+/// Degrees for two or more kinds, each a divisor of its nodes, not all the same; 0 for the other kinds.
 pub fn choices(problem: &Problem) -> Vec<Each> {
     let mut all: Vec<Each> = vec![[0; MOST_KINDS]];
     for (kind, degrees) in degrees(problem).into_iter().enumerate() {
@@ -48,7 +48,9 @@ fn degrees(problem: &Problem) -> Vec<Vec<u64>> {
 pub fn cells(problem: &Problem, (dp, cp): (u64, u64), each: Each) -> Vec<(Cell, u64)> {
     let tp = each.iter().copied().max().map_or(1, u64::from);
     let ranks = problem.cluster.devices / (dp * cp);
-    (2..=ranks.min(u64::from(problem.model.layers)))
+    let least = each.iter().copied().filter(|&tp| tp > 0).min().map_or(1, u64::from);
+    let deepest = (ranks / least).min(u64::from(problem.model.layers));
+    (ranks.div_ceil(tp).max(2)..=deepest)
         .map(|pp| Cell { pp, tp, each: Some(each), cp, dp })
         .map(|cell| (cell, Counts::of(problem, &cell).count()))
         .filter(|(_, compositions)| *compositions > 0)
@@ -57,21 +59,26 @@ pub fn cells(problem: &Problem, (dp, cp): (u64, u64), each: Each) -> Vec<(Cell, 
 
 /// All cells of a problem that allows them, whose degrees divide model, sequence and batch.
 pub fn all_cells(problem: &Problem) -> impl Iterator<Item = Cell> + '_ {
-    let replicas = if problem.options.mixed_tp { replicas(problem) } else { Vec::new() };
+    let allowed = problem.options.mixed_tp;
+    let (replicas, choices) =
+        if allowed { (replicas(problem), choices(problem)) } else { Default::default() };
     replicas.into_iter().flat_map(move |(dp, cp)| {
-        let divide = move |each: &Each| {
+        let divide = |each: &&Each| {
             let mut degrees = each.iter().filter(|&&tp| tp > 0).map(|&tp| u64::from(tp));
             degrees.all(|tp| space::cut_degrees(problem, tp, cp, dp).is_none())
         };
-        let divided = choices(problem).into_iter().filter(divide);
-        divided.flat_map(move |each| cells(problem, (dp, cp), each)).map(|(cell, _)| cell)
+        let divided = choices.iter().filter(divide);
+        let cells = divided.flat_map(|&each| cells(problem, (dp, cp), each));
+        cells.map(|(cell, _)| cell).collect::<Vec<Cell>>()
     })
 }
 
 /// The ranks of pipelines in which each stage has a degree of its kind, up to `most`.
 pub fn ranks(problem: &Problem, most: u64) -> Vec<u64> {
     let mut degrees = degrees(problem).concat();
-    degrees.retain(|tp| u64::from(problem.model.heads).is_multiple_of(*tp));
+    degrees.retain(|&tp| {
+        space::allows(&problem.options.tp, &tp) && space::cut_degrees(problem, tp, 1, 1).is_none()
+    });
     let layers = u64::from(problem.model.layers);
     let most = degrees.iter().max().map_or(0, |tp| tp * layers).min(most) as usize;
     // The fewest stages that have so many ranks.
@@ -109,7 +116,9 @@ impl Entries {
             priced: HashMap::new(),
         };
         let (choices, replicas) = (choices(problem), replicas(problem));
-        mixed.price_all(&replicas);
+        if !choices.is_empty() && !watch.stopped() {
+            mixed.price_all(&replicas);
+        }
         for &(dp, cp) in &replicas {
             for &each in &choices {
                 mixed.add((dp, cp), each, watch, counters);

@@ -74,7 +74,7 @@ pub struct Options {
     pub uneven_layers: bool,
     /// Stages of one kind of chip may recompute differently.
     pub recompute_per_stage: bool,
-    /// Kinds of chip may have tensor-parallel degrees of their own.
+    /// Kinds of chip may have tensor-parallel degrees of their own; such plans need sequence parallel.
     pub mixed_tp: bool,
     /// Experts are cut over the tensor-parallel group as the dense layers are (otherwise they are whole).
     pub expert_tensor_parallel: bool,
