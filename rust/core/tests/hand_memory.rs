@@ -7,12 +7,12 @@ use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::{self, Holdings};
 use autopar_core::estimate::shard::Shard;
 use autopar_core::estimate::{estimate, MemoryItems};
-use autopar_core::plan::{Recompute, Stage};
+use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::framework::{
     Communicators, Framework, GatheredUnit, Gathers, Gradients, Projections, Selective,
 };
 use autopar_core::spec::model::{Activation, Norm, Position};
-use autopar_core::spec::problem::Problem;
+use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::Precision;
 use autopar_core::testing::{self, whole};
 use autopar_core::units::Bytes;
@@ -212,12 +212,18 @@ fn gradients_that_replace_parameters_need_nothing_where_those_are_gathered() {
 
 #[test]
 fn sliced_parameters_lie_gathered_in_16_bits_beside_their_slices() {
-    // Of 1050 parameters in 4 bytes 132 on each of 8 ranks, with as many gradients and states; all gathered in 2 bytes.
+    // Of 1050 parameters in 4 bytes 132 on each of 8 ranks, with as many states; all gathered in 2 bytes. Gradients add up whole,
+    // unless they are reduced at once.
     let mut f = testing::framework();
     (f.bytes.parameter, f.held.gathered_copy_bytes) = (4, 2);
     let items = sharded(&f, Shard { zero: 1, ..fsdp() });
     assert_eq!(items.parameters, Bytes(132 * 4 + 1050 * 2));
-    assert_eq!((items.gradients, items.optimizer), (Bytes(132 * 4), Bytes(132 * 12)));
+    assert_eq!((items.gradients, items.optimizer), (Bytes(1050 * 4), Bytes(132 * 12)));
+    let once = Holdings { dense_parameters: 1050, single: true, ..Holdings::default() };
+    let shard = Shard { zero: 1, ..fsdp() };
+    assert_eq!(memory::items(&once, &shard, false, &f).gradients, Bytes(132 * 4));
+    f.gathers = Gathers::MicroBatch;
+    assert_eq!(sharded(&f, Shard { zero: 2, ..fsdp() }).gradients, Bytes(132 * 4));
     // One rank slices nothing.
     assert_eq!(sharded(&f, whole()).parameters, Bytes(1050 * 4));
 }
@@ -258,15 +264,18 @@ fn buffered_stages_have_places_for_twice_as_many_micro_batches_as_there_are_stag
 
 #[test]
 fn every_micro_batch_may_have_buffers_for_its_messages() {
-    // Eight micro-batches through two stages, each message 2 bytes a token and channel: eight from either side in place of one.
+    // Eight micro-batches through two stages, each message 2 bytes a token and channel: eight gradients come back to the first,
+    // in place of a buffer for each side; with two chunks a stage, an input of the second and gradients of both.
     let mut problem =
         testing::problem(testing::gpt(4, H), testing::cluster(testing::a100(), 2), 8, S);
     let stage = Stage { chip: 0, layers: 2, recompute: Recompute::None, offload: 0 };
     let plan = testing::plan(vec![stage; 2]);
-    let buffers = |p: &Problem| estimate(p, &plan).unwrap().stages[0].memory.buffers;
-    assert_eq!(buffers(&problem), Bytes(2 * SH * 2));
+    let chunks = Plan { vpp: 2, schedule: Schedule::Interleaved, ..plan.clone() };
+    let buffers = |p: &Problem, plan: &Plan| estimate(p, plan).unwrap().stages[0].memory.buffers;
+    assert_eq!(buffers(&problem, &plan), Bytes(2 * SH * 2));
     problem.framework.held.message_buffers = true;
-    assert_eq!(buffers(&problem), Bytes(2 * SH * 2 * 8));
+    assert_eq!(buffers(&problem, &plan), Bytes(SH * 2 * 8));
+    assert_eq!(buffers(&problem, &chunks), Bytes(3 * SH * 2 * 8));
 }
 
 #[test]

@@ -130,7 +130,8 @@ fn groups_of_gradients_begin_at_their_places() {
 
 #[test]
 fn groups_start_once_each_and_the_first_parameters_show() {
-    // Two more starts of 56 us; the embedding's gradient, which is complete last, is a group of its own.
+    // Two more starts of 56 us; the gradients of the embedding's two tables, which are complete last, are a group of their own,
+    // and without the second table's the first's.
     let h = 1024;
     let mut problem = gpt_problem(h, 512);
     let stages = vec![Stage { chip: 0, layers: 4, recompute: Recompute::None, offload: 0 }];
@@ -141,13 +142,17 @@ fn groups_start_once_each_and_the_first_parameters_show() {
     };
     problem.framework.overlap.gradient_reduce = false;
     let one = data(&problem, &plan).0;
-    problem.framework.fused_reduce_places = vec![1, 17];
+    problem.framework.fused_reduce_places = vec![2, 18];
     let (all, backward) = data(&problem, &plan);
     close(all, one + 2.0 * 56e-6, 1e-6);
     problem.framework.overlap.gradient_reduce = true;
     let parameters = 4 * (12 * h * h + 13 * h) + (51_200 + 2048) * h + 2 * h;
     let last = all * ((51_200 + 2048) * h) as f64 / parameters as f64;
     close(data(&problem, &plan).0, (all - backward).max(last), 1e-6);
+    problem.framework.fused_reduce_places = vec![1, 18];
+    let first = all * (51_200 * h) as f64 / parameters as f64;
+    close(data(&problem, &plan).0, (all - backward).max(first), 1e-6);
+    problem.framework.fused_reduce_places = vec![2, 18];
     // Scattered gradients have groups by bytes.
     let scattered = Plan { zero: 1, shard_group: 8, ..plan };
     let by_places = data(&problem, &scattered);

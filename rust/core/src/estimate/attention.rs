@@ -123,6 +123,7 @@ impl Block<'_, '_> {
         if p.framework.named.attention {
             // Without the exchange of context parallel, which ends before.
             self.again(before, self.kept - kept + output);
+            self.named.0.kernels -= self.exchanged;
         }
         let exit = self.linear(Gemm::new(tokens, h, v_out));
         self.dense_parameters += (v_out * h) as f64;
@@ -202,7 +203,9 @@ impl Block<'_, '_> {
                 self.input.context += exposed(backward, 2.0 * hop);
                 // Each further block is a send and attention of its own, backward two of each.
                 let blocks = s.cp.min(1 << 16) as u32 - 1;
-                self.forward.kernels += 2 * blocks;
+                self.core.kernels += blocks;
+                self.forward.kernels += blocks;
+                self.exchanged += blocks;
                 self.input.kernels += 4 * blocks;
             }
             ContextExchange::Gather => {
@@ -211,7 +214,7 @@ impl Block<'_, '_> {
                 self.forward.context += gather;
                 // Gathered again, and their gradients scattered.
                 self.input.context += 2.0 * gather;
-                self.forward.kernels += 1;
+                self.exchanged += 1;
                 self.input.kernels += 2;
                 self.transient = self.transient.max(whole);
             }
@@ -220,10 +223,11 @@ impl Block<'_, '_> {
                 let exchange = p.fabric.all_to_all(block + ends, group);
                 self.forward.context += exchange;
                 self.input.context += exchange;
-                self.forward.kernels += 2;
+                self.exchanged += 2;
                 self.input.kernels += 2;
             }
         }
+        self.forward.kernels += self.exchanged;
     }
 
     /// Attention with stored scores: two products, scale and mask, softmax, dropout. Returns its forward and

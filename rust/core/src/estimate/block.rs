@@ -48,6 +48,10 @@ pub(super) struct Block<'p, 'a> {
     pub(super) products: (f64, u32, f64),
     /// Forward seconds of gathers over the tensor-parallel group.
     pub(super) gathered: f64,
+    /// Launches of the forward pass that selective recompute does not repeat: sums over the tensor-parallel group, and the exchange
+    /// of context parallel.
+    pub(super) summed: u32,
+    pub(super) exchanged: u32,
     /// Bytes of the output of attention.
     pub(super) attention_output: f64,
     pub(super) transient: f64,
@@ -75,6 +79,8 @@ impl<'p, 'a> Block<'p, 'a> {
             named: (Pass::default(), 0.0),
             products: (0.0, 0, 0.0),
             gathered: 0.0,
+            summed: 0,
+            exchanged: 0,
             attention_output: 0.0,
             transient: 0.0,
             brought: 0.0,
@@ -292,6 +298,7 @@ impl<'p, 'a> Block<'p, 'a> {
         let again = if p.framework.held.gathered_inputs { 0 } else { gathers };
         // The host launches a collective as it launches a kernel.
         self.forward.kernels += gathers + 1;
+        self.summed += 1;
         self.input.kernels += gathers.min(1) + again + entry.products;
         if p.shard.sp && p.framework.sequence_copies {
             let copies = |pass: &mut Pass, gathered: u32, summed: u32| {
@@ -490,7 +497,11 @@ impl<'p, 'a> Block<'p, 'a> {
                 let again = Pass {
                     compute: self.forward.compute - self.core.compute - seconds / 2.0,
                     tensor: self.gathered,
-                    kernels: self.forward.kernels - self.core.kernels - count / 2,
+                    kernels: self.forward.kernels
+                        - self.core.kernels
+                        - count / 2
+                        - self.summed
+                        - self.exchanged,
                     ..Pass::default()
                 };
                 // The layer's input, the outputs of half of the products, that of attention with its sums, and of the two

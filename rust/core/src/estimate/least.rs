@@ -119,12 +119,12 @@ impl Prices {
             unreduced_parameters: unit,
             fp8: problem.workload.precision == Precision::Fp8,
             boundary: Bytes::from_f64(if shard.pipelined { self.boundary } else { 0.0 }),
+            single: problem.workload.global_batch_size == shard.dp * shard.mbs,
             ..Holdings::default()
         };
         let items = memory::items(&held, shard, on_host, &problem.framework);
         // Gradients that pass are not there when activations need most, if one micro-batch is all.
-        let single = problem.workload.global_batch_size == shard.dp * shard.mbs;
-        let passing = single && problem.framework.held.gradients == Gradients::Passing;
+        let passing = held.single && problem.framework.held.gradients == Gradients::Passing;
         let gradients = if passing { items.gradients } else { Bytes::ZERO };
         (items.resident() - gradients).0 as f64
     }

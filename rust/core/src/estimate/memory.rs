@@ -115,7 +115,7 @@ pub struct Holdings {
     pub working_set: Bytes,
     /// One message to the next stage; 0 without a pipeline.
     pub boundary: Bytes,
-    /// Messages that arrive from one side in a step: micro-batches times chunks.
+    /// Messages that arrive in a step from both sides.
     pub messages: u64,
     /// Bytes of casts of its weights that wait for the backward pass.
     pub casts: Bytes,
@@ -155,7 +155,9 @@ pub fn items(
         let copy = framework.held.gathered_copy_bytes;
         if (1..3).contains(&shard.zero) && copy > 0 && ranks > 1 {
             parameters += share(1) * bytes.parameter + (count - left) * copy;
-            gradients += share(1) * bytes.gradient;
+            // Scattered as they are reduced: in the only micro-batch, or in each; otherwise they add up whole.
+            let scattered = held.single || (each && shard.zero == 2);
+            gradients += (if scattered { share(1) } else { count }) * bytes.gradient;
             optimizer += share(1) * bytes.optimizer;
             update += share(1) * framework.held.update_bytes;
             continue;
@@ -195,9 +197,9 @@ pub fn items(
             framework.bucket_bytes.min(if shard.zero == 0 { all } else { u64::MAX })
         };
     }
-    // One message arriving from each side, or one of each micro-batch; of buffered stages also one leaving to each side.
+    // One message arriving from each side, or all of a step; of buffered stages also one leaving to each side.
     let messages = match (framework.held.message_buffers, framework.held.stage_buffers) {
-        (true, _) => 2 * held.messages.max(1),
+        (true, _) => held.messages.max(1),
         (false, true) => 4,
         (false, false) => 2,
     };

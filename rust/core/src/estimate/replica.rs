@@ -188,7 +188,7 @@ fn owned(
             Rate { start: rate.start + (ring.size - 1) as f64 * round, ..rate }
         } else {
             let each = round * tensors.count as f64 / tensors.elements.max(1) as f64;
-            Rate { each: rate.each + each, ..rate }
+            Rate { start: (rate.start - round).max(0.0), each: rate.each + each }
         }
     };
     [
@@ -261,9 +261,10 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2])
 /// Seconds a parameter of the gradient norm and the optimizer step.
 ///
 /// The norm reads, and clipping reads and writes, the gradients that a rank updates with; the next step's zeroing writes those
-/// that it keeps. Adam reads the gradient, reads and writes the full-precision copy, two moments and any copy of the gradients that the step makes, and writes the
-/// parameters: on the device at its memory bandwidth, or on the host at the host's, with gradients and parameters crossing
-/// PCIe. In separate operators its 32-bit numbers pass memory [`ADAM_PASSES`] times.
+/// that it keeps. Adam reads the gradient, reads and writes 32-bit weights, two moments and any copy of the gradients that the
+/// step makes, and where those weights are a copy writes the parameters: on the device at its memory bandwidth, or on the host
+/// at the host's, with gradients and parameters crossing PCIe. In separate operators its 32-bit numbers pass memory
+/// [`ADAM_PASSES`] times.
 fn update_rate(
     shard: &Shard,
     on_host: bool,
@@ -282,12 +283,13 @@ fn update_rate(
         Gradients::Passing | Gradients::Replace => 0.0,
     };
     let gradients = (zeroed + 3.0 * mine) * bytes.gradient as f64 / device;
-    let stored = bytes.optimizer + framework.held.update_bytes;
-    let fused = (bytes.gradient + 2 * stored + bytes.parameter) as f64;
+    let copied = if bytes.optimizer >= FULL_STATE { bytes.parameter } else { 0 };
+    let stored = bytes.optimizer.max(FULL_STATE) + framework.held.update_bytes;
+    let fused = (bytes.gradient + 2 * stored + copied) as f64;
     let passes = if framework.fused.optimizer || on_host {
         fused
     } else {
-        fused.max(4.0 * ADAM_PASSES + bytes.parameter as f64)
+        fused.max(4.0 * ADAM_PASSES + copied as f64)
     };
     let state = mine * passes;
     if on_host {
@@ -300,8 +302,11 @@ fn update_rate(
     }
 }
 
+/// Bytes of a parameter's 32-bit weight and two moments: an optimizer that holds them all keeps the weights a second time.
+const FULL_STATE: u64 = 12;
+
 /// Reads and writes of Adam in separate operators: weights decayed (2), the first moment moved towards the gradient (3), the
-/// second scaled (2) and the gradient's square added (3), its root (2), divided (2), made positive (2), and the weights
+/// second scaled (2) and the gradient's square added (3), its root (2), divided (2), epsilon added (2), and the weights
 /// moved by the quotient of both (4): pytorch/pytorch (torch/optim/adamw.py, `_multi_tensor_adamw`).
 const ADAM_PASSES: f64 = 20.0;
 

@@ -77,12 +77,29 @@ impl Shard {
         Group { size: replicas.size.min(self.shard_group), ..replicas }
     }
 
+    /// The tensors of the embedding in the order of their making: how many are alike, and the elements of each on a rank.
+    pub fn embedding_tensors(&self, model: &Model) -> impl Iterator<Item = (u64, u64)> {
+        let (rows, h) = (model.vocab / self.tp, model.hidden);
+        let norms = if model.embedding_norm { norm_tensors(model) } else { 0 };
+        present([(1, rows * h), (1, model.position_rows * h), (norms, h)])
+    }
+
+    /// The same of the last norm and the head.
+    pub fn head_tensors(&self, model: &Model) -> impl Iterator<Item = (u64, u64)> {
+        let (rows, h) = (model.vocab / self.tp, model.hidden);
+        let weights = u64::from(!model.tied_embeddings);
+        let biases = u64::from(model.head_bias);
+        present([(norm_tensors(model), h), (weights, rows * h), (biases, rows)])
+    }
+
     /// The tensors of a layer's kinds that this rank holds of the whole model, dense ones and those of experts, with embedding,
     /// head and last norm among the dense.
     pub fn tensors(&self, model: &Model) -> [Owned; 2] {
-        let table = model.vocab * model.hidden / self.tp;
-        let mut dense = Owned { count: 3, elements: 2 * table };
-        let mut expert = Owned::default();
+        let (mut dense, mut expert) = (Owned::default(), Owned::default());
+        for (count, elements) in self.embedding_tensors(model).chain(self.head_tensors(model)) {
+            dense.count += count;
+            dense.elements += count * elements;
+        }
         for layer in 0..model.layers {
             for tensors in model.layer_tensors(model.layer_kind(layer)) {
                 let (count, elements) = self.owned(&tensors);
@@ -108,6 +125,16 @@ impl Shard {
         let inner = self.sharded(replicas).size;
         Group { size: replicas.size / inner, stride: replicas.stride * inner }
     }
+}
+
+/// Tensors of a norm.
+fn norm_tensors(model: &Model) -> u64 {
+    1 + u64::from(model.norm_bias)
+}
+
+/// Of tensors, alike in number and elements, those that there are.
+fn present(tensors: [(u64, u64); 3]) -> impl Iterator<Item = (u64, u64)> {
+    tensors.into_iter().filter(|&(count, elements)| count * elements > 0)
 }
 
 /// Tensors of one kind on a rank.

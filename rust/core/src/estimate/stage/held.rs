@@ -164,13 +164,24 @@ impl Table<'_> {
             logits,
             working_set: self.working_set(place),
             boundary: Bytes::from_f64(boundary),
-            messages: place.micro_batches * place.vpp,
+            messages: place.micro_batches * self.arrivals(place),
             single: place.micro_batches == 1,
             casts: places.map_or(Bytes::ZERO, |places| {
                 self.casts(dense_parameters + expert_parameters - end_parameters) * places
             }),
         };
         memory::items(&held, &self.shard, place.optimizer_offload, &self.problem.framework)
+    }
+
+    /// Messages of one micro-batch that arrive at a stage: activations for every chunk but the model's first, gradients for every one
+    /// but its last.
+    fn arrivals(&self, place: &Place) -> u64 {
+        (0..place.vpp)
+            .map(|chunk| {
+                let (first, last) = place.ends(chunk);
+                u64::from(!first) + u64::from(!last)
+            })
+            .sum()
     }
 
     /// Micro-batches for which a stage has places, whether they are in flight or not, where the framework plans its buffers
@@ -203,7 +214,7 @@ impl Table<'_> {
             let (from, count) = self.range(place, chunk);
             let (embedding, head) = place.ends(chunk);
             if embedding {
-                parameters.push((1, self.embedding.cost.dense_parameters));
+                parameters.extend(self.shard.embedding_tensors(&self.problem.model));
             }
             for layer in from..from + count {
                 let kind = self.problem.model.layer_kind(layer);
@@ -212,7 +223,7 @@ impl Table<'_> {
                 );
             }
             if head {
-                parameters.push((1, self.head.cost.dense_parameters));
+                parameters.extend(self.shard.head_tensors(&self.problem.model));
             }
         }
         Some(Groups::of(places, parameters.into_iter()))
