@@ -162,6 +162,13 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
             "torchtitan-rowwise",
         ),
         ({"framework": "ModelLink (MindSpeed-LLM) Mcore"}, "mindspeed"),
+        ({"framework": "NeMo Megatron", "date": "2022-09"}, "megatron-2022"),
+        ({"framework": "DeepSpeed", "date": "2022-11", "zero": "3"}, "huggingface-2022"),
+        ({"framework": "HAI-LLM (DualPipe)"}, "hai-llm"),
+        ({"framework": "Megatron-DeepSpeed", "chip": "Gaudi2"}, "megatron-deepspeed-gaudi"),
+        ({"framework": "PyTorch FSDP", "notes": "torch.compile"}, "fsdp-compiled"),
+        ({"framework": "PyTorch FSDP", "notes": "no torch.compile"}, "fsdp"),
+        ({"framework": "nanoGPT"}, "ddp-compiled"),
     ],
 )
 def test_a_framework_is_that_of_its_words_and_time(
@@ -176,12 +183,29 @@ def test_a_framework_that_nobody_knows_is_assumed_and_said_to_be(shelf: Shelf) -
     assert known.problem.framework.name == "megatron-core"
     assert known.assumed == ("framework=megatron-core",)
     for cells, name in (
-        ({"zero": "fsdp"}, "fsdp"),
+        ({"zero": "fsdp", "tp": "1"}, "fsdp"),
+        ({"zero": "fsdp"}, "torchtitan-eager"),
         ({"zero": "2", "tp": "1"}, "deepspeed"),
         ({"attention": "unfused"}, "megatron-2022"),
+        ({"date": "2021-06"}, "megatron-2021"),
+        ({"chip": "TPU v4"}, "maxtext"),
+        ({"chip": "Ascend 910B"}, "mindspeed"),
+        ({"chip": "Gaudi2"}, "megatron-deepspeed-gaudi"),
     ):
         entry, named = framework(run_of(framework="our own", **cells), shelf)
         assert (entry.framework.name, named) == (name, False)
+
+
+def test_the_habits_of_a_framework_that_is_assumed_are_not_those_of_a_run(shelf: Shelf) -> None:
+    cells = {"vpp": "", "pp": "2", "tp": "2", "dp": "2", "zero": "fsdp"}
+    assert "vpp=1" in setup(run_of(framework="torchtitan", **cells), shelf).assumed
+    assert "vpp=1" not in setup(run_of(framework="our own", **cells), shelf).assumed
+
+
+def test_a_sequence_that_tensor_parallel_does_not_divide_was_not_cut(shelf: Shelf) -> None:
+    known = setup(run_of(sp="", seq_len="2047"), shelf)
+    assert not known.plan.sp
+    assert "sp=false" in known.assumed
 
 
 def test_a_stated_run_assumes_nothing(shelf: Shelf) -> None:

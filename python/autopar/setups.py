@@ -60,6 +60,8 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     entry, named = framework(run, shelf)
     if not named:
         assumed.append(f"framework={entry.framework.name}")
+        # How many chunks its users take does not tell of others.
+        entry = replace(entry, run=replace(entry.run, vpp=0))
     groups = devices(run, shelf)
     device = groups[0].chip
     degrees = _degrees(run, entry, assumed)
@@ -140,7 +142,8 @@ def _sharding(
     tp, ranks = degrees["tp"], degrees["dp"] * degrees["cp"]
     sp = run.sp
     if sp is None:
-        sp = entry.run.sp
+        # A sequence that cannot be cut was not.
+        sp = entry.run.sp and (run.seq_len or 0) % (tp * degrees["cp"]) == 0
         if tp > 1:
             assumed.append(f"sp={str(sp).lower()}")
     zero = _zero(run, entry, assumed)
