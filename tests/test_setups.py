@@ -404,6 +404,19 @@ def test_offloaded_activations_are_a_share_of_every_layer_s(shelf: Shelf) -> Non
     assert waiting.plan.stages[0].offload == 0
 
 
+def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: Shelf) -> None:
+    def said(notes: str) -> tuple[str, bool, float]:
+        used = setup(run_of(notes=notes), shelf).problem.framework
+        return used.expert_dispatch, used.overlap.expert, used.launch_us
+
+    usual = said("")
+    assert usual[:2] == ("copies", False)
+    assert said("DeepEP dispatch") == ("once_a_node", False, usual[2])
+    assert said("1F1B with EP communication overlap") == ("copies", True, usual[2])
+    assert said("full-iteration CUDA graphs") == ("copies", False, 0.0)
+    assert said("no DeepEP; CUDA graphs not in the table; no EP overlap") == usual
+
+
 def test_a_shard_group_may_lie_inside_a_node(shelf: Shelf) -> None:
     wide = {"gpus": "32", "dp": "32", "tp": "1", "sp": "0"}
     notes = "optimizer sharded over 4 GPUs inside a node"

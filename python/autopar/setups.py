@@ -111,12 +111,26 @@ def _as_run(framework: Framework, run: Run) -> Framework:
     """Returns a framework with a row's own settings of it.
 
     8-bit moments are 2 bytes in place of 8; offloaded is a share of each layer's activations.
+    DeepEP and HybridEP send a token once to a node, and CUDA graphs leave the host nothing to do.
     """
+    said = f"{run.framework} {run.notes}"
+    if re.search(rf"{TAKEN_BACK}(deep|hybrid)-?ep\b", said, re.I):
+        framework = replace(framework, expert_dispatch="once_a_node")
+    if re.search(r"\b(with|under|using|full[- ]iteration) CUDA[- ]graphs?", said, re.I):
+        framework = replace(framework, launch_us=0.0)
+    if re.search(rf"{TAKEN_BACK}({HIDDEN_EXCHANGE})", said, re.I):
+        framework = replace(framework, overlap=replace(framework.overlap, expert=True))
     if re.search(r"8-?bit adam", run.notes, re.I):
         stored = framework.bytes
         framework = replace(framework, bytes=replace(stored, optimizer=stored.optimizer - 6))
     held = replace(framework.held, offloaded_share=run.offload_fraction or 0.0)
     return replace(framework, held=held)
+
+
+TAKEN_BACK = r"(?<!no )(?<!not )(?<!without )\b"
+HIDDEN_EXCHANGE = (
+    r"dualpipe|(all-to-all|a2a|EP) (communication )?overlap|overlap\w* (of )?(all-to-all|a2a|EP)\b"
+)
 
 
 def _attention(run: Run, entry: FrameworkEntry, assumed: list[str]) -> Attention:
