@@ -258,6 +258,16 @@ def test_a_plain_model_without_kin_is_that_of_gpt2(shelf: Shelf) -> None:
     assert known.assumed == ("vocab=50257",)
 
 
+@pytest.mark.parametrize("name", ["ours", "llama2-7b"])
+@pytest.mark.parametrize(
+    ("notes", "tied"),
+    [("", False), ("flash; tied embeddings", True), ("Untied embeddings", False)],
+)
+def test_a_note_ties_the_embeddings(name: str, notes: str, tied: bool, shelf: Shelf) -> None:
+    said = run_of(model=name, gated_mlp="1", vocab="32000", notes=notes)
+    assert setup(said, shelf).problem.model.tied_embeddings is tied
+
+
 @pytest.mark.parametrize(
     ("cells", "layers"),
     [
