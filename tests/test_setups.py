@@ -170,6 +170,7 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "PyTorch FSDP", "notes": "no torch.compile"}, "fsdp"),
         ({"framework": "nanoGPT"}, "ddp-compiled"),
         ({"framework": "Nanotron"}, "nanotron"),
+        ({"framework": "Picotron"}, "picotron"),
     ],
 )
 def test_a_framework_is_that_of_its_words_and_time(
