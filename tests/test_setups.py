@@ -169,6 +169,8 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "PyTorch FSDP", "notes": "torch.compile"}, "fsdp-compiled"),
         ({"framework": "PyTorch FSDP", "notes": "no torch.compile"}, "fsdp"),
         ({"framework": "nanoGPT"}, "ddp-compiled"),
+        ({"framework": "Nanotron"}, "nanotron"),
+        ({"framework": "Picotron"}, "picotron"),
     ],
 )
 def test_a_framework_is_that_of_its_words_and_time(
@@ -256,6 +258,16 @@ def test_a_plain_model_without_kin_is_that_of_gpt2(shelf: Shelf) -> None:
     assert (model.norm, model.position, model.position_rows) == ("layernorm", "learned", 4096)
     assert (model.activation, model.mlp_bias, model.tied_embeddings) == ("gelu", True, True)
     assert known.assumed == ("vocab=50257",)
+
+
+@pytest.mark.parametrize("name", ["ours", "llama2-7b"])
+@pytest.mark.parametrize(
+    ("notes", "tied"),
+    [("", False), ("flash; tied embeddings", True), ("Untied embeddings", False)],
+)
+def test_a_note_ties_the_embeddings(name: str, notes: str, tied: bool, shelf: Shelf) -> None:
+    said = run_of(model=name, gated_mlp="1", vocab="32000", notes=notes)
+    assert setup(said, shelf).problem.model.tied_embeddings is tied
 
 
 @pytest.mark.parametrize(
