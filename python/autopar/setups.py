@@ -365,8 +365,8 @@ def _layers(run: Run, layers: int, pp: int, assumed: list[str]) -> tuple[int, ..
             raise SpecError("layers_per_stage", what)
         listed[0] -= beyond // 2
         listed[-1] -= beyond // 2
-        if min(listed) < 1:
-            raise SpecError("layers_per_stage", "a stage without a layer")
+        if min(listed[1:-1], default=1) < 1 or min(listed) < 0:
+            raise SpecError("layers_per_stage", "a stage between the ends without a layer")
         return tuple(listed)
     slots = re.search(r"embedding slots?", run.notes)
     if layers % pp == 0 and not slots:
