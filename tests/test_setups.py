@@ -165,6 +165,7 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "NeMo Megatron", "date": "2022-09"}, "megatron-2022"),
         ({"framework": "DeepSpeed", "date": "2022-11", "zero": "3"}, "huggingface-2022"),
         ({"framework": "HAI-LLM (DualPipe)"}, "hai-llm"),
+        ({"framework": "PithTrain", "notes": "torch.compile"}, "hai-llm"),
         ({"framework": "Megatron-DeepSpeed", "chip": "Gaudi2"}, "megatron-deepspeed-gaudi"),
         ({"framework": "PyTorch FSDP", "notes": "torch.compile"}, "fsdp-compiled"),
         ({"framework": "PyTorch FSDP", "notes": "no torch.compile"}, "fsdp"),
