@@ -131,6 +131,7 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "HF Trainer + DeepSpeed"}, "deepspeed"),
         ({"framework": "HF Trainer + DeepSpeed (May 2021)"}, "huggingface-2021"),
         ({"framework": "LLaMA-Factory", "zero": "3"}, "deepspeed"),
+        ({"framework": "XTuner", "zero": "3"}, "deepspeed"),
         ({"framework": "Axolotl", "zero": "fsdp"}, "fsdp"),
         ({"framework": "HF Trainer", "zero": ""}, "pytorch-ddp"),
         ({"framework": "metaseq"}, "metaseq"),
