@@ -146,6 +146,11 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "torchtitan", "notes": "torch.compile, AsyncTP"}, "torchtitan-async-tp"),
         ({"framework": "torchtitan"}, "torchtitan-eager"),
         ({"framework": "NeMo 25.04"}, "megatron-bridge"),
+        ({"framework": "Megatron-Bridge", "notes": "all-to-all"}, "megatron-bridge-all-to-all"),
+        (
+            {"framework": "Megatron-Bridge", "notes": "all-to-all; EP overlap"},
+            "megatron-bridge-expert-overlap",
+        ),
         ({"framework": "NeMo 24.07"}, "nemo"),
         ({"framework": "Megatron-LM + DeepSpeed ZeRO-3", "zero": "3"}, "deepspeed-2021"),
         ({"framework": "Megatron-DeepSpeed (Intel Gaudi 1.18.0)"}, "megatron-deepspeed-gaudi"),
