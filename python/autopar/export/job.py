@@ -54,7 +54,7 @@ class Job:
         return all(
             stage.recompute == Recompute("uniform", 1)
             or (
-                stage.recompute.granularity == "block"
+                stage.recompute.granularity in ("block", "parts")
                 and (stage.recompute.layers or 0) >= max(chunk_layers(self.plan, index))
             )
             for index, stage in enumerate(self.plan.stages)
@@ -142,6 +142,10 @@ def unsaid_framework(job: Job) -> list[str]:
         (
             cut and again and framework.keeps_tensor_results,
             "recompute that does not repeat communication",
+        ),
+        (
+            any(stage.recompute.granularity == "parts" for stage in plan.stages),
+            "recompute of layers and operators that are counted one by one",
         ),
     )
 

@@ -2,6 +2,7 @@
 
 use super::block::{Block, Entry};
 use super::compute::{FusedAttention, Gemm};
+use super::repeats::Operator;
 use crate::spec::framework::{ContextExchange, Projections};
 use crate::spec::model::{LayerKind, Position, QkNorm};
 use crate::spec::workload::Precision;
@@ -115,16 +116,10 @@ impl Block<'_, '_> {
         };
         self.kept += cast;
         let output = self.attention_output + cast;
-        if p.framework.named.projections {
-            self.again(before, self.kept - kept - output);
-        }
+        self.may_repeat(Operator::Projections, before, self.kept - kept - output);
         let (before, kept) = (self.forward, self.kept);
         self.core_attention(kind, heads);
-        if p.framework.named.attention {
-            // Without the exchange of context parallel, which ends before.
-            self.again(before, self.kept - kept + output);
-            self.named.0.kernels -= self.exchanged;
-        }
+        self.attention_may_repeat(before, self.kept - kept + output);
         let exit = self.linear(Gemm::new(tokens, h, v_out));
         self.dense_parameters += (v_out * h) as f64;
         if m.o_bias {

@@ -41,7 +41,8 @@ impl Pace {
         };
         let (each, [selective, full]) = (self.busy.each.0, self.again.map(|t| t.0));
         match recompute {
-            Recompute::None => within(room, each),
+            // Parts are no choice of the search; the passes alone bound them.
+            Recompute::None | Recompute::Parts(_) => within(room, each),
             Recompute::Selective => within(room, each + selective),
             Recompute::Uniform { .. } => within(room, each + full),
             Recompute::Block { layers } => {
