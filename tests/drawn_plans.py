@@ -8,6 +8,7 @@ import autopar
 from autopar import Plan, Problem, Recompute, SpecError, Stage
 from autopar.export.job import Job
 from autopar.export.launchers import LAUNCHERS
+from autopar.report import NamedLayers
 from autopar.spec import Named
 
 IMAGE = "registry.example/train:1"
@@ -121,6 +122,8 @@ def _drawn(name: str, random: Random, feature: str | None) -> Job | None:
     plan = _plan(random, asked, feature)
     if plan is None:
         return None
+    if name == "mindformers" and random.random() < 0.4:
+        plan = _by_parts(random, plan)
     try:
         job = Job(asked, plan, autopar.estimate(asked, plan), IMAGE)
     except SpecError:
@@ -189,6 +192,23 @@ def _plan(random: Random, problem: Problem, feature: str | None) -> Plan | None:
         optimizer_offload=random.random() < 0.1,
         stages=_stages(random, chips, held, recompute),
     )
+
+
+def _by_parts(random: Random, plan: Plan) -> Plan:
+    """Returns a plan some of whose stages compute layers and operators again one by one."""
+    stages = []
+    for stage in plan.stages:
+        chunk = -(-stage.layers // plan.vpp)
+        names = ("norm", "projections", "attention", "expansion", "activation")
+        counts = {name: random.choice((0, random.randrange(chunk))) for name in names}
+        counts["gather"] = random.choice((0, counts["norm"])) if plan.sp else 0
+        whole = random.choice((0, random.randrange(chunk)))
+        said = {name: count if count > whole else 0 for name, count in counts.items()}
+        if any(said.values()):
+            parts = Recompute("parts", whole, regathers=False, operators=NamedLayers(**said))
+            stage = replace(stage, recompute=parts)
+        stages.append(stage)
+    return replace(plan, stages=tuple(stages))
 
 
 def _chips(random: Random, problem: Problem, pp: int) -> list[int]:

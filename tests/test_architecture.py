@@ -21,9 +21,11 @@ RUST_ORDER = """
     plan
     estimate::flops estimate::collective estimate::compute estimate::shard
     testing
-    estimate::layer estimate::block estimate::attention estimate::experts estimate::memory
+    estimate::layer estimate::repeats estimate::block estimate::selective estimate::attention
+    estimate::experts estimate::memory
     estimate::longest estimate::pipeline
-    estimate::replica estimate::servers estimate::least estimate::stage estimate::stage::held
+    estimate::replica estimate::servers estimate::least
+    estimate::stage estimate::stage::held estimate::stage::parts
     estimate
     search::watch search::report search::cell search::counts search::space search::bound
     search::stall search::room search::relax search::caps search::places
@@ -34,11 +36,11 @@ RUST_ORDER = """
     search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
-    graph::strategy graph::reshard graph::backward
+    graph::strategy graph::packed graph::reshard graph::backward
     graph::price graph::work graph::routes graph::view graph::fixed graph::cost
     graph::overlap graph::fusion graph::communications graph::stage_communications graph::answer
-    graph::eliminate graph::completion graph::charged graph::front graph::dp graph::ilp
-    graph::recursive graph::propagate graph::double_recursive graph::servers
+    graph::eliminate graph::completion graph::coarse graph::charged graph::front graph::dp
+    graph::ilp graph::recursive graph::propagate graph::double_recursive graph::servers
     graph::transformer graph::transformer::attention graph::transformer::mlp graph
     calibrate::figure calibrate::point calibrate::least calibrate
     bulk wire lib
@@ -49,7 +51,7 @@ PYTHON_ORDER = """
     catalog
     runs points shelf trained
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
-    frontends.mindformers_operators
+    frontends.mindformers_operators frontends.mindformers_recompute
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches
     frontends.atc frontends.mindspore_strategy
@@ -60,7 +62,8 @@ PYTHON_ORDER = """
     planner.question planner.plans planner.answers planner.operators planner.measured planner
     setups validate calibrate
     render render.text render.terminal render.trace render.errors render.fit
-    export export.job export.mindspore_strategy export.mindspore_operators
+    export export.job export.mindformers_recompute
+    export.mindspore_strategy export.mindspore_operators
     compat compat.keys compat.context compat.settings compat.effects compat.operators
     compat.mindspore compat.graphs compat.mindformers compat.plans compat.cells compat.functional
     render.sharding render.placement

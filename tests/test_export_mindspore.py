@@ -9,6 +9,7 @@ import yaml
 
 from autopar import Plan, Recompute
 from autopar.export import mindspore_operators
+from autopar.export.launchers import LAUNCHERS
 from autopar.frontends import mindspore_strategy as strategy_form
 from drawn_plans import drawn
 from exported import ASCEND, job, problem, texts
@@ -199,3 +200,35 @@ def test_context_parallel_gathers_keys_and_values_alone() -> None:
     assert [(each.tensor, each.reader) for each in found.reshards] == [
         (f"layers.0.attention.{part}.turn.out", "layers.0.attention.core") for part in "kv"
     ]
+
+
+def test_experts_lie_on_the_replicas_and_tokens_are_exchanged_around_them() -> None:
+    asked = problem("mixtral-8x7b", "ascend_910b:16", "mindformers")
+    said = job(asked, ep=8, pp=2)
+    assert LAUNCHERS["mindspore"].supports(said) == []
+    written = texts("mindspore", said)
+    file = strategy_form.read_json(written["strategies.json"])
+    strategies = {each.name: (each.inputs, each.stage) for each in file.operators}
+    of_experts = ((8, 1, 1), (8, 1, 1))
+    assert strategies["BatchMatMul_layers.0.mlp.experts.gate_up.weight"] == (of_experts, 0)
+    assert strategies["BatchMatMul_layers.31.mlp.experts.down.weight"] == (of_experts, 1)
+    assert strategies["MatMul_layers.0.mlp.router.weight"] == (((8, 1), (1, 1)), 0)
+    _, _, cuts = written["auto_parallel_context.py"].partition("\nCUTS = ")
+    apart = ast.literal_eval(cuts)
+    assert apart["layers.*.mlp.sent"] == (((1, 8, 1, 1),), None)
+    assert apart["layers.*.mlp.returned"] == (((8, 1, 1, 1),), None)
+    # Look-ups of rows: what is looked up, and places in one dimension.
+    assert apart["layers.*.mlp.dispatch"] == (((8, 1, 1), (8, 1)), None)
+    found = mindspore_operators.sharding(said)
+    moved = [(each.reader, each.forward, each.backward) for each in found.reshards]
+    assert [reader for reader, *_ in moved] == ["layers.0.mlp.sent", "layers.0.mlp.combine"]
+    for _, there, back in moved:
+        assert [step.operation for step in there] == ["all_to_all"]
+        assert [step.operation for step in back] == ["all_to_all"]
+
+
+def test_experts_that_a_strategy_cannot_place_are_refused_by_name() -> None:
+    asked = problem("mixtral-8x7b", "ascend_910b:8", "mindformers")
+    supports = LAUNCHERS["mindspore"].supports
+    assert supports(job(asked, ep=4)) == ["expert parallel 4 in 8 replicas"]
+    assert "cuts of experts beside tensor or context parallel" in supports(job(asked, ep=4, tp=2))

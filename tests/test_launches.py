@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+import autopar
 from autopar import Plan, Problem, Recompute, SpecError, planner
 from autopar.export import launchers
 from autopar.frontends import launches, shell
 from autopar.frontends.launch import line_of
+from autopar.report import NamedLayers
 from conftest import Command
 from drawn_plans import drawn
 
@@ -178,8 +180,9 @@ def test_operators_of_torchtitan_are_what_its_framework_calls_selective(tmp_path
     ("name", "suffix", "old", "new", "why"),
     [
         ("torchtitan", "toml", 'mode = "full"', 'mode = "memory_budget"', "by a budget of memory"),
-        ("mindformers", "yaml", "recompute: [", "select_recompute: True\n  recompute: [",
-         "select_recompute computes single operators again"),
+        ("mindformers", "yaml", "recompute: [",
+         "select_recompute: ['ffn_norm\\.norm']\n  recompute: [",
+         "select_recompute names ffn_norm.*without attention_norm"),
     ],
 )  # fmt: skip
 def test_recompute_that_no_plan_says_is_asked_for(
@@ -192,6 +195,33 @@ def test_recompute_that_no_plan_says_is_asked_for(
     said = Recompute("selective")
     _, plan = launched(name, text, suffix, tmp_path, {"cluster": cluster}, recompute=said)
     assert {stage.recompute for stage in plan.stages} == {Recompute("selective")}
+
+
+def test_operators_of_some_layers_are_read_by_stage_and_pattern(tmp_path: Path) -> None:
+    # MindFormers' own example of 70B on 64 devices, and counts that differ by pattern.
+    question = {"cluster": "ascend_910b"}
+    recompute = "recompute: [2, 2, 1, 0, 0, 0, 0, 0]"
+    text = change(MINDFORMERS, recompute, "select_recompute: [10, 8, 6, 4, 2, 0, 0, 0]")
+    problem, plan = launched("mindformers", text, "yaml", tmp_path, question)
+    found = [stage.recompute.operators for stage in plan.stages]
+    # The first stage has nine layers.
+    assert [each.activation if each else 0 for each in found] == [9, 8, 6, 4, 2, 0, 0, 0]
+    stages = autopar.estimate(problem, plan).stages
+    assert stages[1].backward_ps > stages[5].backward_ps
+    patterns = r"""
+  select_recompute:
+    'feed_forward\.mul': [4, 4, 4, 4, 4, 4, 4, 4]
+    'feed_forward\.w1\.activation\.silu': [4, 4, 4, 4, 4, 4, 4, 4]
+    '.*\.norm': [9, 0, 0, 0, 0, 0, 0, 0]
+  select_comm_recompute: [0, 0, 0, 0, 0, 0, 0, 5]"""
+    _, plan = launched(
+        "mindformers", change(MINDFORMERS, recompute, recompute + patterns), "yaml", tmp_path,
+        question,
+    )  # fmt: skip
+    first, last = plan.stages[0].recompute, plan.stages[7].recompute
+    assert first.layers == 2
+    assert first.operators == NamedLayers(norm=9, activation=4)
+    assert last.operators == NamedLayers(gather=5, activation=4)
 
 
 def test_a_run_of_mindformers_is_read(tmp_path: Path) -> None:
@@ -350,7 +380,7 @@ def change(text: str, old: str, new: str) -> str:
         ("mindformers", "yaml", change(MINDFORMERS, "[-1,", "["), "run.yaml:29: model.model"),
         ("mindformers", "yaml", change(MINDFORMERS, "model_parallel: 4", "model_parallel: 0"),
          "run.yaml:10: parallel_config.model_parallel: must be a whole number from 1, found 0"),
-        ("mindformers", "yaml", change(MINDFORMERS, "[2, 2,", "[2,"), "must list 8 stages"),
+        ("mindformers", "yaml", change(MINDFORMERS, "[2, 2,", "[2,"), "list 8 stages, found"),
         ("mindformers", "yaml", change(MINDFORMERS, "parallel_config:", "other:"), "must list 1"),
         ("mindformers", "yaml", "parallel_config: 3", "must be a table, found 3"),
         ("deepspeed", "json", change(DEEPSPEED, "256", "250"), "run.json:3: train_batch_"),

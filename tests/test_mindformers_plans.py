@@ -11,6 +11,11 @@ from autopar import Plan, Problem, Recompute, SpecError
 from autopar.compat import mindspore
 from autopar.compat.mindformers import TransformerOpParallelConfig, TransformerRecomputeConfig
 from autopar.compat.plans import Meaning, config_of, keywords_of, meant, reasons
+from autopar.report import NamedLayers
+
+W1_W3 = r"feed_forward\.w[13]\.matmul"
+# Two stages.
+PIPED: dict[str, Any] = {"pipeline_stage": 2, "micro_batch_num": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -118,18 +123,24 @@ def test_fewer_degrees_than_devices_repeat_the_computation() -> None:
         ({"data_parallel": 3}, "degrees of 3 devices do not divide the 16 there are"),
         ({"pipeline_stage": 4, "micro_batch_num": 2}, "at least pipeline_stage, 4, found 2"),
         ({"accumulation": 7}, "1 replicas of 7 micro-batches do not divide the batch 64"),
-        ({"pipeline_stage": 4, "micro_batch_num": 4, "recompute": {"recompute": [1, 2]}}, "4 co"),
-        ({"recompute": {"select_recompute": [3]}}, "names 3 of a stage's 32 layers"),
+        ({"pipeline_stage": 4, "micro_batch_num": 4, "recompute": {"recompute": [1, 2]}}, "list 4"),
+        ({"recompute": {"select_recompute": [3, 4]}}, "select_recompute: must be .*list 1 stages"),
         ({"recompute": {"select_recompute": [r"ffn\.x"]}}, "no operator of a layer is called"),
         (
             {"recompute": {"select_recompute": [r"feed_forward\.mul"]}},
             "names feed_forward.* without .*silu",
         ),
         (
-            {"recompute": {"select_recompute": {r".*\.norm": True, r"feed_forward": False}}},
-            "operators differ in their stages",
+            {"recompute": {"select_recompute": {r"ffn_norm\.norm": [3], r".*\.norm": [2]}}},
+            "names attention_norm.* without ffn_norm",
         ),
-        ({"recompute": {"select_recompute": "x"}}, "must be a truth value, names, or 1 counts"),
+        ({"recompute": {"select_recompute": "x"}}, "must be true, false, or list 1 stages"),
+        (
+            {"recompute": {"select_comm_recompute": [W1_W3]}},
+            "names communication beside that of norms",
+        ),
+        ({"recompute": {"recompute": [3]}, "vpp": 2, **PIPED}, "must be true, false, or list 2 st"),
+        ({"recompute": {"recompute": [3, 2]}, "vpp": 2, **PIPED}, "deals 3 layers out to 2 chunks"),
     ],
 )
 def test_what_contradicts_context_or_problem_is_refused(fields: dict[str, Any], error: str) -> None:
@@ -191,13 +202,122 @@ def test_a_whole_vocabulary_holds_more_and_is_off_with_a_pipeline() -> None:
     assert parameters(vocab_emb_dp=True, **piped) == parameters(vocab_emb_dp=False, **piped)
 
 
-def test_parameters_gathered_again_are_those_of_zero_3() -> None:
-    recompute = TransformerRecomputeConfig(recompute=True, parallel_optimizer_comm_recompute=True)
+@pytest.mark.parametrize(("again", "layers"), [(True, 32), ([20], 20)])
+def test_parameters_of_recomputed_layers_are_gathered_again_in_2_3(again: Any, layers: int) -> None:
     keys = {"enable_parallel_optimizer": True}
-    found = read(problem(), keys=keys, data_parallel=16, recompute=recompute, accumulation=4)
-    assert (found.plan.zero, found.problem.framework.gathers) == (3, "micro_batch")
-    plain = read(problem(), keys=keys, data_parallel=16, accumulation=4)
-    assert (plain.plan.zero, plain.problem.framework.gathers) == (1, "step")
+
+    def found(regathers: bool, **fields: Any) -> tuple[autopar.Estimate, Any]:
+        recompute = {"recompute": again, "parallel_optimizer_comm_recompute": regathers}
+        said = read(
+            problem(), keys=keys, data_parallel=16, recompute=recompute, accumulation=4, **fields
+        )
+        key = "recompute.parallel_optimizer_comm_recompute"
+        [effect] = [effect for effect in said.effects if effect.key == key]
+        return autopar.estimate(said.problem, said.plan), effect
+
+    mindspore.version = "2.3"
+    (kept, off), (gathered, on) = found(False), found(True)
+    assert (off.changes, on.changes) == ({}, {"plan.stages": [True]})
+    # The 2-byte copies of 4 h^2 + 3 h 11,008 numbers a layer are not kept, but of two layers at
+    # work; norms are below the threshold of 64 KB and stay whole.
+    copies = (4 * 4096**2 + 3 * 4096 * 11008) * 2
+    memory, left = kept.stages[0].memory, gathered.stages[0].memory
+    assert memory.parameters - left.parameters == layers * copies
+    assert left.buffers - memory.buffers == pytest.approx(2 * copies, rel=1e-3)
+    assert gathered.time.shard_ps > kept.time.shard_ps == 0
+    assert gathered.stages[0].forward_ps > kept.stages[0].forward_ps
+    assert gathered.stages[0].backward_ps > kept.stages[0].backward_ps
+    assert gathered.time.data_ps < kept.time.data_ps
+    # Later releases warn and pass over it, as 2.3 does in a pipeline.
+    mindspore.version = "2.10"
+    unchanged, effect = found(True)
+    assert unchanged == kept
+    assert "2.10 pass over it: optimizer_level level3" in effect.because
+
+
+def test_a_pipeline_of_2_3_gathers_parameters_once_a_step() -> None:
+    mindspore.version = "2.3"
+    recompute = TransformerRecomputeConfig(recompute=True, parallel_optimizer_comm_recompute=True)
+    keys = {"enable_parallel_optimizer": True, "pipeline_stages": 2}
+    found = read(problem(), keys=keys, data_parallel=8, recompute=recompute, **PIPED)
+    assert {stage.recompute for stage in found.plan.stages} == {Recompute("uniform", 1)}
+    [effect] = [effect for effect in found.effects if "parallel_optimizer_comm" in effect.key]
+    assert effect.because == "MindSpore 2.3 passes over it in a pipeline"
+
+
+def test_operators_of_some_layers_are_in_the_plan_and_its_cost() -> None:
+    # Of two stages of 16 layers the first computes 2 again whole and the activation of the next 8,
+    # the second the activation of 4 and the norms of all of its layers.
+    select = {
+        r"feed_forward\.mul": [10, 4],
+        r"feed_forward\.w1\.activation\.silu": [10, 4],
+        r".*\.norm": [0, 16],
+    }
+    keys = {"pipeline_stages": 2}
+
+    def found(**recompute: Any) -> tuple[Meaning, autopar.Estimate]:
+        said = read(problem(), keys=keys, data_parallel=8, recompute=recompute, **PIPED)
+        return said, autopar.estimate(said.problem, said.plan)
+
+    said, cost = found(recompute=[2, 0], select_recompute=select)
+    first, second = (stage.recompute for stage in said.plan.stages)
+    assert first == Recompute("parts", 2, regathers=False, operators=NamedLayers(activation=10))
+    assert second == Recompute(
+        "parts", 0, regathers=False, operators=NamedLayers(norm=16, activation=4)
+    )
+    effects = {effect.key: effect.changes for effect in said.effects}
+    counts = {"plan.stages": {"norm": [0, 16], "activation": [10, 4]}}
+    assert effects["recompute.select_recompute"] == counts
+    _, block = found(recompute=[2, 0])
+    # Each layer drops the outputs of nonlinearity and gate product, 11,008 numbers of 2 bytes a
+    # token, of the two micro-batches of 4 x 4,096 tokens that the first stage has under way.
+    dropped = 2 * 8 * (2 * 11008 * 2) * 4 * 4096
+    memory = [each.stages[0].memory.activations for each in (block, cost)]
+    assert memory[0] - memory[1] == dropped
+    # The last stage has one: four activations, and the outputs of two norms in 16 layers.
+    dropped = 4 * (2 * 11008 * 2) * 4 * 4096 + 16 * 2 * 4096 * 2 * 4 * 4096
+    memory = [each.stages[1].memory.activations for each in (block, cost)]
+    assert memory[0] - memory[1] == dropped
+    assert cost.stages[0].backward_ps > block.stages[0].backward_ps
+
+
+def test_gathers_of_norms_results_are_repeated_in_the_layers_that_say_so() -> None:
+    def found(counts: Any) -> tuple[Recompute, autopar.Estimate]:
+        recompute = {"select_comm_recompute": counts}
+        said = read(
+            problem(), data_parallel=2, model_parallel=8, use_seq_parallel=True,
+            recompute=recompute, accumulation=8,
+        )  # fmt: skip
+        return said.plan.stages[0].recompute, autopar.estimate(said.problem, said.plan)
+
+    (none, kept), (again, cost) = found(False), found([5])
+    assert none == Recompute()
+    assert again.operators == NamedLayers(gather=5)
+    # Two gathered inputs of 4,096 numbers of 2 bytes for 4 x 4,096 tokens; an eighth stays.
+    memory = [each.stages[0].memory.activations for each in (kept, cost)]
+    assert memory[0] - memory[1] == 5 * 2 * 4096 * 2 * 4 * 4096 * 7 // 8
+    assert cost.time.tensor_ps > kept.time.tensor_ps
+
+
+@pytest.mark.parametrize("version", ["2.10", "2.3"])
+def test_plans_by_parts_are_read_back_as_they_were(version: str) -> None:
+    mindspore.version = version
+    question = problem()
+    stages = [Recompute("parts", 3, regathers=False, operators=NamedLayers(norm=5, attention=7))]
+    stages += [Recompute("block", 2), Recompute()]
+    for degrees in ({"pp": 2}, {"pp": 2, "vpp": 2, "tp": 2, "sp": True}, {"tp": 2, "sp": True}):
+        for again in stages:
+            plan = autopar.plan(question, **degrees)
+            said = (replace(plan.stages[0], recompute=again), *plan.stages[1:])
+            plan = replace(plan, stages=said)
+            assert reasons(question, plan) == ()
+            assert written(question, plan) == plan
+    gathers = Recompute("parts", 3, regathers=True, operators=NamedLayers())
+    plan = autopar.plan(question, zero=1, recompute=gathers)
+    if version == "2.3":
+        assert written(question, plan) == plan
+    else:
+        assert "as MindSpore 2.3 does" in reasons(question, plan)[0]
 
 
 def test_every_keyword_has_an_effect_or_a_reason_for_none() -> None:

@@ -166,8 +166,22 @@ def test_networks_that_no_plan_says_are_refused_by_name() -> None:
     unlike[2].recompute(recompute_slice_activation=True)
     assert "differ in how" in refused(unlike)
     assert "operator without a name" in refused([Cell([Primitive().recompute()])])
-    some = [Cell([Primitive("feed_forward.mul").recompute()]), Cell()]
-    assert "differ in the operators" in refused(some)
+    some = [Cell(), Cell([Primitive("feed_forward.mul").recompute()])]
+    assert "an operator of other layers again than its first" in refused(some)
+
+
+def test_operators_of_a_stage_s_first_layers_are_counted_whole_layers_among_them() -> None:
+    names = ("feed_forward.w1.activation.silu", "feed_forward.mul")
+    network = layers([4, 4], again=1)
+    for index in (1, 2, 4, 5):
+        network[index].operators = tuple(Primitive(name).recompute() for name in names)
+    config, _ = configured(PipelineCell(network, 16), data_parallel=2, model_parallel=4)
+    assert config.recompute.recompute == [1, 1]
+    # The fifth layer is computed again whole, its operators with it.
+    assert config.recompute.select_recompute == {
+        r"feed_forward\.mul": [3, 2],
+        r"feed_forward\.w1\.activation\.silu": [3, 2],
+    }
 
 
 def test_operators_that_are_computed_again_by_name_are_in_the_plan_and_its_cost() -> None:

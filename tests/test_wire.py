@@ -61,6 +61,11 @@ FIT: dict[str, Any] = {
 }
 
 
+# What goes with recompute by parts.
+OPERATORS = {"norm": 1, "gather": 2, "projections": 0, "attention": 0, "expansion": 3}
+PARTS = {"layers": 1, "regathers": True, "operators": OPERATORS | {"activation": 3}}
+
+
 def full(kind: Any, key: str = "") -> Any:
     """Returns a JSON value of a type in which every optional part is present."""
     if key in FIT and get_origin(kind) is not tuple:
@@ -95,7 +100,7 @@ def document(kind: str) -> dict[str, Any]:
 
     def mend(value: Any) -> None:
         if isinstance(value, dict):
-            if value.get("granularity") == "uniform":
+            if value.get("granularity") in ("uniform", "parts"):
                 value["granularity"] = "selective"
             for item in value.values():
                 mend(item)
@@ -203,6 +208,8 @@ def test_both_sides_know_the_same_words(
         at(made, path[:-1])[path[-1]] = word
         if word in ("block", "uniform") and path[-1] == "granularity":
             at(made, path[:-1])["layers"] = 2
+        if word == "parts":
+            at(made, path[:-1]).update(PARTS)
         assert canonical(kind, made) == made
         assert wire.write(wire.read(ROOTS[kind], made)) == made
     wrong = document(kind)
@@ -232,6 +239,17 @@ def test_recompute_of_a_whole_layer_has_its_number_of_layers_and_no_other_has() 
     assert wire.read(report.Recompute, block) == report.Recompute("block", 3)
     assert wire.write(report.Recompute("block", 3)) == block
     assert wire.write(report.Recompute()) == {"granularity": "none"}
+
+
+def test_recompute_by_parts_has_counts_of_layers_and_operators_on_both_sides() -> None:
+    parts = {"granularity": "parts"} | PARTS
+    assert wire.write(wire.read(report.Recompute, parts)) == parts
+    made = document("plan")
+    made["stages"][0]["recompute"] = parts
+    assert canonical("plan", made) == made
+    del parts["regathers"]
+    with pytest.raises(SpecError, match="missing field `regathers`"):
+        canonical("plan", made)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ are whole picoseconds (`_ps`), amounts of memory whole bytes unless the key says
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from autopar.spec import Granularity, Problem, Schedule
+from autopar.spec import Problem, Schedule
 
+# What the search chooses of (`autopar.spec.Granularity`), and what only files and networks say.
+Again: TypeAlias = Literal["none", "selective", "block", "uniform", "parts"]
 StopReason: TypeAlias = Literal["complete", "time", "interrupted"]
 Work: TypeAlias = Literal["model", "hardware", "6n", "8n"]
 Counted: TypeAlias = Literal["full", "causal", "none"]
@@ -28,16 +30,50 @@ Cut: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
+class NamedLayers:
+    """In how many of the first layers of each chunk operators are computed again by themselves.
+
+    Attributes:
+        norm: Norms before sub-layers; the operators are those of `autopar.spec.Named`.
+        gather: Gathering the norms' results over the tensor-parallel group, where sequence parallel
+            keeps them gathered.
+        projections: Products that make queries, keys and values, with their rotation.
+        attention: The core of attention.
+        expansion: Products that open an MLP.
+        activation: The nonlinearity of an MLP with its gate.
+    """
+
+    norm: int = 0
+    gather: int = 0
+    projections: int = 0
+    attention: int = 0
+    expansion: int = 0
+    activation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Recompute:
     """What a stage computes again in the backward pass instead of keeping it.
 
     Attributes:
-        granularity: Nothing, the core of attention, the first layers of each chunk, or groups.
-        layers: Recomputed layers of a chunk (block) or layers a group (uniform); else absent.
+        granularity: Nothing, the framework's selection of operators, the first layers of each
+            chunk, groups of layers, or parts: so many layers, and operators of so many.
+        layers: Recomputed layers of a chunk (block, parts) or layers a group (uniform); else
+            absent.
+        regathers: Of parts, whether what ZeRO shards of the parameters of recomputed layers is
+            gathered for each of their passes, not once a step; else absent.
+        operators: Of parts, the layers in which operators are computed again by themselves; else
+            absent.
+
+    Example:
+        >>> Recompute("parts", 2, regathers=False, operators=NamedLayers(activation=10)).layers
+        2
     """
 
-    granularity: Granularity = "none"
+    granularity: Again = "none"
     layers: int | None = field(default=None, metadata={"absent": True})
+    regathers: bool | None = field(default=None, metadata={"absent": True})
+    operators: NamedLayers | None = field(default=None, metadata={"absent": True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +82,8 @@ class Stage:
 
     Attributes:
         chip: Index of its kind of chip in the cluster's groups.
-        layers: Transformer layers; the first stage also holds the embedding, the last the head.
+        layers: Transformer layers; the first stage also holds the embedding, the last the head, and
+            either may hold nothing else.
         recompute: What it computes again in the backward pass.
         offload: Layers whose activations wait in host memory.
     """

@@ -60,6 +60,8 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     entry, named = framework(run, shelf)
     if not named:
         assumed.append(f"framework={entry.framework.name}")
+        # How many chunks its users take does not tell of others.
+        entry = replace(entry, run=replace(entry.run, vpp=0))
     groups = devices(run, shelf)
     device = groups[0].chip
     degrees = _degrees(run, entry, assumed)
@@ -109,12 +111,26 @@ def _as_run(framework: Framework, run: Run) -> Framework:
     """Returns a framework with a row's own settings of it.
 
     8-bit moments are 2 bytes in place of 8; offloaded is a share of each layer's activations.
+    DeepEP and HybridEP send a token once to a node, and CUDA graphs leave the host nothing to do.
     """
+    said = f"{run.framework} {run.notes}"
+    if re.search(rf"{TAKEN_BACK}(deep|hybrid)-?ep\b", said, re.I):
+        framework = replace(framework, expert_dispatch="once_a_node")
+    if re.search(r"\b(with|under|using|full[- ]iteration) CUDA[- ]graphs?", said, re.I):
+        framework = replace(framework, launch_us=0.0)
+    if re.search(rf"{TAKEN_BACK}({HIDDEN_EXCHANGE})", said, re.I):
+        framework = replace(framework, overlap=replace(framework.overlap, expert=True))
     if re.search(r"8-?bit adam", run.notes, re.I):
         stored = framework.bytes
         framework = replace(framework, bytes=replace(stored, optimizer=stored.optimizer - 6))
     held = replace(framework.held, offloaded_share=run.offload_fraction or 0.0)
     return replace(framework, held=held)
+
+
+TAKEN_BACK = r"(?<!no )(?<!not )(?<!without )\b"
+HIDDEN_EXCHANGE = (
+    r"dualpipe|(all-to-all|a2a|EP) (communication )?overlap|overlap\w* (of )?(all-to-all|a2a|EP)\b"
+)
 
 
 def _attention(run: Run, entry: FrameworkEntry, assumed: list[str]) -> Attention:
@@ -140,7 +156,8 @@ def _sharding(
     tp, ranks = degrees["tp"], degrees["dp"] * degrees["cp"]
     sp = run.sp
     if sp is None:
-        sp = entry.run.sp
+        # A sequence that cannot be cut was not.
+        sp = entry.run.sp and (run.seq_len or 0) % (tp * degrees["cp"]) == 0
         if tp > 1:
             assumed.append(f"sp={str(sp).lower()}")
     zero = _zero(run, entry, assumed)
@@ -348,8 +365,8 @@ def _layers(run: Run, layers: int, pp: int, assumed: list[str]) -> tuple[int, ..
             raise SpecError("layers_per_stage", what)
         listed[0] -= beyond // 2
         listed[-1] -= beyond // 2
-        if min(listed) < 1:
-            raise SpecError("layers_per_stage", "a stage without a layer")
+        if min(listed[1:-1], default=1) < 1 or min(listed) < 0:
+            raise SpecError("layers_per_stage", "a stage between the ends without a layer")
         return tuple(listed)
     slots = re.search(r"embedding slots?", run.notes)
     if layers % pp == 0 and not slots:
@@ -407,18 +424,28 @@ SCHEDULES: dict[str, Schedule] = {
     "1f1b": "1f1b",
 }
 NOTHING = ("none", "no", "off", "0", "false")
+NEAR_NOTHING = set(
+    words_of("norm norms layernorm rmsnorm act activation activations swiglu gelu moe only")
+)
 
 
 def _is_stated(recompute: str) -> bool:
     """Returns whether a text says what is recomputed, and how much of it."""
     text = recompute.lower()
-    return bool(text) and "partial" not in text and text not in ("unknown", "?")
+    return bool(text) and "partial" not in text and text not in UNSAID
+
+
+UNSAID = ("unknown", "?", "n/a", "na", "-", "not stated", "unspecified")
 
 
 def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Recompute:
-    """Returns what a text says is recomputed in chunks of so many layers."""
+    """Returns what a text says is recomputed in chunks of so many layers.
+
+    Norms and activations alone cost next to nothing. JAX's policies that keep the results of
+    products (MaxText's `minimal`) compute attention again, whose kernel is none of these.
+    """
     text = text.lower()
-    if text in NOTHING:
+    if text in NOTHING or re.match(r"(no|without)\b", text) or set(words_of(text)) <= NEAR_NOTHING:
         return Recompute()
     some = re.search(r"block\D{0,3}(\d+)", text) or re.search(
         r"recompute[- ]method block (?:num_layers )?(\d+)", notes
@@ -431,11 +458,15 @@ def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Reco
         return Recompute("block", max(1, round(chunk * int(share[1]) / int(share[2]))))
     if turn := re.search(r"every (\d+)(?:st|nd|rd|th)? layer", text):
         return Recompute("block", max(1, chunk // int(turn[1])))
-    if re.search(r"selective|attn|attention|\bcore\b", text):
+    if re.search(r"selective|attn|attention|\bcore\b|\bsac\b|\bop\b|minimal|\bdots_", text):
         return Recompute("selective")
     if groups := re.search(r"uniform\D{0,3}(\d+)", text):
         return Recompute("uniform", int(groups[1]))
-    if re.search(r"\b(full|uniform|block|all|yes|true|1|on)\b", text):
+    if text == "half":
+        return Recompute("block", max(1, chunk // 2))
+    if re.search(r"\b(full|uniform|block|all|yes|true|1|on|ac|ckpt|nothing_saveable)\b", text):
+        return Recompute("uniform", 1)
+    if re.search(r"\bcheckpoint(s|ing)?\b", text):
         return Recompute("uniform", 1)
     raise SpecError("recompute", f"no estimate for {shown(text)}")
 

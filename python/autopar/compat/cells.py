@@ -83,7 +83,8 @@ class Cell:
 
         Args:
             **keywords: mp_comm_recompute (True unless given): tensor-parallel communication is
-                repeated. parallel_optimizer_comm_recompute: sharded parameters are gathered again.
+                repeated. parallel_optimizer_comm_recompute: sharded parameters are gathered again,
+                in MindSpore 2.3 without a pipeline; later releases pass over it.
                 recompute_slice_activation: its input is kept in slices.
 
         Raises:
@@ -131,14 +132,14 @@ def configured(
 
     Raises:
         SpecError: Stages are not in order or not all there, a stage computes other layers again
-            than its first, layers differ in how they do, or in the operators that they do.
+            than its first, or operators of others, or layers differ in how they do.
     """
     stages = [0 if cell._stage is None else cell._stage for cell in pipeline.network]
     if not stages or stages != sorted(stages) or stages[-1] != len(set(stages)) - 1:
         hint = "Number them from 0 without a gap, first layers first."
         raise SpecError("pipeline_stage", "the layers' stages are not in order", hint)
     counts = tuple(stages.count(stage) for stage in range(len(set(stages))))
-    selected = _selected(pipeline.network, stages)
+    selected = _selected(pipeline.network, counts)
     marked: list[list[dict[str, bool] | None]] = [[] for _ in counts]
     for stage, cell in zip(stages, pipeline.network, strict=True):
         marked[stage].append(cell.recomputed)
@@ -165,28 +166,36 @@ def configured(
     return config, counts
 
 
-def _selected(network: Sequence[Cell], stages: list[int]) -> bool | list[str] | dict[str, Any]:
+def _selected(network: Sequence[Cell], counts: Sequence[int]) -> bool | list[str] | dict[str, Any]:
     """Returns the operators that are computed again by themselves as `select_recompute` has them.
 
+    Layers that are computed again whole count among those of any operator.
+
     Raises:
-        SpecError: Layers of a stage differ in them, or one has no name.
+        SpecError: One is in other layers of a stage than its first, or has no name.
     """
-    chosen: list[set[str]] = [set() for _ in range(stages[-1] + 1)]
-    for number, (cell, stage) in enumerate(zip(network, stages, strict=True)):
-        if any(each.recomputed and not each.name for each in cell.operators):
-            hint = "Name it by the attributes that lead to it: feed_forward.mul."
-            raise SpecError("recompute", "an operator without a name is computed again", hint)
-        own = {each.name.replace(".", r"\.") for each in cell.operators if each.recomputed}
-        if number and stage == stages[number - 1] and own != chosen[stage]:
-            what = "layers of a stage differ in the operators that they compute again"
-            raise SpecError("recompute", what, "Have the same of every layer computed again.")
-        chosen[stage] = own
-    names = sorted(set().union(*chosen))
-    if not names:
-        return False
-    if all(own == set(names) for own in chosen):
-        return names
-    return {
-        name: [stages.count(stage) if name in own else 0 for stage, own in enumerate(chosen)]
-        for name in names
-    }
+    own = [
+        {each.name for each in cell.operators if each.recomputed and cell.recomputed is None}
+        for cell in network
+    ]
+    if any("" in names for names in own):
+        hint = "Name it by the attributes that lead to it: feed_forward.mul."
+        raise SpecError("recompute", "an operator without a name is computed again", hint)
+    found: dict[str, list[int]] = {}
+    for name in sorted(set().union(*own)):
+        by_stage = found[name.replace(".", r"\.")] = []
+        first = 0
+        for held in counts:
+            marked = [index for index in range(held) if name in own[first + index]]
+            count = marked[-1] + 1 if marked else 0
+            whole = [
+                index for index in range(count) if network[first + index].recomputed is not None
+            ]
+            if len(marked) + len(whole) < count:
+                what = "a stage computes an operator of other layers again than its first"
+                raise SpecError("recompute", what, "Mark it in the first layers of each stage.")
+            by_stage.append(count)
+            first += held
+    if all(by_stage == list(counts) for by_stage in found.values()):
+        return list(found) or False
+    return dict(found)

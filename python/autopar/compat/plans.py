@@ -7,13 +7,15 @@ can say it; `reasons` names what they cannot. One leads back to the other.
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from autopar.compat import mindspore
 from autopar.compat.context import Context
 from autopar.compat.effects import Asked, Effect, applied
 from autopar.compat.mindformers import TransformerOpParallelConfig, TransformerRecomputeConfig
 from autopar.errors import SpecError
-from autopar.frontends import mindformers_operators
-from autopar.report import Plan, Recompute, Stage
-from autopar.spec import Named, Problem, Schedule
+from autopar.export import mindformers_recompute
+from autopar.frontends.mindformers_recompute import Chunks, Settings, stages
+from autopar.report import NamedLayers, Plan, Recompute, Stage
+from autopar.spec import Framework, Named, Problem, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +95,16 @@ def meant(
     asked_again = config.recompute
     if isinstance(asked_again, bool):
         asked_again = TransformerRecomputeConfig(recompute=asked_again)
-    selected, by_stage = mindformers_operators.selected(
-        asked_again.select_recompute, layers, "recompute.select_recompute"
-    )
-    recompute = _recompute(asked_again, layers, chunks, by_stage)
-    again = _gathers_again(config, asked, recompute)
-    zero = 3 if again else min(limited.options.zero, default=0)
+    sp = asked.automatic and config.use_seq_parallel and tp > 1
+    zero = min(limited.options.zero, default=0)
     size = next((n for n in limited.options.shard_group if dp * cp % n == 0), dp * cp)
+    slices = size > 1 and zero in (1, 2) and limited.framework.held.gathered_copy_bytes > 0
+    regathers = _regathers(config, slices)
+    recompute, selected = _recompute(asked_again, Chunks(layers, chunks), sp, regathers[0])
     plan = Plan(
         dp=dp,
         tp=tp,
-        sp=asked.automatic and config.use_seq_parallel and tp > 1,
+        sp=sp,
         cp=cp,
         ep=ep,
         etp=tp if problem.model.moe else 1,
@@ -124,14 +125,10 @@ def meant(
         keeps_tensor_results=_keeps(config),
         whole_vocabulary=_whole_vocabulary(config, asked),
     )
-    if any(by_stage):
+    if selected is not None:
         framework = replace(framework, selective="named", named=selected)
-    if asked_again.select_comm_recompute:
-        framework = replace(framework, held=replace(framework.held, gathered_inputs=False))
-    if again:
-        framework = replace(framework, gathers="micro_batch")
     alone = replace(limited, cluster=replace(limited.cluster, devices=used), framework=framework)
-    said = _said(config, asked, plan, selected)
+    said = _said(config, asked, plan, framework, regathers)
     return Meaning(alone, plan, asked.devices // used, (*said, *effects))
 
 
@@ -171,49 +168,20 @@ def _schedule(allowed: tuple[Schedule, ...], pp: int, vpp: int) -> Schedule:
 
 
 def _recompute(
-    asked: TransformerRecomputeConfig,
-    layers: tuple[int, ...],
-    vpp: int,
-    selected: tuple[bool, ...],
-) -> tuple[Recompute, ...]:
-    """Returns what each stage recomputes: layers, or operators of those where they are selected."""
-    whole = _whole_layers(asked.recompute, layers, vpp)
-    if asked.recompute is True:
-        # Single operators are passed over where every layer is computed again.
-        return whole
-    for again, named in zip(whole, selected, strict=True):
-        if named and again.granularity != "none":
-            what = "computes layers of a stage again and operators of the others, as no plan does"
-            raise SpecError("recompute.select_recompute", what, "Give each stage one of the two.")
-    return tuple(
-        Recompute("selective") if named else again
-        for again, named in zip(whole, selected, strict=True)
-    )
+    asked: TransformerRecomputeConfig, chunks: Chunks, cut_sequence: bool, regathers: bool
+) -> tuple[tuple[Recompute, ...], Named | None]:
+    """Returns what each stage recomputes, and the framework's selection if stages take that.
 
-
-def _whole_layers(wanted: Any, layers: tuple[int, ...], vpp: int) -> tuple[Recompute, ...]:
-    """Returns how many layers of each stage are computed again whole."""
-    if isinstance(wanted, bool):
-        return (Recompute("uniform", 1) if wanted else Recompute(),) * len(layers)
-    rows = wanted if isinstance(wanted, list) and wanted and isinstance(wanted[0], list) else None
-    if rows is None and isinstance(wanted, list):
-        # Counts of a stage are dealt out to its chunks in turn.
-        rows = [[(n + vpp - 1 - chunk) // vpp for n in wanted] for chunk in range(vpp)]
-    sound = (
-        rows is not None
-        and len(rows) == vpp
-        and all(
-            len(row) == len(layers) and all(type(n) is int and n >= 0 for n in row) for row in rows
-        )
+    Raises:
+        SpecError: A value is malformed, or no plan says it.
+    """
+    settings = Settings(
+        asked.recompute, asked.select_recompute, asked.select_comm_recompute, regathers
     )
-    if rows is None or not sound:
-        what = f"must be a truth value, or {len(layers)} counts of layers, for {vpp} chunks each"
-        raise SpecError("recompute.recompute", what, "Give one count for each stage.")
-    if any(row != rows[0] for row in rows):
-        what = "the chunks of a stage recompute different numbers of layers, which no plan says"
-        raise SpecError("recompute.recompute", what, "Give each chunk as many.")
-    most = [min(n, count // vpp) for n, count in zip(rows[0], layers, strict=True)]
-    return tuple(Recompute("block", n) if n else Recompute() for n in most)
+    try:
+        return stages(settings, chunks, cut_sequence=cut_sequence)
+    except SpecError as error:
+        raise error.under("recompute") from None
 
 
 def _slices(config: TransformerOpParallelConfig) -> bool:
@@ -229,20 +197,28 @@ def _whole_vocabulary(config: TransformerOpParallelConfig, asked: Asked) -> bool
     return asked.automatic and config.vocab_emb_dp and config.pipeline_stage == 1
 
 
-def _gathers_again(
-    config: TransformerOpParallelConfig, asked: Asked, recompute: tuple[Recompute, ...]
-) -> bool:
-    """Returns whether sharded parameters are dropped after the forward pass of every layer."""
-    return (
-        not isinstance(config.recompute, bool)
-        and config.recompute.parallel_optimizer_comm_recompute
-        and asked.shards
-        and all(each.granularity == "uniform" for each in recompute)
-    )
+def _regathers(config: TransformerOpParallelConfig, slices: bool) -> tuple[bool, str]:
+    """Returns whether sharded parameters of recomputed layers are gathered again, and why."""
+    if isinstance(config.recompute, bool) or not config.recompute.recompute:
+        return False, "acts on layers that are computed again whole"
+    if not config.recompute.parallel_optimizer_comm_recompute:
+        return False, "off, what was gathered of sharded parameters is kept for the backward pass"
+    if mindspore.version != "2.3":
+        because = "MindSpore 2.7 and 2.10 pass over it: optimizer_level level3 gathers again"
+        return False, because
+    if config.pipeline_stage > 1:
+        return False, "MindSpore 2.3 passes over it in a pipeline"
+    if not slices:
+        return False, "acts on parameters that the parallel optimizer slices, level3 apart"
+    return True, "recomputed layers gather their parameters for each pass, not once a step"
 
 
 def _said(
-    config: TransformerOpParallelConfig, asked: Asked, plan: Plan, selected: Named
+    config: TransformerOpParallelConfig,
+    asked: Asked,
+    plan: Plan,
+    framework: Framework,
+    regathers: tuple[bool, str],
 ) -> tuple[Effect, ...]:
     """Returns what each keyword did."""
     written = config.to_dict()
@@ -281,16 +257,12 @@ def _said(
             {"plan.stages": [stage.recompute.granularity for stage in plan.stages]},
             "what each stage computes again",
         ),
-        "select_recompute": (
-            {"framework.named": [name for name, on in _on(selected) if on]}
-            if any(stage.recompute.granularity == "selective" for stage in plan.stages)
-            else {},
-            "operators that every layer of a stage computes again by themselves",
-        ),
+        "select_recompute": _operators(plan, framework),
         "parallel_optimizer_comm_recompute": (
-            ({"plan.zero": 3, "framework.gathers": "micro_batch"}, "parameters are gathered twice")
-            if plan.zero == 3 and recompute["parallel_optimizer_comm_recompute"]
-            else ({}, "acts on sharded parameters where every layer is computed again")
+            {"plan.stages": [bool(stage.recompute.regathers) for stage in plan.stages]}
+            if regathers[0]
+            else {},
+            regathers[1],
         ),
         "mp_comm_recompute": (
             {"framework.keeps_tensor_results": _keeps(config)},
@@ -310,8 +282,22 @@ def _said(
     return (*outer, *(Effect(f"recompute.{k}", v, *inner[k]) for k, v in recompute.items()))
 
 
-def _on(selected: Named) -> list[tuple[str, bool]]:
-    return [(field.name, getattr(selected, field.name)) for field in fields(selected)]
+def _operators(plan: Plan, framework: Framework) -> tuple[dict[str, Any], str]:
+    """Returns the operators that are computed again by themselves, as an effect has it."""
+    by_stage = [stage.recompute.operators for stage in plan.stages]
+    if any(by_stage):
+        counts = {
+            field.name: [getattr(row, field.name) if row else 0 for row in by_stage]
+            for field in fields(NamedLayers)
+        }
+        said = {name: each for name, each in counts.items() if any(each)}
+        return {"plan.stages": said}, "first layers of each chunk that compute an operator again"
+    named = [field.name for field in fields(Named) if getattr(framework.named, field.name)]
+    selective = any(stage.recompute.granularity == "selective" for stage in plan.stages)
+    return (
+        {"framework.named": named} if selective else {},
+        "operators that every layer of a stage computes again by themselves",
+    )
 
 
 def reasons(problem: Problem, plan: Plan) -> tuple[str, ...]:
@@ -348,6 +334,12 @@ def reasons(problem: Problem, plan: Plan) -> tuple[str, ...]:
         "zb-h1 is no schedule of MindSpore": plan.schedule == "zb-h1",
         "fewer micro-batches than stages": plan.pp > 1 and _passes(problem, plan) < plan.pp,
         "one rank of the shard group": plan.zero > 0 and plan.shard_group == 1,
+        "shards parameters, as MindSpore 2.3 does not": plan.zero == 3
+        and mindspore.version == "2.3",
+        "gathers parameters of recomputed layers again, as MindSpore 2.3 does without a pipeline": (
+            any(stage.recompute.regathers for stage in plan.stages)
+            and (mindspore.version != "2.3" or plan.pp > 1)
+        ),
     }
     return tuple(what for what, holds in broken.items() if holds)
 
@@ -377,13 +369,7 @@ def config_of(problem: Problem, plan: Plan) -> TransformerOpParallelConfig:
         >>> mindspore.reset_auto_parallel_context()
     """
     _refuse(problem, plan)
-    kinds = {stage.recompute.granularity for stage in plan.stages}
-    counts = [stage.recompute.layers or 0 for stage in plan.stages]
-    recompute: Any = False
-    if kinds == {"uniform"}:
-        recompute = True
-    elif any(counts):
-        recompute = counts if plan.vpp == 1 else [list(counts) for _ in range(plan.vpp)]
+    again = mindformers_recompute.settings(problem, plan)
     return TransformerOpParallelConfig(
         data_parallel=plan.dp,
         model_parallel=plan.tp,
@@ -392,34 +378,16 @@ def config_of(problem: Problem, plan: Plan) -> TransformerOpParallelConfig:
         pipeline_stage=plan.pp,
         micro_batch_num=_passes(problem, plan) if plan.pp > 1 else 1,
         recompute=TransformerRecomputeConfig(
-            recompute=recompute,
-            select_recompute=select_recompute(problem, plan),
+            recompute=again.recompute,
+            select_recompute=again.select_recompute,
+            select_comm_recompute=again.select_comm_recompute,
+            parallel_optimizer_comm_recompute=again.regathers,
             mp_comm_recompute=not problem.framework.keeps_tensor_results,
             recompute_slice_activation=problem.framework.slices_kept_inputs,
         ),
         use_seq_parallel=plan.sp,
         vocab_emb_dp=problem.framework.whole_vocabulary,
     )
-
-
-def select_recompute(problem: Problem, plan: Plan) -> bool | list[str] | dict[str, list[int]]:
-    """Returns the operators that are computed again by name, as MindFormers has them.
-
-    Example:
-        >>> from autopar import planner
-        >>> question = planner.problem(
-        ...     "llama2-7b", "ascend_910b:16", global_batch_size=64, sequence_length=4096
-        ... )
-        >>> select_recompute(question, planner.plan(question))
-        False
-    """
-    where = [
-        stage.layers if stage.recompute.granularity == "selective" else 0 for stage in plan.stages
-    ]
-    if not any(where):
-        return False
-    patterns = mindformers_operators.patterns(problem.framework.named)
-    return list(patterns) if all(where) else {pattern: list(where) for pattern in patterns}
 
 
 def keywords_of(problem: Problem, plan: Plan) -> dict[str, Any]:
@@ -438,11 +406,15 @@ def keywords_of(problem: Problem, plan: Plan) -> dict[str, Any]:
         (2, True)
     """
     _refuse(problem, plan)
+    step = step_keywords(problem, plan)
+    if mindspore.version == "2.3":
+        del step["parallel_optimizer_config"]["optimizer_level"]
+        step["parallel_optimizer_config"]["gradient_accumulation_shard"] = plan.zero == 2
     return {
         "parallel_mode": "semi_auto_parallel",
         "device_num": plan.dp * plan.tp * plan.cp * plan.pp,
         "pipeline_stages": plan.pp,
-        **step_keywords(problem, plan),
+        **step,
     }
 
 

@@ -54,7 +54,7 @@ class Job:
         return all(
             stage.recompute == Recompute("uniform", 1)
             or (
-                stage.recompute.granularity == "block"
+                stage.recompute.granularity in ("block", "parts")
                 and (stage.recompute.layers or 0) >= max(chunk_layers(self.plan, index))
             )
             for index, stage in enumerate(self.plan.stages)
@@ -112,8 +112,11 @@ def unsaid_everywhere(job: Job) -> list[str]:
 
 
 def unsaid_host(plan: Plan) -> list[str]:
-    """Returns the activations that wait in host memory, which few launchers can say."""
-    return when((any(stage.offload for stage in plan.stages), "activation offload"))
+    """Returns what stages hold that few launchers can say: activations in host memory, no layer."""
+    return when(
+        (any(stage.offload for stage in plan.stages), "activation offload"),
+        (not all(stage.layers for stage in plan.stages), "a stage without a layer"),
+    )
 
 
 def unsaid_selective(job: Job) -> list[str]:
@@ -139,6 +142,10 @@ def unsaid_framework(job: Job) -> list[str]:
         (
             cut and again and framework.keeps_tensor_results,
             "recompute that does not repeat communication",
+        ),
+        (
+            any(stage.recompute.granularity == "parts" for stage in plan.stages),
+            "recompute of layers and operators that are counted one by one",
         ),
     )
 

@@ -6,7 +6,8 @@ MindSpore runs the pipeline and shards the optimizer.
 
 from typing import Any
 
-from autopar.compat.plans import select_recompute, step_keywords
+from autopar.compat.plans import step_keywords
+from autopar.export import mindformers_recompute
 from autopar.export.job import (
     File,
     Job,
@@ -18,6 +19,8 @@ from autopar.export.job import (
     when,
     yaml_text,
 )
+from autopar.export.mindformers_recompute import by_chunk
+from autopar.frontends.mindformers_recompute import NONE
 from autopar.render.text import GIB
 from autopar.report import Plan
 from autopar.spec import Problem
@@ -57,7 +60,7 @@ def supports(job: Job) -> list[str]:
              "a whole vocabulary on each rank of a pipeline's ends"),
             (plan.ep > 1 and problem.framework.expert_dispatch not in DISPATCH,
              f"expert dispatch {problem.framework.expert_dispatch}"),
-            (plan.cp > 1 and problem.framework.context_exchange == "gather",
+            (plan.cp > 1 and problem.framework.context_exchange in ("gather", "blocks"),
              "context parallel that gathers keys and values"),
             (moe and plan.etp != plan.tp, "experts that tensor parallel does not cut"),
             (moe and plan.dp % plan.ep != 0, f"expert parallel {plan.ep} beyond data parallel"),
@@ -100,6 +103,10 @@ def unsaid_step(job: Job) -> list[str]:
             any(r.granularity == "uniform" and r.layers != 1 for r in recompute),
             "recompute in groups of layers",
         ),
+        (
+            any(r.regathers for r in recompute),
+            "sharded parameters that are gathered again for recomputed layers alone",
+        ),
     )
 
 
@@ -107,10 +114,13 @@ def _unsaid_selective(job: Job) -> list[str]:
     """Returns whether selective recompute is of other operators than those of a LLaMA by name."""
     plan, framework = job.plan, job.problem.framework
     kinds = {stage.recompute.granularity for stage in plan.stages}
+    single = "selective" in kinds or any(
+        stage.recompute.operators not in (None, NONE) for stage in plan.stages
+    )
     return when(
         ("selective" in kinds and framework.selective != "named", "selective recompute"),
         (
-            "selective" in kinds and job.problem.model.moe is not None,
+            single and job.problem.model.moe is not None,
             "single operators of experts that are computed again",
         ),
     )
@@ -119,18 +129,6 @@ def _unsaid_selective(job: Job) -> list[str]:
 def is_ignored(plan: Plan) -> bool:
     """Returns whether MindSpore would shard over all replicas: it passes over groups of one."""
     return plan.zero > 0 and plan.shard_group == 1 < plan.dp * plan.cp
-
-
-def recomputed_layers(plan: Plan, index: int) -> list[int]:
-    """Returns the layers of each chunk of a stage that are recomputed from their own input."""
-    recompute, chunks = plan.stages[index].recompute, chunk_layers(plan, index)
-    match recompute.granularity:
-        case "none" | "selective":
-            return [0 for _ in chunks]
-        case "block":
-            return [min(recompute.layers or 0, chunk) for chunk in chunks]
-        case _:
-            return chunks
 
 
 def _run(job: Job) -> dict[str, Any]:
@@ -177,18 +175,15 @@ def _parallel_arguments(job: Job) -> dict[str, Any]:
 
 
 def _recompute_arguments(job: Job) -> dict[str, Any]:
-    plan, framework = job.plan, job.problem.framework
-    layers = [recomputed_layers(plan, index) for index in range(plan.pp)]
-    recompute: bool | list[Any]
-    if layers == [chunk_layers(plan, index) for index in range(plan.pp)]:
-        recompute = True
-    elif not any(map(any, layers)):
-        recompute = False
-    else:
-        recompute = _by_chunk(layers)
-    return {
-        "recompute": recompute,
-        "select_recompute": select_recompute(job.problem, plan),
+    framework = job.problem.framework
+    said = mindformers_recompute.settings(job.problem, job.plan)
+    arguments: dict[str, Any] = {
+        "recompute": job.whole_recompute or said.recompute,
+        "select_recompute": said.select_recompute,
+    }
+    if said.select_comm_recompute:
+        arguments["select_comm_recompute"] = said.select_comm_recompute
+    return arguments | {
         "parallel_optimizer_comm_recompute": False,
         "mp_comm_recompute": not framework.keeps_tensor_results,
         "recompute_slice_activation": framework.slices_kept_inputs,
@@ -232,13 +227,7 @@ def _offsets(layers: int, plan: Plan) -> int | list[Any]:
     """Returns by how much each stage, or chunk of each stage, differs from an equal share."""
     share = layers // (plan.pp * plan.vpp)
     offsets = [[layers - share for layers in chunk_layers(plan, index)] for index in range(plan.pp)]
-    return _by_chunk(offsets) if any(map(any, offsets)) else 0
-
-
-def _by_chunk(stages: list[list[int]]) -> list[Any]:
-    """Returns a list for each chunk of what each stage has for it; the list alone for one chunk."""
-    rounds = [list(chunk) for chunk in zip(*stages, strict=True)]
-    return rounds if len(rounds) > 1 else rounds[0]
+    return by_chunk(offsets) if any(map(any, offsets)) else 0
 
 
 def _classes(job: Job) -> str:

@@ -1,8 +1,8 @@
 """MindSpore 2.7 and later: the keywords of `set_auto_parallel_context`, and what cells are told.
 
 The context says data and pipeline parallel and the sharded optimizer. Where a plan cuts operators
-over tensor or context ranks too, their cuts go into a strategy file, which the context loads, and
-those of operators without a parameter into calls of `Primitive.shard`.
+over tensor, context or expert ranks too, their cuts go into a strategy file, which the context
+loads, and those of operators without a parameter into calls of `Primitive.shard`.
 """
 
 import json
@@ -23,17 +23,18 @@ from autopar.export.job import (
 from autopar.export.mindformers import (
     STEP_LIMITS,
     parallel_context,
-    recomputed_layers,
     unsaid_step,
 )
+from autopar.export.mindformers_recompute import whole_layers
 from autopar.export.mindspore_strategy import json_bytes
+from autopar.frontends.mindformers_recompute import NONE
 
 # As many ranks as `global_rank` can name.
 LARGEST = 4096
 
 STRATEGIES = "strategies.json"
 
-LIMITS: tuple[dict[str, Any], ...] = ({"ep": (1,), **STEP_LIMITS},)
+LIMITS: tuple[dict[str, Any], ...] = (STEP_LIMITS,)
 
 
 def supports(job: Job) -> list[str]:
@@ -45,14 +46,17 @@ def supports(job: Job) -> list[str]:
         *unsaid_step(job),
         *when(
             (
-                any(stage.recompute.granularity == "selective" for stage in job.plan.stages),
-                "selective recompute",
+                any(
+                    stage.recompute.granularity == "selective"
+                    or stage.recompute.operators not in (None, NONE)
+                    for stage in job.plan.stages
+                ),
+                "recompute of single operators",
             )
         ),
         *(mindspore_operators.unsaid(job) if mindspore_operators.is_cut(job) else []),
         *when(
             (devices > LARGEST, f"more than {LARGEST} ranks"),
-            (job.plan.ep > 1, "expert parallel, whose operators have no strategies here"),
         ),
     ]
 
@@ -92,6 +96,11 @@ def files(job: Job) -> list[File]:
             "and outputs, to Primitive.shard of the operator of that name; a star is any layer.",
             "Products and look-ups take tokens as rows, batch and sequence in one dimension.",
         ]
+        if plan.ep > 1:
+            lines += [
+                "Tokens go to experts and back by look-ups within their sequence, Gather with",
+                "batch_dims 1, whose places lie in one dimension.",
+            ]
         apart = mindspore_operators.set_apart(found)
         cuts = f"\nCUTS = {pformat(apart, width=100, sort_dicts=False)}\n"
     text = (
@@ -112,7 +121,7 @@ def _layers(job: Job) -> list[tuple[int, int, bool]]:
     """Returns stage, chunk and recompute of each layer, in the order of the model."""
     plan = job.plan
     return [
-        (stage, chunk, layer < recomputed_layers(plan, stage)[chunk])
+        (stage, chunk, layer < whole_layers(plan, stage)[chunk])
         for chunk in range(plan.vpp)
         for stage in range(plan.pp)
         for layer in range(chunk_layers(plan, stage)[chunk])

@@ -1,9 +1,9 @@
-"""The cuts of a plan's operators for MindSpore: tensor, sequence and context parallel, one by one.
+"""The cuts of a plan's operators for MindSpore: tensor, sequence, context, experts, one by one.
 
 The operators are those of the graph that `autopar shard MODEL` cuts. A plan settles its products,
 norms, sums and look-ups as Megatron-LM lays them (arXiv:1909.08053, arXiv:2205.05198 for the
-sequence); every other operator takes the cuts of what it reads. The answer is priced and checked at
-the operator level like any other.
+sequence), and experts over the replicas (arXiv:2006.16668); every other operator takes the cuts of
+what it reads. The answer is priced and checked at the operator level like any other.
 
 MindSpore scatters what a product or a look-up sums over the first dimension only. So these take
 tokens as rows, batch and sequence in one dimension, as MindFormers' layers do.
@@ -27,7 +27,7 @@ AFTER = {"norm", "logits", "logits.bias", "loss"}
 
 def is_cut(job: Job) -> bool:
     """Returns whether a plan cuts operators over more than the batch."""
-    return job.plan.tp * job.plan.cp > 1
+    return job.plan.tp * job.plan.cp * job.plan.ep > 1
 
 
 def unsaid(job: Job) -> list[str]:
@@ -44,7 +44,7 @@ def unsaid(job: Job) -> list[str]:
         (devices.bit_count() > 1, f"operators cut over {devices} devices, no power of two"),
         (model.kv_heads % plan.tp != 0, f"tp {plan.tp} over {model.kv_heads} key heads"),
         (vocabulary % plan.tp != 0, f"tp {plan.tp} over {vocabulary} rows of the embedding"),
-        (model.moe is not None, "cuts of experts"),
+        *_unsaid_experts(job),
         (model.mla is not None, "cuts of latent attention"),
         (model.window is not None, "cuts of layers that differ by their windows"),
         (model.tied_embeddings, "cuts of an embedding that is the head's too"),
@@ -59,6 +59,23 @@ def unsaid(job: Job) -> list[str]:
         except SpecError as error:
             reasons.append(error.what)
     return reasons
+
+
+def _unsaid_experts(job: Job) -> list[tuple[bool, str]]:
+    """Returns conditions under which experts are not cut, each with its reason.
+
+    Tokens lie in the order of their replicas, experts in that of an expert-parallel group: where
+    several groups hold the same experts, MindSpore takes the devices of a cut from the outermost
+    dimension inwards, and that of the experts is not the one that says the replica.
+    """
+    plan, moe = job.plan, job.problem.model.moe
+    if moe is None:
+        return []
+    return [
+        (plan.cp * plan.tp > 1, "cuts of experts beside tensor or context parallel"),
+        (plan.ep not in (1, plan.dp), f"expert parallel {plan.ep} in {plan.dp} replicas"),
+        (moe.first_dense > 0 or moe.every > 1, "cuts of layers of which some have no experts"),
+    ]
 
 
 def sharding(
@@ -133,6 +150,10 @@ def set_apart(found: Sharding) -> dict[str, tuple[Cuts, Cuts | None]]:
         if operator.source == "Reshape" or (operator.name in named and scattered is None):
             continue
         inputs = each.inputs
+        if operator.source in ("Dispatch", "Combine"):
+            # Places in one dimension, and the rows that they are of in another.
+            tokens, places = inputs
+            inputs = ((tokens[0], 1, tokens[-1]), (places[0], 1))
         if operator.name in named and scattered is not None:
             inputs = _on_rows(OperatorStrategy(name=named[operator.name], inputs=inputs)).inputs
             scattered = tuple(_rows(cut) for cut in scattered)
@@ -168,7 +189,7 @@ def _on_rows(strategy: OperatorStrategy) -> OperatorStrategy:
     kind, _, parameter = strategy.name.partition("_")
     first, *others = strategy.inputs
     match kind:
-        case "BatchMatMul":
+        case "BatchMatMul" if len(others[0]) == 2:
             return replace(strategy, name=f"MatMul_{parameter}", inputs=(_rows(first), *others))
         case "Gather":
             return replace(strategy, inputs=(first, *map(_rows, others)))
@@ -201,7 +222,17 @@ def _cut(job: Job, operator: Operator) -> FixedStrategy | None:
     scattered: Cuts | None = ((dp, apart, 1),) if plan.sp else None
     vocabulary = 1 if job.problem.framework.whole_vocabulary else tp
     part = operator.name.rpartition(".")[2]
+    ep = plan.ep
     match operator.source, part:
+        case "Dispatch", _:
+            return _fixed(operator, ((dp, 1, 1),) * 2)
+        case "Transpose", "sent" | "returned":
+            # Between replicas and experts it is exchanged before, and after.
+            return _fixed(operator, ((1, ep, 1, 1) if part == "sent" else (ep, 1, 1, 1),))
+        case "BatchMatMul", _:
+            return _fixed(operator, ((ep, 1, 1),) * 2)
+        case "Combine", _:
+            return _fixed(operator, ((dp, 1, 1, 1), (dp, 1, 1)))
         case "Gather", _:
             outputs = scattered if vocabulary > 1 else None
             return _fixed(operator, ((vocabulary, 1), (dp, cp)), outputs)

@@ -8,8 +8,9 @@ from typing import Any
 
 from autopar import wire
 from autopar.errors import SpecError, shown
-from autopar.frontends import launch, mindformers_operators
+from autopar.frontends import launch, mindformers_recompute
 from autopar.frontends.launch import Launch, Settings
+from autopar.frontends.mindformers_recompute import UnsaidError
 from autopar.report import Recompute
 from autopar.spec import Model
 
@@ -125,49 +126,25 @@ def _recompute(
     settings: Settings, plan: dict[str, Any]
 ) -> tuple[tuple[Recompute, ...] | None, dict[str, Any], str]:
     """Returns what each stage recomputes, what that sets of the framework, or what is unclear."""
-    whole = _whole_layers(settings, plan)
-    path = f"{R}.select_recompute"
-    asked = settings.value(path)
-    if asked in (None, False) or settings.value(f"{R}.recompute") is True:
-        return whole, {}, ""
-    try:
-        named, stages = mindformers_operators.selected(asked, plan["layers"], path)
-    except SpecError as error:
-        return None, {}, f"{path} {error.what}"
-    if not any(stages):
-        return whole, {}, ""
-    rows = whole * len(stages) if len(whole) == 1 else whole
-    if any(on and row.granularity != "none" for on, row in zip(stages, rows, strict=True)):
-        return None, {}, f"{path} computes single operators again beside whole layers"
-    recompute = tuple(
-        Recompute("selective") if on else row for on, row in zip(stages, rows, strict=True)
+    keys = ("recompute", "select_recompute", "select_comm_recompute")
+    asked = mindformers_recompute.Settings(
+        **{key: _whole_or_no(settings.value(f"{R}.{key}")) for key in keys}
     )
-    return recompute, {"selective": "named", "named": wire.write(named)}, ""
+    chunks = mindformers_recompute.Chunks(plan["layers"], plan["vpp"])
+    try:
+        stages, named = mindformers_recompute.stages(asked, chunks, cut_sequence=plan["sp"])
+    except UnsaidError as error:
+        return None, {}, f"{R}.{error.path} {error.what}"
+    except SpecError as error:
+        what = f"{error.what}, found {shown(settings.value(f'{R}.{error.path}'))}"
+        raise settings.error(f"{R}.{error.path}", what, error.hint) from None
+    chosen = {} if named is None else {"selective": "named", "named": wire.write(named)}
+    return stages, chosen, ""
 
 
-def _whole_layers(settings: Settings, plan: dict[str, Any]) -> tuple[Recompute, ...]:
-    """Returns the layers that each stage computes again whole; one setting for all alike."""
-    path = f"{R}.recompute"
-    said = settings.value(path)
-    if said in (None, False):
-        return (Recompute(),)
-    if said is True:
-        return (Recompute("uniform", 1),)
-    pp, vpp = plan["pp"], plan["vpp"]
-    rows = said if isinstance(said, list) else [said]
-    if rows and isinstance(rows[0], list):
-        if any(row != rows[0] for row in rows) or len(rows) != vpp:
-            raise settings.error(path, "must be the same for each chunk", "List them alike.")
-        counts = rows[0]
-    else:
-        # A flat list is spread over the chunks.
-        counts = rows
-        if any(type(count) is int and count % vpp for count in counts):
-            raise settings.error(path, f"must spread evenly over {vpp} chunks", "Give multiples.")
-        counts = [count // vpp if type(count) is int else count for count in counts]
-    if _whole(counts) != pp or any(count < 0 for count in counts):
-        raise settings.error(path, f"must list {pp} stages, found {shown(said)}")
-    return tuple(Recompute("block", count) if count else Recompute() for count in counts)
+def _whole_or_no(value: Any) -> Any:
+    """Returns a setting; a key without a value is one that is off."""
+    return False if value is None else value
 
 
 def _changes(settings: Settings, pp: int, zero: int) -> dict[str, Any]:

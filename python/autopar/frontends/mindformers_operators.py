@@ -6,11 +6,9 @@ The names are those of a layer of its LLaMA.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from autopar.errors import SpecError, shown
-from autopar.spec import Named
 
 # What the framework's `named` computes again together; of the last the backward pass reads nothing.
 _OPERATORS: dict[str, tuple[str, ...]] = {
@@ -30,101 +28,74 @@ DEFAULT = (r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu")
 """What `select_recompute` means where it names nothing: the activation."""
 
 
-def named(patterns: Iterable[str], path: str) -> Named:
-    """Returns the operators that patterns name.
+COMMUNICATION = (r".*\.norm",)
+"""What `select_comm_recompute` means where it names nothing: gathering what the norms made."""
+
+
+def counted(asked: Mapping[str, Sequence[int]], key: str) -> dict[str, tuple[int, ...]]:
+    """Returns in how many layers of each stage's chunks operators are computed again.
 
     Args:
-        patterns: Patterns as MindFormers takes them.
-        path: What an error calls them.
+        asked: For each pattern the layers of each stage's chunks.
+        key: What an error calls the setting.
 
     Raises:
-        SpecError: A pattern matches nothing, or names some only of operators that the estimate
-            computes again together.
+        SpecError: A pattern matches nothing, or says of some only of operators that the estimate
+            computes again together, or other layers of them.
 
     Example:
-        >>> named(DEFAULT, "select_recompute").activation
-        True
+        >>> counted({pattern: (10, 0) for pattern in DEFAULT}, "select_recompute")
+        {'activation': (10, 0)}
     """
-    found: set[str] = set()
-    for pattern in patterns:
-        matched = {name for names in _OPERATORS.values() for name in names if _is(name, pattern)}
+    found: dict[str, tuple[int, ...]] = {}
+    for pattern, counts in asked.items():
+        matched = [name for name in _all() if _is(name, pattern)]
         if not matched:
             hint = f"Name some of {', '.join(_escaped(name) for name in _all())}."
-            raise SpecError(path, f"no operator of a layer is called {shown(pattern)}", hint)
-        found |= matched
+            raise SpecError(key, f"no operator of a layer is called {shown(pattern)}", hint)
+        for name in matched:
+            found[name] = tuple(map(max, found.get(name, counts), counts))
     again = {}
     for field, names in _OPERATORS.items():
-        there = [name for name in names if name in found]
+        there = [name for name in names if any(found.get(name, ()))]
         if not field or not there:
             continue
-        if there != list(names):
-            missing = next(name for name in names if name not in found)
-            what = f"names {_escaped(there[0])} without {_escaped(missing)}, which run as one"
-            hint = f"Name all of {', '.join(map(_escaped, names))}, or none."
-            raise SpecError(path, what, hint)
-        again[field] = True
-    return Named(**again)
+        other = next((name for name in names if found.get(name) != found[there[0]]), None)
+        if other is not None:
+            what = f"names {_escaped(there[0])} without {_escaped(other)}, which run as one"
+            hint = f"Name all of {', '.join(map(_escaped, names))} for as many layers, or none."
+            raise SpecError(key, what, hint)
+        again[field] = found[there[0]]
+    return again
 
 
-def selected(asked: Any, layers: Sequence[int], path: str) -> tuple[Named, tuple[bool, ...]]:
-    """Returns the operators that `select_recompute` computes again, and on which stages.
+def gathered(asked: Mapping[str, Sequence[int]], key: str) -> tuple[int, ...] | None:
+    """Returns in how many layers of each stage's chunks what norms made is gathered again.
 
-    Args:
-        asked: Its value: a truth value, counts of layers, patterns, or such for each pattern.
-        layers: Layers of each stage.
-        path: What an error calls it.
+    Null where patterns speak of no layer.
 
     Raises:
-        SpecError: The value is none of these, names other operators, or some layers of a stage.
+        SpecError: Patterns name other communication, or not that after both norms alike.
 
     Example:
-        >>> selected([16, 0], (16, 16), "select_recompute")[1]
-        (True, False)
+        >>> gathered({r".*\\.norm": (3, 1)}, "select_comm_recompute")
+        (3, 1)
     """
-    if isinstance(asked, dict):
-        rows = {_by_stage(value, layers, path) for value in asked.values()}
-        if len(rows) > 1:
-            what = "operators differ in their stages, which no plan says"
-            raise SpecError(path, what, "Give each as many layers.")
-        by_stage = rows.pop() if rows else (False,) * len(layers)
-        patterns = tuple(asked)
-    elif isinstance(asked, list) and asked and all(isinstance(item, str) for item in asked):
-        by_stage, patterns = (True,) * len(layers), tuple(asked)
-    else:
-        by_stage, patterns = _by_stage(asked, layers, path), DEFAULT
-    if not any(by_stage):
-        return Named(), by_stage
-    return named(patterns, path), by_stage
+    said = counted(asked, key)
+    if said.keys() - {"norm"}:
+        what = "names communication beside that of norms, which the estimate never keeps"
+        raise SpecError(key, what, r"Name .*\.norm alone.")
+    return said.get("norm")
 
 
-def _by_stage(asked: Any, layers: Sequence[int], path: str) -> tuple[bool, ...]:
-    """Returns on which stages something is computed again: in all layers or none of each."""
-    if isinstance(asked, bool):
-        return (asked,) * len(layers)
-    sound = isinstance(asked, list) and len(asked) == len(layers)
-    if not sound or not all(isinstance(count, int) and count >= 0 for count in asked):
-        what = f"must be a truth value, names, or {len(layers)} counts of layers, found {asked!r}"
-        raise SpecError(path, what, "Give one count for each stage.")
-    for count, held in zip(asked, layers, strict=True):
-        if not isinstance(count, bool) and 0 < count < held:
-            what = f"names {count} of a stage's {held} layers, of which a plan takes all or none"
-            raise SpecError(path, what, "Give each stage all of its layers or 0.")
-    return tuple(bool(count) for count in asked)
-
-
-def patterns(again: Named) -> tuple[str, ...]:
-    """Returns the patterns of operators, in the order of a layer.
+def patterns(field: str) -> tuple[str, ...]:
+    """Returns the patterns of the operators that a field of `autopar.spec.Named` stands for.
 
     Example:
-        >>> patterns(Named(norm=True))
+        >>> patterns("norm")
         ('attention_norm\\\\.norm', 'ffn_norm\\\\.norm')
     """
-    return tuple(
-        _escaped(name)
-        for field, names in _OPERATORS.items()
-        if field and getattr(again, field)
-        for name in names
-    )
+    return tuple(map(_escaped, _OPERATORS[field]))
 
 
 def _all() -> list[str]:

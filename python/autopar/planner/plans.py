@@ -93,6 +93,7 @@ def plan(
         hint = "Give degrees that divide the devices."
         ranks = cp * sum(of_kind[chip] for chip in chips)
         dp = _share(problem.cluster.devices, ranks, "dp", hint)
+    cuts_experts = problem.model.moe is not None and problem.options.expert_tensor_parallel
     return Plan(
         dp=dp,
         tp=largest,
@@ -100,7 +101,7 @@ def plan(
         sp=largest > 1 if sp is None else sp,
         cp=cp,
         ep=ep,
-        etp=(largest if problem.options.expert_tensor_parallel else 1) if etp is None else etp,
+        etp=(largest if cuts_experts else 1) if etp is None else etp,
         pp=pp,
         vpp=vpp,
         mbs=mbs,

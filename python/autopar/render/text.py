@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 
+from autopar import wire
 from autopar.catalog import ChipEntry, ModelEntry
 from autopar.report import (
     Cut,
@@ -400,7 +401,11 @@ def _recompute(problem: Problem, plan: Plan) -> str:
 def _recompute_name(recompute: Recompute) -> str:
     if recompute.layers is None:
         return recompute.granularity
-    return f"{recompute.granularity} {recompute.layers}"
+    text = f"{recompute.granularity} {recompute.layers}"
+    if recompute.operators is not None:
+        counts = wire.write(recompute.operators).items()
+        text += "".join(f" {name} {count}" for name, count in counts if count)
+    return text + (" gathered again" if recompute.regathers else "")
 
 
 def _memory(problem: Problem, ranked: Ranked) -> str:

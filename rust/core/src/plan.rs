@@ -1,5 +1,6 @@
 //! What is answered: a complete plan, and whether it is one.
 
+use crate::spec::framework::Named;
 use crate::spec::problem::{Problem, Schedule};
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +74,61 @@ pub enum Recompute {
         /// Layers a group.
         layers: u32,
     },
+    /// Whole layers, and single operators of others.
+    Parts(Parts),
+}
+
+/// What is computed again where layers and operators are marked one by one (MindSpore: `Cell.recompute` and
+/// `Primitive.recompute`). A count is of the first layers of each chunk; a smaller chunk computes all of its own again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parts {
+    /// Layers that are computed again whole, each from its own input.
+    pub layers: u32,
+    /// Whether parameters of these that ZeRO shards are gathered for each of their passes, and not once a step for all.
+    pub regathers: bool,
+    /// Layers in which single operators are computed again; what is above `layers` counts.
+    pub operators: NamedLayers,
+}
+
+/// In how many layers each operator of [`Named`], and gathering its norms' results, is computed again by itself.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(deny_unknown_fields)]
+pub struct NamedLayers {
+    /// Norms before sub-layers.
+    pub norm: u32,
+    /// What sequence parallel gathered of the norms' results, where it is kept gathered.
+    pub gather: u32,
+    /// Products that make queries, keys and values.
+    pub projections: u32,
+    /// The core of attention.
+    pub attention: u32,
+    /// The products that open an MLP.
+    pub expansion: u32,
+    /// The nonlinearity of an MLP with its gate.
+    pub activation: u32,
+}
+
+impl NamedLayers {
+    /// The operators of layer `n` of a chunk, and whether gathers are among them.
+    pub fn of_layer(self, n: u32) -> (Named, bool) {
+        let named = Named {
+            norm: n < self.norm,
+            projections: n < self.projections,
+            attention: n < self.attention,
+            expansion: n < self.expansion,
+            activation: n < self.activation,
+        };
+        (named, n < self.gather)
+    }
+
+    /// The most layers in which any is computed again.
+    fn most(self) -> u32 {
+        let NamedLayers { norm, gather, projections, attention, expansion, activation } = self;
+        [norm, gather, projections, attention, expansion, activation].into_iter().fold(0, u32::max)
+    }
 }
 
 impl Plan {
@@ -347,25 +403,33 @@ fn check_stages(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
         let chunk = u64::from(s.layers).div_ceil(plan.vpp);
         // Interleaved, the embedding may stand in the first chunk of all for layers, and the head in the last.
         let short = chunk * plan.vpp - u64::from(s.layers);
-        let end = plan.schedule == Schedule::Interleaved && (i == 0 || i + 1 == plan.stages.len());
-        rule(Rule::Layers, s.layers > 0 && (short == 0 || (end && short <= chunk)), &|| {
+        let end = i == 0 || i + 1 == plan.stages.len();
+        let spared = plan.schedule == Schedule::Interleaved && end && short <= chunk;
+        rule(Rule::Layers, short == 0 || spared, &|| {
             format!("stage {i}: vpp {} does not divide its {} layers", plan.vpp, s.layers)
+        });
+        // The embedding or the head may have a stage for itself.
+        rule(Rule::Layers, s.layers > 0 || (end && plan.pp > 1 && plan.vpp == 1), &|| {
+            format!("stage {i} holds no layer")
         });
         rule(Rule::Offload, u64::from(s.offload) <= chunk, &|| {
             format!("stage {i}: offload exceeds its layers")
         });
-        match s.recompute {
-            Recompute::None | Recompute::Selective => {}
-            Recompute::Block { layers } | Recompute::Uniform { layers } => {
-                // A setting of a kind of chip: a chunk with fewer layers than it says recomputes them all.
-                let of_kind = plan.stages.iter().filter(|other| other.chip == s.chip);
-                let widest = of_kind.map(|other| other.layers).max().unwrap_or(0);
-                let most = u64::from(widest).div_ceil(plan.vpp);
-                rule(Rule::Recompute, layers > 0 && u64::from(layers) <= most, &|| {
-                    format!("stage {i}: recompute of {layers} layers in chunks of at most {most}")
-                });
+        let layers = match s.recompute {
+            Recompute::None | Recompute::Selective => continue,
+            Recompute::Block { layers } | Recompute::Uniform { layers } => layers,
+            Recompute::Parts(parts) => {
+                check_parts(problem, plan, i, &parts, rule);
+                parts.layers.max(parts.operators.most())
             }
-        }
+        };
+        // A setting of a kind of chip: a chunk with fewer layers than it says recomputes them all.
+        let of_kind = plan.stages.iter().filter(|other| other.chip == s.chip);
+        let widest = of_kind.map(|other| other.layers).max().unwrap_or(0);
+        let most = u64::from(widest).div_ceil(plan.vpp);
+        rule(Rule::Recompute, layers > 0 && u64::from(layers) <= most, &|| {
+            format!("stage {i}: recompute of {layers} layers in chunks of at most {most}")
+        });
     }
     let mixed = plan.stages.iter().any(|s| s.chip != plan.stages[0].chip);
     for (kind, group) in problem.cluster.groups.iter().enumerate() {
@@ -390,4 +454,15 @@ fn check_stages(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
             format!("the stages of {} are not contiguous", group.chip.name)
         });
     }
+}
+
+/// What goes with layers and operators that are marked one by one.
+fn check_parts(problem: &Problem, plan: &Plan, i: usize, parts: &Parts, rule: Tell<'_>) {
+    rule(Rule::Offload, plan.stages[i].offload == 0, &|| {
+        format!("stage {i}: offload beside operators that are computed again by themselves")
+    });
+    let copies = problem.framework.held.gathered_copy_bytes > 0 && (1..3).contains(&plan.zero);
+    rule(Rule::Recompute, !parts.regathers || (parts.layers > 0 && copies), &|| {
+        format!("stage {i}: regathers needs whole layers, and parameters that ZeRO slices")
+    });
 }

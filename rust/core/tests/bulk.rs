@@ -19,6 +19,7 @@ fn row(plan: &Plan) -> ([i32; 17], Vec<i32>, Vec<i32>) {
         Recompute::Selective => (1, 0),
         Recompute::Block { layers } => (2, layers),
         Recompute::Uniform { layers } => (3, layers),
+        Recompute::Parts(_) => unreachable!("no row says it"),
     };
     let degrees = [plan.dp, plan.tp, plan.sp.into(), plan.cp, plan.ep, plan.etp, plan.pp, plan.vpp];
     let rest = [

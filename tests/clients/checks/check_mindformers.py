@@ -58,23 +58,63 @@ def check_layers(setting: LayerSetting, case: Case) -> None:
         wanted.append([])
         for chunk, stage in zip(row, plan["stages"], strict=True):
             recompute = stage["recompute"]
-            count = {"none": 0, "selective": 0, "block": min(recompute.get("layers") or 0, chunk)}
+            first = min(recompute.get("layers") or 0, chunk)
+            count = {"none": 0, "selective": 0, "block": first, "parts": first}
             wanted[-1].append(count.get(recompute["granularity"], chunk))
     expect(setting.layer_recompute, wanted, "recomputed layers")
-    check_operators(setting, plan)
+    check_operators(setting, case)
 
 
-def check_operators(setting: LayerSetting, plan: dict[str, Any]) -> None:
+# The operators that each field of a plan's counts stands for, by their names in a layer.
+OPERATORS = {
+    "norm": ("attention_norm.norm", "ffn_norm.norm"),
+    "projections": (
+        *(f"attention.{name}.matmul" for name in ("wq", "wk", "wv")),
+        "attention.apply_rotary_emb.mul",
+    ),
+    "attention": ("attention.flash_attention.flash_attention",),
+    "expansion": ("feed_forward.w1.matmul", "feed_forward.w3.matmul"),
+    "activation": ("feed_forward.w1.activation.silu", "feed_forward.mul"),
+}
+
+
+def check_operators(setting: LayerSetting, case: Case) -> None:
     """Compares where operators are computed again by name, and that a layer has them."""
-    selective = [stage["recompute"]["granularity"] == "selective" for stage in plan["stages"]]
-    rows = setting.layer_list.tolist()
-    wanted = [[layers * on for layers, on in zip(row, selective, strict=True)] for row in rows]
-    for pattern, counts in setting.select_recompute.items():
-        expect(counts, wanted, f"layers that compute {pattern} again")
-        if any(selective):
+    framework = case["problem"]["framework"]
+    stages = case["plan"]["stages"]
+    counts: dict[str, list[list[int]]] = {}
+    for field, names in OPERATORS.items():
+        counts |= dict.fromkeys(names, first_layers(setting, stages, field, framework["named"]))
+    found = {pattern.replace("\\", ""): each for pattern, each in setting.select_recompute.items()}
+    for name, each in found.items():
+        expect(each, counts[name], f"layers that compute {name} again")
+    for name, each in counts.items():
+        if any(map(any, each)):
+            expect(name in found, True, f"a pattern of {name}")
             layer = LLamaDecodeLayer(layer_id=0, dim=256, n_heads=8, use_flash_attention=True)
-            found = LayerSetting.set_pattern_recompute(layer, pattern.split(r"\."))
-            expect(found.strip(" ."), pattern.replace("\\", ""), "the operator of a pattern")
+            found_there = LayerSetting.set_pattern_recompute(layer, name.split("."))
+            expect(found_there.strip(" ."), name, "the operator of a pattern")
+    sequence = case["plan"]["sp"] and not framework["keeps_tensor_results"]
+    named = {"gather": framework["named"]["norm"] and sequence}
+    gathers = first_layers(setting, stages, "gather", named)
+    for each in setting.select_comm_recompute.values():
+        expect(each, gathers, "layers that gather what norms made again")
+
+
+def first_layers(
+    setting: LayerSetting, stages: list[dict[str, Any]], field: str, named: dict[str, bool]
+) -> list[list[int]]:
+    """Returns the layers of each chunk of each stage that compute an operator again by itself."""
+    rows = []
+    for row in setting.layer_list.tolist():
+        rows.append([])
+        for chunk, stage in zip(row, stages, strict=True):
+            recompute = stage["recompute"]
+            count = (recompute.get("operators") or {}).get(field, 0)
+            if recompute["granularity"] == "selective":
+                count = chunk * named[field]
+            rows[-1].append(min(count, chunk))
+    return rows
 
 
 def _plain(value: Any) -> Any:

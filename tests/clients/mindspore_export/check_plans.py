@@ -1,5 +1,5 @@
-"""Has the real MindSpore compile plans with tensor, sequence and context parallel as they are
-exported for it: tests/clients/run mindspore_export.
+"""Has the real MindSpore compile plans with tensor, sequence, context and expert parallel as they
+are exported for it: tests/clients/run mindspore_export.
 
 The context, the strategy file and the cuts are those of the exported files; the network is the
 model's graph (`networks.py`), small enough to be compiled on a processor. The compiler must report
@@ -33,6 +33,7 @@ SMALL = {"layers": LAYERS, "hidden": 256, "ffn_hidden": 512, "heads": 8, "head_d
 MODELS = {
     "llama": ("llama2-7b", {"kv_heads": 8}),
     "grouped": ("llama3-70b", {"kv_heads": 4}),
+    "experts": ("mixtral-8x7b", {"kv_heads": 4}),
 }
 PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama", {"tp": 2, "sp": True}),
@@ -40,6 +41,7 @@ PLANS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("grouped", {"tp": 4, "sp": False, "zero": 1}),
     ("llama", {"pp": 2, "tp": 2, "sp": True}),
     ("llama", {"pp": 2, "vpp": 2, "tp": 2, "sp": True}),
+    ("experts", {"ep": 8}),
 )
 MORE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama", {"tp": 2, "sp": False}),
@@ -55,14 +57,19 @@ MORE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("llama", {"pp": 2, "cp": 2}),
     ("llama", {"pp": 2, "vpp": 2, "tp": 2, "sp": False, "zero": 1}),
     ("grouped", {"pp": 2, "vpp": 2, "tp": 4, "sp": True}),
+    ("experts", {"ep": 8, "mbs": 1, "zero": 1}),
+    ("experts", {"pp": 2, "ep": 4}),
+    ("experts", {"pp": 4, "ep": 2, "zero": 1}),
+    ("experts", {"pp": 2, "vpp": 2, "ep": 4}),
 )
 # The loss of the compiled network exchanges logits in place of sums over the vocabulary.
-KINDS = ("AllGather", "ReduceScatter", "AllReduce")
+KINDS = ("AllGather", "ReduceScatter", "AllReduce", "AlltoAll")
 
 
 def model(name: str) -> Model:
     source, sizes = MODELS[name]
-    return replace(catalog.model(source).model, name=name, **(SMALL | sizes))
+    found = replace(catalog.model(source).model, name=name, **(SMALL | sizes))
+    return replace(found, moe=found.moe and replace(found.moe, expert_ffn=found.ffn_hidden))
 
 
 def job(name: str, degrees: dict[str, Any]) -> Job:
@@ -150,13 +157,13 @@ def check(python: str, name: str, degrees: dict[str, Any], rank: int) -> int:
 
 def compiled(said: Job, calls: dict[str, int]) -> int:
     """Returns how many communication operators the compiler has, apart from the loss's."""
-    gathers, scatters, sums = (calls.get(kind, 0) for kind in KINDS)
+    gathers, scatters, sums, exchanges = (calls.get(kind, 0) for kind in KINDS)
     if said.plan.tp > 1 and not said.plan.sp:
         # A sum that is scattered and gathered again is one: over all devices of a stage the
         # compiler has it so at a look-up.
         assert gathers == scatters
         return sums + gathers
-    return gathers + scatters + sums
+    return gathers + scatters + sums + exchanges
 
 
 def of_layers(said: Job, stage: int) -> int:

@@ -1,12 +1,13 @@
 """A model's graph as a network of MindSpore: Python text, each operator in a cell of its name.
 
 Products and look-ups take tokens as rows, as the exported cuts have them. Rotary positions, which
-are no primitive, are an elementwise operator in their place.
+are no primitive, are an elementwise operator in their place; tokens go to experts and back by
+look-ups within their sequence.
 """
 
 import re
 
-from autopar.graph import Graph, Operator, Split, Transpose
+from autopar.graph import Graph, Operator, Reduce, Softmax, Split, Transpose
 
 HEAD = """\
 import mindspore.common.dtype as dtypes
@@ -83,6 +84,20 @@ class Writer:
             case "Gather", _:
                 primitive = "ops.Gather()"
                 inputs = [inputs[0], f"ops.reshape({inputs[1]}, (-1,))", "0"]
+            case "BatchMatMul", form:
+                primitive = f"ops.BatchMatMul({form.transpose_a}, {form.transpose_b})"
+            case "Dispatch" | "Combine", _:
+                # Which places of a sequence, in place of which expert: a look-up alike.
+                primitive = "ops.Gather(1)"
+                width = self.tensors[operator.inputs[0]].shape[-1]
+                rows = f"ops.reshape({inputs[0]}, ({shape[0]}, -1, {width}))"
+                inputs = [rows, f"ops.reshape({inputs[1]}, ({shape[0]}, -1))", "1"]
+            case "Softmax", Softmax(axes=axes):
+                primitive = f"ops.Softmax({axes[0]})"
+            case "TopK", _:
+                primitive, inputs = "ops.TopK()", [*inputs, str(shape[-1])]
+            case "ReduceSum", Reduce(axes=axes):
+                primitive, inputs = "ops.ReduceSum()", [*inputs, str(axes)]
             case "Reshape", _:
                 primitive, inputs = "ops.Reshape()", [*inputs, str(shape)]
             case _, Transpose(permutation=permutation):
@@ -99,7 +114,7 @@ class Writer:
         self.cells[len(inputs), result] = None
         self.made.append(f"self.{name} = {cell(len(inputs), result)}({primitive})")
         call = f"self.{name}({', '.join(inputs)})"
-        if operator.source in ("MatMul", "Gather"):
+        if operator.source in ("MatMul", "Gather", "Dispatch", "Combine"):
             call = f"ops.reshape({call}, {shape})"
         self.run.append(f"{', '.join(map(variable, operator.outputs))} = {call}")
 

@@ -2,9 +2,11 @@
 
 use super::compute::Gemm;
 use super::layer::{Pass, Pricer};
-use super::shard::{parameter_sent, Layer, LayerCost};
+use super::repeats::Layer;
+use super::repeats::{Operator, Repeats};
+use super::shard::{parameter_sent, LayerCost};
 use crate::spec::cluster::Group;
-use crate::spec::framework::{Fp8Scaling, GatheredUnit, Projections, Selective};
+use crate::spec::framework::{Fp8Scaling, GatheredUnit, Projections};
 use crate::spec::model::{Activation, LayerKind};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
@@ -42,8 +44,8 @@ pub(super) struct Block<'p, 'a> {
     pub(super) kept: f64,
     /// Bytes of `kept` that selective recompute of the core drops.
     pub(super) kept_core: f64,
-    /// Forward time of the operators that are named to be computed again, and the bytes of `kept` that they make.
-    pub(super) named: (Pass, f64),
+    /// The operators that may be computed again by themselves.
+    pub(super) repeats: Repeats,
     /// Forward seconds of the matrix products, how many there are, and the elements of their outputs.
     pub(super) products: (f64, u32, f64),
     /// Forward seconds of gathers over the tensor-parallel group.
@@ -76,7 +78,7 @@ impl<'p, 'a> Block<'p, 'a> {
             unread: Pass::default(),
             kept: 0.0,
             kept_core: 0.0,
-            named: (Pass::default(), 0.0),
+            repeats: Repeats::default(),
             products: (0.0, 0, 0.0),
             gathered: 0.0,
             summed: 0,
@@ -213,43 +215,13 @@ impl<'p, 'a> Block<'p, 'a> {
         let before = self.forward;
         p.norm(&mut self.forward, &mut self.input, p.residual_tokens, width);
         self.kept += p.norm_kept(p.residual_tokens * width) + p.column_input(width);
-        self.norm_again(before);
+        self.norm_may_repeat(before);
         self.dense_parameters += p.model.norm_parameters() as f64;
         if p.model.norms_per_layer == 4 {
             // Sandwich: one more norm on the sub-layer's output.
             p.norm(&mut self.forward, &mut self.input, p.residual_tokens, width);
             self.kept += p.residual_bytes();
             self.dense_parameters += p.model.norm_parameters() as f64;
-        }
-    }
-
-    /// Counts what ran forward since `before` among what is named to be computed again, and the bytes that it made.
-    pub(super) fn again(&mut self, before: Pass, made: f64) {
-        let (again, dropped) = &mut self.named;
-        again.compute += self.forward.compute - before.compute;
-        again.tensor += self.forward.tensor - before.tensor;
-        again.kernels += self.forward.kernels - before.kernels;
-        again.looped += self.forward.looped - before.looped;
-        *dropped += made;
-    }
-
-    /// The norm that ran since `before`, where it is computed again: of its own it keeps its input. What was gathered of its
-    /// result is gathered again, or kept with what other communication brought.
-    fn norm_again(&mut self, before: Pass) {
-        let p = self.p;
-        if !p.framework.named.norm {
-            return;
-        }
-        let width = p.model.hidden as f64;
-        let own = p.norm_kept(p.residual_tokens * width) - p.residual_bytes();
-        let gathered = p.framework.held.gathered_inputs && p.shard.sp;
-        if gathered && p.framework.keeps_tensor_results {
-            self.again(before, own);
-        } else {
-            self.again(before, own + p.column_input(width));
-            if gathered {
-                self.named.0.tensor += p.tensor_gather(p.gathered(p.tokens * width));
-            }
         }
     }
 
@@ -378,9 +350,8 @@ impl<'p, 'a> Block<'p, 'a> {
             }
             _ => self.joined(tokens as u64, m.hidden, &[inputs * width]),
         };
-        if self.p.framework.named.expansion {
-            self.again(before, self.activation_inputs(kept_tokens * width as f64));
-        }
+        let made = self.activation_inputs(kept_tokens * width as f64);
+        self.may_repeat(Operator::Expansion, before, made);
         self.activation(tokens * width as f64);
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
         self.kept += self.activation_kept(kept_tokens * width as f64);
@@ -428,8 +399,8 @@ impl<'p, 'a> Block<'p, 'a> {
         let before = self.forward;
         self.stream(elements, forward, backward, kernels);
         // To compute ReLU again its input would have to be kept in place of its output.
-        if self.p.framework.named.activation && self.p.model.activation != Activation::Relu {
-            self.again(before, self.activation_results(elements));
+        if self.p.model.activation != Activation::Relu {
+            self.may_repeat(Operator::Activation, before, self.activation_results(elements));
         }
     }
 
@@ -478,38 +449,12 @@ impl<'p, 'a> Block<'p, 'a> {
                 dense_whole,
                 expert_whole,
             },
+            repeats: self.repeats,
             transient: Bytes::from_f64(self.transient),
             gathered: match p.framework.held.gathered_unit {
                 GatheredUnit::Layer => (self.dense_parameters + self.expert_parameters).round(),
                 GatheredUnit::Matrix => self.matrix,
             } as u64,
-        }
-    }
-
-    /// What selective recompute runs again, and the bytes that are kept with it.
-    fn selective(&self) -> (Pass, f64) {
-        let p = self.p;
-        match p.framework.selective {
-            Selective::Named => (self.named.0, self.kept - self.named.1),
-            Selective::Attention => (self.core, self.kept - self.kept_core),
-            Selective::Operators => {
-                let (seconds, count, outputs) = self.products;
-                let again = Pass {
-                    compute: self.forward.compute - self.core.compute - seconds / 2.0,
-                    tensor: self.gathered,
-                    kernels: self.forward.kernels
-                        - self.core.kernels
-                        - count / 2
-                        - self.summed
-                        - self.exchanged,
-                    ..Pass::default()
-                };
-                // The layer's input, the outputs of half of the products, that of attention with its sums, and of the two
-                // reduce-scatters.
-                let sums = if p.shard.sp { 2.0 * p.residual_bytes() } else { 0.0 };
-                let kept = p.residual_bytes() + outputs / 2.0 * p.width + self.attention_output;
-                (again, (kept + sums).min(self.kept))
-            }
         }
     }
 
@@ -523,20 +468,8 @@ impl<'p, 'a> Block<'p, 'a> {
         }
         let dense = s.sharded(s.replica_group());
         let expert = s.sharded(s.expert_replica_group());
-        let pieces = f64::from(p.framework.gather_pieces);
-        let move_all = |bytes_each: f64| {
-            let each = bytes_each / pieces;
-            let collective = |parameters: f64, group: Group| {
-                if parameters == 0.0 || group.size <= 1 {
-                    return 0.0;
-                }
-                let copies = group.size as f64 * p.framework.gather_copy_us * 1e-6;
-                p.fabric.all_gather(parameters * each, group) + copies
-            };
-            pieces
-                * (collective(self.dense_parameters, dense)
-                    + collective(self.expert_parameters, expert))
-        };
+        let move_all =
+            |each: f64| p.shard_gather(self.dense_parameters, self.expert_parameters, each);
         let launches = |parameters: f64, group: Group| {
             if parameters > 0.0 && group.size > 1 {
                 p.framework.gather_pieces

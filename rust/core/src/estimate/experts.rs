@@ -2,6 +2,7 @@
 
 use super::block::{dense_share, Block};
 use super::compute::Gemm;
+use super::repeats::Operator;
 use crate::spec::framework::ExpertDispatch;
 use crate::spec::model::Moe;
 
@@ -35,9 +36,8 @@ impl Block<'_, '_> {
         let rows = (arrived / experts as f64).ceil() as u64;
         let before = self.forward;
         self.expert_products(experts, rows, inputs * width, m.hidden);
-        if p.framework.named.expansion {
-            self.again(before, self.activation_inputs(arrived * width as f64));
-        }
+        let made = self.activation_inputs(arrived * width as f64);
+        self.may_repeat(Operator::Expansion, before, made);
         self.expert_products(experts, rows, m.hidden, width);
         if experts > 1 {
             // What arrived by rank is sorted by expert, and the results are sorted back.

@@ -121,6 +121,13 @@ fn again(plan: &Plan, weights: impl Fn(u32) -> f64, attention: impl Fn(u32) -> f
                 .filter(|i| (i - first) % chunk < some)
                 .map(|i| weights(i) + attention(i))
                 .sum::<f64>(),
+            Recompute::Parts(parts) => layers
+                .map(|i| match (i - first) % chunk {
+                    n if n < parts.layers => weights(i) + attention(i),
+                    n if n < parts.operators.attention => attention(i),
+                    _ => 0.0,
+                })
+                .sum::<f64>(),
         };
         first += stage.layers;
     }

@@ -10,6 +10,7 @@ use super::collective::Fabric;
 use super::compute::Device;
 use super::compute::Gemm;
 use super::shard::{End, LayerCost, Shard, Split};
+use crate::spec::cluster::Group;
 use crate::spec::framework::{Framework, TensorOverlap};
 use crate::spec::model::{LayerKind, Model, Norm, Position};
 use crate::spec::problem::Problem;
@@ -18,7 +19,7 @@ use crate::spec::workload::{Attention, Precision, Workload};
 use crate::units::{Bytes, Time};
 
 /// One pass over a device, in seconds, with the number of kernels that the host must launch.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Pass {
     pub(super) compute: f64,
     pub(super) tensor: f64,
@@ -39,6 +40,19 @@ impl Pass {
     pub(super) fn run_many(&mut self, seconds: f64, kernels: u32) {
         self.compute += seconds;
         self.kernels += kernels;
+    }
+
+    /// Both together.
+    pub(super) fn plus(self, other: Pass) -> Pass {
+        Pass {
+            compute: self.compute + other.compute,
+            tensor: self.tensor + other.tensor,
+            context: self.context + other.context,
+            expert: self.expert + other.expert,
+            shard: self.shard + other.shard,
+            kernels: self.kernels + other.kernels,
+            looped: self.looped + other.looped,
+        }
     }
 
     /// An operator that launches so many kernels for each of `batch` products, where there are several.
@@ -212,6 +226,23 @@ impl<'a> Pricer<'a> {
     /// Whether gradients are reduced, and with ZeRO stage 3 parameters gathered, layer by layer in every pass.
     pub(super) fn reduces_each_pass(&self) -> bool {
         reduces_each_pass(&self.shard, self.framework)
+    }
+
+    /// Gathering so many dense parameters and parameters of experts of this rank from their shards, of so many bytes each; as
+    /// long as scattering their gradients.
+    pub(super) fn shard_gather(&self, dense: f64, expert: f64, bytes: f64) -> f64 {
+        let s = &self.shard;
+        let pieces = f64::from(self.framework.gather_pieces);
+        let collective = |parameters: f64, replicas: Group| {
+            let group = s.sharded(replicas);
+            if parameters == 0.0 || group.size <= 1 {
+                return 0.0;
+            }
+            let copies = group.size as f64 * self.framework.gather_copy_us * 1e-6;
+            self.fabric.all_gather(parameters * (bytes / pieces), group) + copies
+        };
+        pieces
+            * (collective(dense, s.replica_group()) + collective(expert, s.expert_replica_group()))
     }
 
     /// Bytes of one micro-batch's residual stream on this device.

@@ -7,8 +7,9 @@ use super::block;
 use super::collective::Fabric;
 use super::layer::Pricer;
 use super::memory::{self, Holdings};
+use super::repeats::Layer;
 use super::replica::{self, Rates, StepEnd};
-use super::shard::{End, Layer, Shard, Totals};
+use super::shard::{End, Shard, Totals};
 use crate::spec::framework::Gradients;
 use crate::spec::model::LayerKind;
 use crate::spec::problem::Problem;
@@ -355,6 +356,7 @@ impl Least {
         let step_end = StepEnd {
             dense_parameters: layers * self.dense[0] + dense(1, first) + dense(2, last),
             expert_parameters: layers * self.expert,
+            regathered: (0, 0),
             tied_parameters: 0,
             // Where layers differ, a last piece that nothing hides would bend the curve downwards: it is left out.
             layers: if self.others == 0 { layers } else { u64::MAX },

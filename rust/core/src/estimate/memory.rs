@@ -97,6 +97,8 @@ pub struct Holdings {
     pub expert_parameters: u64,
     /// Of these, dense and expert, those that ZeRO leaves whole.
     pub whole_parameters: (u64, u64),
+    /// The same of those that are gathered for each pass where ZeRO gathers the others once a step.
+    pub regathered_parameters: (u64, u64),
     /// Dense parameters of embedding and head among them.
     pub end_parameters: u64,
     /// Parameters that are gathered at a time where ZeRO gathers for each pass.
@@ -137,9 +139,15 @@ pub fn items(
     let (mut parameters, mut gradients, mut optimizer, mut buffers) = (0u64, 0u64, 0u64, 0u64);
     let mut update = 0u64;
     let mut working_set = held.working_set.0;
-    for (count, left, replicas) in [
-        (held.dense_parameters, held.whole_parameters.0, shard.replica_group()),
-        (held.expert_parameters, held.whole_parameters.1, shard.expert_replica_group()),
+    let (dense_again, expert_again) = held.regathered_parameters;
+    for (count, left, again, replicas) in [
+        (held.dense_parameters, held.whole_parameters.0, dense_again, shard.replica_group()),
+        (
+            held.expert_parameters,
+            held.whole_parameters.1,
+            expert_again,
+            shard.expert_replica_group(),
+        ),
     ] {
         let left = left.min(count);
         let ranks = group_size(shard, replicas);
@@ -154,7 +162,7 @@ pub fn items(
         let whole = if shard.zero == 3 && !each && ranks > 1 { count - left } else { 0 };
         let copy = framework.held.gathered_copy_bytes;
         if (1..3).contains(&shard.zero) && copy > 0 && ranks > 1 {
-            parameters += share(1) * bytes.parameter + (count - left) * copy;
+            parameters += share(1) * bytes.parameter + (count - left - again) * copy;
             // Scattered as they are reduced: in the only micro-batch, or in each; otherwise they add up whole.
             let scattered = held.single || (each && shard.zero == 2);
             gradients += (if scattered { share(1) } else { count }) * bytes.gradient;
@@ -170,6 +178,8 @@ pub fn items(
         optimizer += share(1) * bytes.optimizer;
         update += share(1) * framework.held.update_bytes;
     }
+    let at_work = held.gathered_parameters.min(dense_again + expert_again);
+    buffers += at_work * framework.held.gathered_copy_bytes;
     parameters += held.casts.0;
     if held.fp8 {
         let weights = held.dense_parameters - held.end_parameters + held.expert_parameters;

@@ -17,6 +17,8 @@ pub struct StepEnd {
     pub dense_parameters: u64,
     /// Expert parameters on this rank.
     pub expert_parameters: u64,
+    /// Of these, dense and expert, those that are gathered for each pass in place of once a step.
+    pub regathered: (u64, u64),
     /// Embedding parameters whose gradients are summed with another stage's copy.
     pub tied_parameters: u64,
     /// Layers of the stage: gradients are reduced in about as many pieces.
@@ -227,10 +229,16 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2])
     };
     let groups = end.groups.map(|groups| (groups.count, 1.0 / groups.last));
     let share = rates.processor_share;
-    let exposed = |rates: &[Rate; 2], pieces: (u64, f64), window: Time, overlapped: bool| {
+    let all = (end.dense_parameters, end.expert_parameters);
+    let once = (all.0 - end.regathered.0, all.1 - end.regathered.1);
+    let exposed = |rates: &[Rate; 2],
+                   (dense, expert): (u64, u64),
+                   pieces: (u64, f64),
+                   window: Time,
+                   overlapped: bool| {
         let (starts, as_the_last) = pieces;
-        let seconds = rates[0].seconds(end.dense_parameters)
-            + rates[1].seconds(end.expert_parameters)
+        let seconds = rates[0].seconds(dense)
+            + rates[1].seconds(expert)
             + rates[0].start * (starts - 1) as f64;
         if overlapped {
             // The last piece has nothing left to hide behind.
@@ -244,11 +252,13 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2])
     Time::from_seconds(
         exposed(
             &rates.reduce,
+            all,
             groups.unwrap_or_else(|| pieces(fused[0], bytes.gradient_sent)),
             end.backward_window,
             rates.reduced_beside,
         ) + exposed(
             &rates.gather,
+            once,
             pieces(fused[1], bytes.parameter),
             end.forward_window,
             overlap.parameter_gather,

@@ -7,11 +7,12 @@ use crate::spec::tensors::{Cut, Tensors};
 use crate::spec::workload::Precision;
 use crate::units::{Bytes, Time};
 
-/// Bytes of a parameter as ZeRO gathers it for products in `precision`.
+/// Bytes of a parameter as ZeRO gathers it for products in `precision`: as it is stored, or cast to what lies gathered.
 pub fn parameter_sent(framework: &Framework, precision: Precision) -> u64 {
-    match precision {
-        Precision::Fp8 if framework.eight_bit_gathers.parameters => 1,
-        _ => framework.bytes.parameter,
+    match (precision, framework.held.gathered_copy_bytes) {
+        (Precision::Fp8, _) if framework.eight_bit_gathers.parameters => 1,
+        (_, 0) => framework.bytes.parameter,
+        (_, copy) => copy,
     }
 }
 
@@ -331,17 +332,6 @@ impl std::ops::Sub for Totals {
     fn sub(self, o: Totals) -> Totals {
         self.zip(o, |a, b| a - b, |a, b| a - b, |a, b| a - b)
     }
-}
-
-/// One layer: its cost and what it needs only while it runs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Layer {
-    /// What adds up over layers.
-    pub cost: LayerCost,
-    /// Largest transient tensors of its backward pass.
-    pub transient: Bytes,
-    /// Parameters that ZeRO stage 3 gathers at once: all, or those of the largest matrix.
-    pub gathered: u64,
 }
 
 /// The embedding before the first layer, or the final norm, head and loss after the last.

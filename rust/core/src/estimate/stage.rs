@@ -1,14 +1,16 @@
 //! One pipeline stage: its layers as differences of prefix sums, and the end of its step.
 
 mod held;
+mod parts;
 
 use super::block;
 use super::layer::Pricer;
 use super::least::{Least, Prices};
 use super::memory::{self, MemoryItems};
 use super::pipeline::Chunk;
+use super::repeats::Layer;
 use super::replica::{self, Rates, StepEnd};
-use super::shard::{End, Layer, LayerCost, Shard, Split, Totals};
+use super::shard::{End, LayerCost, Shard, Split, Totals};
 use crate::plan::Recompute;
 use crate::spec::model::LayerKind;
 use crate::spec::problem::{Problem, Schedule};
@@ -263,13 +265,17 @@ impl<'a> Table<'a> {
         self.prefix[(from + count) as usize] - self.prefix[from as usize]
     }
 
+    fn layer(&self, index: u32) -> &Layer {
+        &self.layer_kinds[usize::from(self.kind_of[index as usize])]
+    }
+
     /// First layer of a chunk of the stage at `place`, and how many it holds.
     fn range(&self, place: &Place, chunk: u64) -> (u32, u32) {
         place.range(self.problem.model.layers, chunk)
     }
 
     /// Passes of one layer, nothing recomputed.
-    pub fn layer(&self, index: u32) -> Chunk {
+    pub fn layer_passes(&self, index: u32) -> Chunk {
         let Totals { forward, input_gradient, weight_gradient, .. } = self.layers(index, 1);
         Chunk { forward, input_gradient, weight_gradient }
     }
@@ -295,6 +301,11 @@ impl<'a> Table<'a> {
             Recompute::Selective => all.recompute_selective,
             Recompute::Block { layers } => self.layers(from, layers.min(count)).recompute_full,
             Recompute::Uniform { .. } => all.recompute_full,
+            Recompute::Parts(parts) => {
+                let cost = self.parts(&parts, from, count);
+                passes.forward += cost.gather;
+                cost.again.total() + cost.gather
+            }
         };
         if place.offload > 0 || self.offloaded_share() > 0.0 {
             let (out, back) = self.offload_beyond(place, chunk, &passes);
@@ -327,6 +338,12 @@ impl<'a> Table<'a> {
             Recompute::Selective => all.recompute_selective,
             Recompute::Block { layers: n } => layers(n.min(count)).recompute_full,
             Recompute::Uniform { .. } => all.recompute_full,
+            Recompute::Parts(parts) => {
+                let cost = self.parts(&parts, from, count);
+                let gathers = Split { shard: cost.gather, ..Split::default() };
+                all.forward = all.forward + gathers;
+                cost.again + gathers
+            }
         };
         let (embedding, head) = place.ends(chunk);
         let ends = [embedding.then_some(&self.embedding), head.then_some(&self.head)];
@@ -365,6 +382,7 @@ impl<'a> Table<'a> {
         let end = StepEnd {
             dense_parameters,
             expert_parameters,
+            regathered: self.regathered(place),
             tied_parameters,
             layers: u64::from(place.layers) * place.vpp,
             groups: self.groups(place),

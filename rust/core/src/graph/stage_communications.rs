@@ -112,10 +112,16 @@ impl<'a> Calls<'a> {
         let model = &self.problem.model;
         for chunk in 0..place.vpp {
             let (from, held) = place.range(model.layers, chunk);
-            // How many of the first layers run again, in groups of how many.
+            // How many of the first layers run again, in groups of how many; and in how many what norms made is gathered again.
+            let mut gathered = 0;
             let (again, group) = match place.recompute {
                 Recompute::None | Recompute::Selective => (0, 1),
                 Recompute::Block { layers } => (layers.min(held), 1),
+                Recompute::Parts(parts) => {
+                    let kept = self.problem.framework.held.gathered_inputs;
+                    gathered = if kept { parts.operators.gather } else { 0 };
+                    (parts.layers.min(held), 1)
+                }
                 Recompute::Uniform { layers } => (held, layers.max(1)),
             };
             for n in 0..held {
@@ -126,6 +132,9 @@ impl<'a> Calls<'a> {
                     // The backward pass reads no result of a group's last layer.
                     let ends = (n + 1) % group == 0 || n + 1 == held;
                     self.again(kind, u64::from(!ends));
+                } else if n < gathered {
+                    let inputs = self.edges(kind).iter().sum();
+                    self.gather(Pass::Forward, inputs);
                 }
             }
             let (embedding, head) = place.ends(chunk);
@@ -221,7 +230,7 @@ impl<'a> Calls<'a> {
         let (keys, values) = (of(kv_heads, qk), of(kv_heads, v));
         match self.problem.framework.context_exchange {
             ContextExchange::Ring => {}
-            ContextExchange::Gather => {
+            ContextExchange::Gather | ContextExchange::Blocks => {
                 for whole in [keys, values] {
                     self.run(pass, Collective::AllGather, CONTEXT, whole, 1);
                 }
@@ -265,7 +274,7 @@ impl<'a> Calls<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Stage;
+    use crate::plan::{NamedLayers, Parts, Stage};
     use crate::spec::model::Model;
     use crate::spec::problem::Schedule;
     use crate::testing::{a100, cluster, gpt, moe, plan, problem};
@@ -344,6 +353,12 @@ mod tests {
         assert_eq!(counts(&asked, &groups, ALL)[0].0, 40 + 2 * (4 + 3));
         asked.framework.keeps_tensor_results = true;
         assert_eq!(counts(&asked, &block, ALL)[0].0, 40);
+        // One whole layer, and in two of the other three both inputs that were kept gathered.
+        asked.framework.keeps_tensor_results = false;
+        asked.framework.held.gathered_inputs = true;
+        let operators = NamedLayers { gather: 3, ..NamedLayers::default() };
+        let parts = again(Recompute::Parts(Parts { layers: 1, regathers: false, operators }));
+        assert_eq!(counts(&asked, &parts, ALL)[0].0, 40 + 3 + 2 * 2);
     }
 
     #[test]

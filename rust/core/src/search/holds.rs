@@ -39,6 +39,7 @@ impl Choice {
     pub fn depth(&self) -> u32 {
         match self.recompute {
             Recompute::Block { layers } | Recompute::Uniform { layers } => layers,
+            Recompute::Parts(parts) => parts.layers,
             Recompute::None | Recompute::Selective => self.offload,
         }
     }

@@ -198,7 +198,10 @@ fn stages(split: &[u32], vpp: u32, chips: &[usize], recompute: Recompute) -> Vec
     };
     let at = |chip: usize| match recompute {
         Recompute::Block { .. } => Recompute::Block { layers: deepest(chip) },
-        Recompute::None | Recompute::Selective | Recompute::Uniform { .. } => recompute,
+        Recompute::None
+        | Recompute::Selective
+        | Recompute::Uniform { .. }
+        | Recompute::Parts(_) => recompute,
     };
     chips
         .iter()

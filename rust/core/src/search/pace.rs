@@ -41,7 +41,8 @@ impl Pace {
         };
         let (each, [selective, full]) = (self.busy.each.0, self.again.map(|t| t.0));
         match recompute {
-            Recompute::None => within(room, each),
+            // Parts are no choice of the search; the passes alone bound them.
+            Recompute::None | Recompute::Parts(_) => within(room, each),
             Recompute::Selective => within(room, each + selective),
             Recompute::Uniform { .. } => within(room, each + full),
             Recompute::Block { layers } => {
@@ -157,7 +158,7 @@ impl Passed {
     pub fn least(&self, layers: u32, stages: u32, recompute: Recompute) -> (Time, Time) {
         let n = layers as usize;
         let (each, whole, deep) = match recompute {
-            Recompute::None => (Time::ZERO, Time::ZERO, 0),
+            Recompute::None | Recompute::Parts(_) => (Time::ZERO, Time::ZERO, 0),
             Recompute::Selective => (self.again[0], Time::ZERO, 0),
             Recompute::Uniform { .. } => (self.again[1], Time::ZERO, 0),
             Recompute::Block { layers } => (Time::ZERO, self.again[1], layers),

@@ -31,7 +31,7 @@ impl Solver<'_, '_, '_> {
         // Zero-bubble stages pass a gradient on before that of the weights is there.
         let split = matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
         let layer = |index: u32| {
-            let passes = tables().map(|table| table.layer(index));
+            let passes = tables().map(|table| table.layer_passes(index));
             let (forward, backward) = passes.fold((Time::MAX, Time::MAX), |least, chunk| {
                 let back = if split { chunk.input_gradient } else { chunk.backward() };
                 (least.0.min(chunk.forward), least.1.min(back))

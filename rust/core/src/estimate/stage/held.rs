@@ -29,6 +29,7 @@ impl Table<'_> {
                 let groups = u64::from(count.div_ceil(layers.max(1)));
                 self.layers(from, count.min(1)).kept_input * groups
             }
+            Recompute::Parts(parts) => self.parts(&parts, from, count).kept,
         }
     }
 
@@ -67,6 +68,8 @@ impl Table<'_> {
                 self.layers(end - whole, whole).kept + self.layers(end - n, n - whole).kept_input
             }
             Recompute::Uniform { .. } => last.kept_input,
+            // No plan has both.
+            Recompute::Parts(_) => Bytes::ZERO,
         }
     }
 
@@ -154,6 +157,7 @@ impl Table<'_> {
             dense_parameters,
             expert_parameters,
             whole_parameters: self.whole_parameters(place),
+            regathered_parameters: self.regathered(place),
             end_parameters,
             gathered_parameters: held
                 .gathered_parameters(unit, dense_parameters + expert_parameters),
@@ -238,10 +242,14 @@ impl Table<'_> {
             Recompute::Selective => self.widest.core,
             Recompute::Block { .. } => self.widest.kept,
             Recompute::Uniform { layers } => self.widest.kept * u64::from(layers.min(place.layers)),
+            Recompute::Parts(parts) => self.parts_brought_back(&parts),
         };
         let layer = match place.recompute {
             Recompute::Uniform { .. } => self.widest.kept_input,
-            Recompute::None | Recompute::Selective | Recompute::Block { .. } => self.widest.kept,
+            Recompute::None
+            | Recompute::Selective
+            | Recompute::Block { .. }
+            | Recompute::Parts(_) => self.widest.kept,
         };
         let travelling = if self.offloaded_share() > 0.0 && place.pp > 1 {
             let shares = (0..place.vpp).map(|chunk| self.offloaded_bytes(place, chunk));

@@ -1,0 +1,59 @@
+//! One layer, and the operators of it that may be computed again by themselves.
+
+use super::layer::{Launch, Pass};
+use super::shard::{LayerCost, Split};
+use crate::spec::framework::Named;
+use crate::units::Bytes;
+
+/// An operator of [`Named`].
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operator {
+    Norm,
+    /// Gathering what norms made, where it is kept gathered.
+    Gather,
+    Projections,
+    Attention,
+    Expansion,
+    Activation,
+}
+
+/// The operators of a layer that may be computed again by themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Repeats {
+    /// For each [`Operator`] its forward pass, and the bytes that it makes and the backward pass reads.
+    pub(super) each: [(Pass, f64); 6],
+    /// Bytes of this rank's share of what norms made, which are kept where it is gathered again and the norm is not.
+    pub(super) shares: f64,
+}
+
+impl Repeats {
+    /// The pass of the operators that are named, and of gathers if they are run again; and the bytes that they make.
+    pub(super) fn sum(&self, named: Named, gather: bool) -> (Pass, f64) {
+        let Named { norm, projections, attention, expansion, activation } = named;
+        let again = [norm, gather, projections, attention, expansion, activation];
+        let chosen = self.each.iter().zip(again).filter(|(_, again)| *again);
+        let shares = if norm && gather { self.shares } else { 0.0 };
+        chosen.fold((Pass::default(), shares), |(all, made), ((pass, own), _)| {
+            (all.plus(*pass), made + own)
+        })
+    }
+
+    /// Running again the operators that are named, and gathers if so: how long it takes, and the bytes that are not kept.
+    pub(super) fn priced(&self, (named, gather): (Named, bool), launch: Launch) -> (Split, Bytes) {
+        let (pass, made) = self.sum(named, gather);
+        (pass.split(launch), Bytes::from_f64(made))
+    }
+}
+
+/// One layer: its cost and what it needs only while it runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Layer {
+    /// What adds up over layers.
+    pub cost: LayerCost,
+    /// Its operators that may be computed again by themselves.
+    pub repeats: Repeats,
+    /// Largest transient tensors of its backward pass.
+    pub transient: Bytes,
+    /// Parameters that ZeRO stage 3 gathers at once: all, or those of the largest matrix.
+    pub gathered: u64,
+}

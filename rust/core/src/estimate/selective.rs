@@ -1,0 +1,75 @@
+//! What is computed again of a layer by its operators: which they are, and what selective recompute makes of them.
+
+use super::block::Block;
+use super::layer::Pass;
+use super::repeats::Operator;
+use crate::spec::framework::Selective;
+
+impl Block<'_, '_> {
+    /// Counts what ran forward since `before`, and the bytes that it made, as an operator that may be computed again.
+    pub(super) fn may_repeat(&mut self, operator: Operator, before: Pass, made: f64) {
+        let (again, dropped) = &mut self.repeats.each[operator as usize];
+        again.compute += self.forward.compute - before.compute;
+        again.tensor += self.forward.tensor - before.tensor;
+        again.kernels += self.forward.kernels - before.kernels;
+        again.looped += self.forward.looped - before.looped;
+        *dropped += made;
+    }
+
+    /// The core of attention since `before`, without the exchange of context parallel, which ends before.
+    pub(super) fn attention_may_repeat(&mut self, before: Pass, made: f64) {
+        self.may_repeat(Operator::Attention, before, made);
+        self.repeats.each[Operator::Attention as usize].0.kernels -= self.exchanged;
+    }
+
+    /// The norm that ran since `before`: of its own it keeps its input. Where its result is kept gathered, gathering is an
+    /// operator by itself.
+    pub(super) fn norm_may_repeat(&mut self, before: Pass) {
+        let p = self.p;
+        let width = p.model.hidden as f64;
+        let own = p.norm_kept(p.residual_tokens * width) - p.residual_bytes();
+        let result = p.column_input(width);
+        if !(p.framework.held.gathered_inputs && p.shard.sp) {
+            self.may_repeat(Operator::Norm, before, own + result);
+            return;
+        }
+        self.may_repeat(Operator::Norm, before, own);
+        let share = result / p.shard.tp as f64;
+        let (gather, dropped) = &mut self.repeats.each[Operator::Gather as usize];
+        gather.tensor += p.tensor_gather(p.gathered(p.tokens * width));
+        *dropped += result - share;
+        self.repeats.shares += share;
+    }
+
+    /// What selective recompute runs again, and the bytes that are kept with it.
+    pub(super) fn selective(&self) -> (Pass, f64) {
+        let p = self.p;
+        match p.framework.selective {
+            Selective::Named => {
+                // What norms made is gathered again with them, unless what communication brought is kept.
+                let gather = p.framework.named.norm && !p.framework.keeps_tensor_results;
+                let (again, made) = self.repeats.sum(p.framework.named, gather);
+                (again, self.kept - made)
+            }
+            Selective::Attention => (self.core, self.kept - self.kept_core),
+            Selective::Operators => {
+                let (seconds, count, outputs) = self.products;
+                let again = Pass {
+                    compute: self.forward.compute - self.core.compute - seconds / 2.0,
+                    tensor: self.gathered,
+                    kernels: self.forward.kernels
+                        - self.core.kernels
+                        - count / 2
+                        - self.summed
+                        - self.exchanged,
+                    ..Pass::default()
+                };
+                // The layer's input, the outputs of half of the products, that of attention with its sums, and of the two
+                // reduce-scatters.
+                let sums = if p.shard.sp { 2.0 * p.residual_bytes() } else { 0.0 };
+                let kept = p.residual_bytes() + outputs / 2.0 * p.width + self.attention_output;
+                (again, (kept + sums).min(self.kept))
+            }
+        }
+    }
+}
