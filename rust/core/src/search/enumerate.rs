@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const OPENED: usize = 32;
 /// Classes that are solved against the same incumbents, at first.
 const SOLVED: usize = 4;
-/// Schedules, and classes, of a block that are looked at before their turn, and classes that are solved.
+/// Schedules, and classes, of a block that are looked at before their turn; and on one kind of chip classes that are solved.
 const AHEAD: usize = 4;
 
 /// What the parts of a search share: the question, and what was priced for it.
@@ -83,6 +83,8 @@ fn search_entries<'a>(
 ) -> Found {
     let ground = Ground { problem, entries, watch, held: Mutex::default() };
     let mut walk = Walk::new(&ground.entries, best, counters);
+    // On several kinds of chip the best of a class is far from its guess: all that are promising are solved.
+    let solved = if problem.cluster.groups.len() == 1 { AHEAD } else { usize::MAX };
     // The first blocks are small: what they find tells what of the next is worth a look.
     let mut most = 1;
     while walk.goes_on() && !watch.stopped() {
@@ -119,7 +121,7 @@ fn search_entries<'a>(
             walk.take(&node, opened);
             guessed.push((node, guess));
         }
-        walk.solve_promising(guessed, AHEAD, |node, limit| ground.open(node, limit));
+        walk.solve_promising(guessed, solved, |node, limit| ground.open(node, limit));
         watch.advance(walk.done, walk.serial);
     }
     // All that could matter are guessed at: those with the best guesses first, each class is solved against a tight limit.
