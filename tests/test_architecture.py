@@ -28,8 +28,9 @@ RUST_ORDER = """
     estimate::stage estimate::stage::held estimate::stage::parts
     estimate
     search::watch search::report search::cell search::counts search::space search::bound
-    search::room search::relax search::caps
-    search::holds search::pace search::stages search::labels
+    search::stall search::room search::relax search::caps search::places
+    search::holds search::pace search::stages search::paces search::labels
+    search::passage search::prices search::swiftest
     search::guess search::descent search::best search::entries search::mixed search::devices
     search::compositions search::walk search::enumerate
     search::sizes

@@ -5,11 +5,14 @@ mod draw;
 use autopar_core::estimate::least::Least;
 use autopar_core::estimate::memory;
 use autopar_core::estimate::pipeline::{makespan, Chunk, Sends, StageClock};
+use autopar_core::estimate::shard::Shard;
 use autopar_core::estimate::{estimate, sends, Tables};
 use autopar_core::plan::{check, Plan, Recompute};
 use autopar_core::search::bound::{Continuous, Shape, Tail, Work};
-use autopar_core::search::caps::Places;
-use autopar_core::search::relax::{Question, Stages as Offered, Verdict};
+use autopar_core::search::passage::{price, Passage};
+use autopar_core::search::places::Places;
+use autopar_core::search::relax::{Question, Verdict};
+use autopar_core::search::space::Stages as Offered;
 use autopar_core::spec::problem::Schedule;
 use autopar_core::units::{Time, GIB};
 use draw::pipeline::{clocks, shape, SENDS};
@@ -341,4 +344,37 @@ fn bounds_of_any_degrees_are_never_above_a_plan_that_fits() {
     let seen =
         [(experts, 50), (tensor, 200), (context, 80), (tight, 200), (capped, 200), (waiting, 20)];
     assert!(seen.iter().all(|&(times, least)| times >= least), "{seen:?}");
+}
+
+#[test]
+fn no_micro_batch_passes_its_sequences_faster_than_the_floor() {
+    let mut draw = Draw::new(29);
+    let (mut experts, mut tensor, mut context, mut near) = (0, 0, 0, 0);
+    for n in 0..12_000 {
+        let problem = draw::problem(&mut draw, 1);
+        let plan = any_plan(&mut draw, &problem);
+        if !check(&problem, &plan).is_empty() {
+            continue;
+        }
+        experts += u64::from(plan.ep > 1);
+        tensor += u64::from(plan.tp > 1);
+        context += u64::from(plan.cp > 1);
+        let shard = Shard { dp: 1, zero: 0, shard_group: 1, ..plan.shard(0) };
+        let floor = Passage::floor(&problem, 0, Shard { mbs: 1, ..shard }, true);
+        let figures =
+            |p: &Passage| [p.layer, p.forward, p.through, p.rest[0], p.rest[1], p.rest[2]];
+        for mbs in [1, 2, draw.between(3, 40), 1 << draw.between(6, 16), 1 << 22] {
+            let priced = price(&problem, 0, Shard { mbs, ..shard }, true);
+            let each = Passage::of(&priced).times(1.0 / mbs as f64);
+            for (least, some) in figures(&floor).into_iter().zip(figures(&each)) {
+                assert!(
+                    least <= some,
+                    "case {n}, {mbs} sequences: {floor:?} above {each:?} {plan:?}"
+                );
+            }
+            near += u64::from(mbs == 1 << 22 && floor.layer > 0.95 * each.layer);
+        }
+    }
+    let enough = experts > 50 && tensor > 200 && context > 100 && near > 500;
+    assert!(enough, "{experts} {tensor} {context} {near}");
 }

@@ -157,15 +157,20 @@ impl Prices {
         (cost.forward.total() + cost.input_gradient.total()).seconds()
     }
 
-    /// Seconds of both passes of all other layers and both ends.
-    pub fn passes_of_rest(&self) -> f64 {
+    /// Seconds of a layer of that sort's forward pass.
+    pub fn forward_of_frequent(&self) -> f64 {
+        self.layers[self.frequent()].0.cost.forward.total().seconds()
+    }
+
+    /// Seconds of both passes of all other layers, of the embedding, and of the head.
+    pub fn passes_of_rest(&self) -> [f64; 3] {
         let place = self.frequent();
-        let ends = self.ends.iter().map(|end| Totals::from(&end.cost).passes().seconds());
         let others = self.layers.iter().enumerate().filter(|&(n, _)| n != place);
         let others = others.map(|(_, (layer, count))| {
             Totals::from(&layer.cost).passes().seconds() * *count as f64
         });
-        ends.chain(others).sum()
+        let [first, last] = [0, 1].map(|end| Totals::from(&self.ends[end].cost).passes().seconds());
+        [others.sum(), first, last]
     }
 
     fn frequent(&self) -> usize {

@@ -274,6 +274,12 @@ impl<'a> Table<'a> {
         place.range(self.problem.model.layers, chunk)
     }
 
+    /// Passes of one layer, nothing recomputed.
+    pub fn layer_passes(&self, index: u32) -> Chunk {
+        let Totals { forward, input_gradient, weight_gradient, .. } = self.layers(index, 1);
+        Chunk { forward, input_gradient, weight_gradient }
+    }
+
     /// Times of one chunk.
     pub fn chunk(&self, place: &Place, chunk: u64) -> Chunk {
         let (from, count) = self.range(place, chunk);

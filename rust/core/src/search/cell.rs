@@ -64,22 +64,26 @@ impl Cell {
     }
 }
 
-/// Every divisor of `n`, ascending.
+/// Every divisor of `n`, ascending: the products of powers of its prime factors.
 pub fn divisors(n: u64) -> Vec<u64> {
-    let mut low = Vec::new();
-    let mut high = Vec::new();
-    let mut d = 1;
-    while d * d <= n {
-        if n.is_multiple_of(d) {
-            low.push(d);
-            if d * d < n {
-                high.push(n / d);
+    let mut all = vec![1];
+    let (mut left, mut prime) = (n, 2);
+    while left > 1 {
+        if prime * prime > left {
+            prime = left;
+        }
+        let (known, mut power) = (all.len(), 1);
+        while left.is_multiple_of(prime) {
+            left /= prime;
+            power *= prime;
+            for i in 0..known {
+                all.push(all[i] * power);
             }
         }
-        d += 1;
+        prime += 1;
     }
-    low.extend(high.into_iter().rev());
-    low
+    all.sort_unstable();
+    all
 }
 
 #[cfg(test)]
@@ -90,6 +94,8 @@ mod tests {
     fn divisors_come_in_order() {
         assert_eq!(divisors(12), [1, 2, 3, 4, 6, 12]);
         assert_eq!(divisors(1), [1]);
+        assert_eq!(divisors(97), [1, 97]);
+        assert_eq!(divisors(98), [1, 2, 7, 14, 49, 98]);
     }
 
     #[test]

@@ -4,12 +4,13 @@
 //! ([`super::caps`]). As long as no limit is known, the time is a little above the bound of all compositions, so that those far
 //! above it are seldom listed at all.
 
-use super::caps::{hold, Places};
+use super::caps::hold;
 use super::counts::{Composition, Counts, Walked};
-use super::entries::{offered, Entry};
+use super::entries::Entry;
+use super::places::Places;
 use super::relax::Verdict;
 use super::report::{Counters, Cut};
-use super::space;
+use super::space::{self, offered};
 use super::watch::Watch;
 use crate::estimate::least::Least;
 use crate::spec::problem::{Problem, Schedule};
@@ -74,7 +75,7 @@ impl Compositions<'_, '_> {
     ) -> (Listed, Vec<(Time, Composition)>) {
         let (problem, entry) = (self.problem, self.entry);
         let asked = entry.question(problem, self.schedule, false, limit);
-        let offered = offered(problem, entry);
+        let offered = offered(problem, &entry.cell);
         let nothing = |reason| {
             let cut = BTreeMap::from([(reason, classes)]);
             (Listed { until: limit, classes: 0, cut, step: listed.step }, Vec::new())

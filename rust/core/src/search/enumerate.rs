@@ -2,29 +2,28 @@
 //!
 //! Parts of the space stand in a heap in the order of their lower bounds: first every legal choice of degrees and micro-batch
 //! (an entry), then its classes, each bounded with its own sharding, schedule, chips and memory. A part whose bound is above
-//! the N-th best time known is never opened. An entry is bounded without a look at memory, then with one, then with each
-//! schedule and sharding: what costs more to bound is seldom bounded. Before a class is solved, all that could matter are guessed
+//! the N-th best time known is never opened. An entry is bounded by what no micro-batch undercuts, then by its own prices, then
+//! with a look at memory, then with each schedule and sharding: what costs more to bound is seldom bounded. Before a class is solved, all that could matter are guessed
 //! at, the most promising of each block ahead of their turn, so that the limit is tight. Parts are opened in blocks of fixed sizes against the plans found before the block, so that neither the
 //! answer nor a counter depends on the number of threads. A class whose plan is not yet proved to be its optimum goes back into
 //! the heap until it is closed.
 
 use super::best::Best;
-use super::caps::{hold, Places};
+use super::caps::hold;
 use super::cell::Cell;
 use super::compositions::{class_bound, cut_composition, stage_kinds, Compositions, Listed};
 use super::counts::Composition;
 use super::descent::close;
-use super::entries::{entry_bound, offered, Entries, Entry};
+use super::entries::{entry_bound, Entries, Entry};
 use super::guess::guess;
 use super::holds::Holds;
+use super::places::Places;
 use super::report::{Counters, Cut};
-use super::space;
+use super::space::{self, offered};
 use super::stages::{solve, Class, Outcome};
 use super::walk::{Found, Node, Opened, Part, Walk};
 use super::watch::Watch;
-use crate::estimate::layer::priced_as;
 use crate::estimate::least::{Least, Prices};
-use crate::estimate::shard::Shard;
 use crate::estimate::Tables;
 use crate::plan::Plan;
 use crate::spec::problem::{Problem, Schedule};
@@ -38,13 +37,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 const OPENED: usize = 32;
 /// Classes that are solved against the same incumbents, at first.
 const SOLVED: usize = 4;
-/// Schedules, and classes, of a block that are looked at before their turn.
+/// Schedules, and classes, of a block that are looked at before their turn; and on one kind of chip classes that are solved.
 const AHEAD: usize = 4;
 
 /// What the parts of a search share: the question, and what was priced for it.
 struct Ground<'a, 'w> {
     problem: &'a Problem,
-    entries: Entries,
+    entries: Entries<'a>,
     watch: &'w Watch,
     /// What stages hold, by entry, sharding and schedule: kept for the classes that differ in their chips alone.
     held: Mutex<HashMap<HeldKey, Arc<Holds<'a>>>>,
@@ -75,15 +74,17 @@ pub fn enumerate(problem: &Problem, watch: &Watch) -> Found {
 }
 
 /// Searches all classes of some entries, beside the best of others.
-fn search_entries(
-    problem: &Problem,
-    entries: Entries,
+fn search_entries<'a>(
+    problem: &'a Problem,
+    entries: Entries<'a>,
     best: Best,
     counters: Counters,
     watch: &Watch,
 ) -> Found {
     let ground = Ground { problem, entries, watch, held: Mutex::default() };
     let mut walk = Walk::new(&ground.entries, best, counters);
+    // On several kinds of chip the best of a class is far from its guess: all that are promising are solved.
+    let solved = if problem.cluster.groups.len() == 1 { AHEAD } else { usize::MAX };
     // The first blocks are small: what they find tells what of the next is worth a look.
     let mut most = 1;
     while walk.goes_on() && !watch.stopped() {
@@ -120,12 +121,18 @@ fn search_entries(
             walk.take(&node, opened);
             guessed.push((node, guess));
         }
-        walk.solve_promising(guessed, |node, limit| ground.open(node, limit));
+        walk.solve_promising(guessed, solved, |node, limit| ground.open(node, limit));
         watch.advance(walk.done, walk.serial);
     }
-    // All that could matter are guessed at: each class is solved against a tight limit.
+    // All that could matter are guessed at: those with the best guesses first, each class is solved against a tight limit.
     let waiting = std::mem::take(&mut walk.waiting);
-    walk.heap.extend(waiting);
+    if watch.stopped() {
+        walk.waiting = waiting;
+    } else {
+        walk.solve_promising(waiting, usize::MAX, |node, limit| ground.open(node, limit));
+    }
+    let waiting = std::mem::take(&mut walk.waiting);
+    walk.heap.extend(waiting.into_iter().map(|(node, _)| node));
     let mut most = SOLVED;
     while walk.goes_on() && !watch.stopped() {
         let limit = walk.best.limit();
@@ -186,7 +193,7 @@ impl<'a> Ground<'a, '_> {
             .collect();
         let entry = self.entry(node);
         let asked = entry.question(self.problem, schedule, false, limit);
-        let offered = offered(self.problem, entry);
+        let offered = offered(self.problem, &entry.cell);
         let places = Places::new(&asked, &leasts, &offered);
         hold(&places.and_then(|places| places.within(limit.seconds())), runs)
     }
@@ -259,13 +266,19 @@ impl<'a> Ground<'a, '_> {
         opened
     }
 
-    /// Bounds an entry with a look at memory, for each ZeRO stage by itself.
+    /// Bounds an entry by its own prices, then with a look at memory, for each ZeRO stage by itself.
     fn weigh(&self, node: &Node, limit: Time, opened: &mut Opened) {
         let (problem, entry) = (self.problem, self.entry(node));
         let Opened { counters, parts, .. } = opened;
-        let offered: u64 = offered(problem, entry).iter().map(|s| s.most).sum();
+        let offered: u64 = offered(problem, &entry.cell).iter().map(|s| s.most).sum();
         if offered < entry.cell.pp {
             counters.cut(Cut::Limits, node.classes);
+            return;
+        }
+        counters.bounds += 1;
+        let least = self.entries.in_unlimited_memory(problem, entry);
+        if least > limit {
+            counters.cut(Cut::Bound, node.classes);
             return;
         }
         let axes = space::axes(problem, entry.cell);
@@ -281,7 +294,7 @@ impl<'a> Ground<'a, '_> {
             let leasts = self.entries.leasts(problem, entry, zero);
             match entry_bound(problem, entry, &leasts, limit) {
                 Err(reason) => counters.cut(reason, classes),
-                Ok(bound) => parts.push((bound, classes, Part::Weighed(zero))),
+                Ok(bound) => parts.push((bound.max(least), classes, Part::Weighed(zero))),
             }
         }
     }
@@ -295,7 +308,7 @@ impl<'a> Ground<'a, '_> {
         let leasts = self.entries.leasts(problem, entry, zero);
         let kinds = vec![0; if one_kind { cell.pp as usize } else { 0 }];
         let runs: Composition = vec![(0, cell.pp)];
-        let offered = offered(problem, entry);
+        let offered = offered(problem, &entry.cell);
         let bound = |schedule, leasts: &[Option<Least>]| {
             if one_kind {
                 class_bound(problem, entry, schedule, leasts, &kinds, limit)
@@ -316,10 +329,7 @@ impl<'a> Ground<'a, '_> {
             let illegal = if one_kind {
                 cut_composition(problem, entry, schedule, &runs)
             } else {
-                let zero_bubble = is_zero_bubble(schedule.0);
-                let kinds = if cell.each.is_some() { 2 } else { 1 };
-                space::cut_schedule(problem, cell, entry.mbs, schedule, kinds)
-                    .filter(|&reason| zero_bubble || reason != Cut::Layers)
+                space::cut_everywhere(problem, cell, entry.mbs, schedule)
             };
             if let Some(reason) = illegal {
                 counters.cut(reason, all);
@@ -331,9 +341,10 @@ impl<'a> Ground<'a, '_> {
                 Ok(bound) => schedules.push((schedule, bound)),
             }
         }
+        if schedules.is_empty() {
+            return;
+        }
         let below = axes.compositions * schedules.len() as u64;
-        let mut prices: Vec<(Shard, Vec<Option<Cow<'_, Prices>>>)> = Vec::new();
-        let some_kind = leasts.iter().position(Option::is_some).unwrap_or(0);
         for sharding in shardings() {
             if self.watch.stopped() {
                 counters.cut(Cut::Unreached, below);
@@ -343,14 +354,22 @@ impl<'a> Ground<'a, '_> {
                 counters.cut(reason, below);
                 continue;
             }
-            // Shardings are priced alike on all kinds or on none.
-            let key = priced_as(entry.shard(problem, some_kind, sharding), &problem.framework);
-            let place = prices.iter().position(|known| known.0 == key).unwrap_or_else(|| {
-                prices.push((key, self.entries.prices(problem, entry, sharding)));
-                prices.len() - 1
-            });
-            let leasts = leasts_of(problem, entry, sharding, &prices[place].1);
-            for &(schedule, least) in &schedules {
+            let mut left = Cow::Borrowed(&schedules);
+            if let Some(quiet) = self.entries.quiet(problem, entry, sharding) {
+                // Most are cut by what the sharding leaves in memory and at the end of the step, before its passes are priced.
+                let leasts = leasts_of(problem, entry, sharding, &quiet);
+                left.to_mut().retain(|&(schedule, _)| {
+                    counters.bounds += 1;
+                    let cut = bound(schedule, &leasts).within(limit).err();
+                    cut.inspect(|&reason| counters.cut(reason, axes.compositions)).is_none()
+                });
+                if left.is_empty() {
+                    continue;
+                }
+            }
+            let prices = self.entries.prices(problem, entry, sharding);
+            let leasts = leasts_of(problem, entry, sharding, &prices);
+            for &(schedule, least) in left.iter() {
                 counters.bounds += 1;
                 match bound(schedule, &leasts).within(limit).map(|bound| bound.max(least)) {
                     Err(reason) => counters.cut(reason, axes.compositions),
@@ -407,10 +426,6 @@ fn leasts_of(
         prices.as_ref().map(|prices| Least::of(problem, kind, &shard, prices))
     };
     prices.iter().enumerate().map(of).collect()
-}
-
-fn is_zero_bubble(schedule: Schedule) -> bool {
-    matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV)
 }
 
 /// The class's plan without stages.

@@ -71,7 +71,6 @@ impl Solver<'_, '_, '_> {
     /// Labels of the stages from `i` on when `first` layers lie before them; `next` are those of the stage behind.
     fn labels_at(&mut self, i: usize, first: u32, next: Next<'_>, ahead: &Ahead) -> Vec<Label> {
         let left = self.layers - first;
-        let (through, rounds) = (ahead.through(first), ahead.rounds(first));
         let mut labels: Vec<Label> = Vec::new();
         let same_kind =
             i + 1 < self.class.kinds.len() && self.class.kinds[i + 1] == self.class.kinds[i];
@@ -80,6 +79,7 @@ impl Solver<'_, '_, '_> {
         let previous_same = i > 0 && self.class.kinds[i - 1] == self.class.kinds[i];
         let previous_tied = i > 0 && self.tied(i - 1);
         for choice in 0..self.choices[i].len() {
+            let (through, rounds) = self.ahead(ahead, i, first, self.choices[i][choice]);
             // Labels stand in the order of their choices.
             let begin = if previous_tied { labels.len() } else { 0 };
             let cap = self.caps[i][choice].min(left);

@@ -7,9 +7,12 @@
 
 use super::cell::{divisors, Cell, Each};
 use super::counts::Counts;
-use super::entries::{in_unlimited_memory, least, Entries, Entry, KindPrices, PriceList};
+use super::entries::{Entries, Entry};
+use super::passage::Passage;
+use super::prices::{PriceList, Row};
 use super::report::{Counters, Cut};
 use super::space;
+use super::swiftest::{swiftest_schedules, Swiftest};
 use super::watch::Watch;
 use crate::spec::cluster::MOST_KINDS;
 use crate::spec::problem::Problem;
@@ -97,14 +100,14 @@ pub fn replicas(problem: &Problem) -> Vec<(u64, u64)> {
     divisors(devices).into_iter().flat_map(pairs).filter(|(dp, cp)| dp * cp < devices).collect()
 }
 
-impl Entries {
+impl<'p> Entries<'p> {
     /// Every legal entry with degrees of their own for some kinds that may be within `limit`; the others are counted.
     pub fn mixed(
-        problem: &Problem,
+        problem: &'p Problem,
         limit: Time,
         watch: &Watch,
         counters: &mut Counters,
-    ) -> Entries {
+    ) -> Entries<'p> {
         let mut mixed = Mixed {
             problem,
             limit,
@@ -112,12 +115,12 @@ impl Entries {
                 .map(|pp| space::schedules(problem, pp).len() as u64)
                 .collect(),
             list: Vec::new(),
-            prices: PriceList::default(),
-            priced: HashMap::new(),
+            prices: PriceList::new(problem),
+            places: HashMap::new(),
         };
         let (choices, replicas) = (choices(problem), replicas(problem));
         if !choices.is_empty() && !watch.stopped() {
-            mixed.price_all(&replicas);
+            mixed.ask_for_all(&replicas);
         }
         for &(dp, cp) in &replicas {
             for &each in &choices {
@@ -136,37 +139,32 @@ struct Mixed<'p> {
     /// How many schedules there are, by depth.
     schedules: Vec<u64>,
     list: Vec<Entry>,
-    prices: PriceList,
-    /// Place of a kind's prices at a degree, cp, ep and micro-batch.
-    priced: HashMap<(usize, u64, u64, u64, u64), u32>,
+    prices: PriceList<'p>,
+    /// Place of a kind's prices at a degree, cp and ep.
+    places: HashMap<(usize, u64, u64, u64), u32>,
 }
 
 impl Mixed<'_> {
-    /// Prices each kind at each of its degrees.
-    fn price_all(&mut self, replicas: &[(u64, u64)]) {
+    /// Asks for the prices of each kind at each of its degrees.
+    fn ask_for_all(&mut self, replicas: &[(u64, u64)]) {
         let problem = self.problem;
         let degrees = degrees(problem);
+        let experts = problem.model.moe.map_or(vec![1], |moe| divisors(u64::from(moe.experts)));
         for &(dp, cp) in replicas {
-            let axes = space::axes(problem, Cell { pp: 2, tp: 1, each: None, cp, dp });
-            for (kind, tp) in
-                degrees.iter().enumerate().flat_map(|(k, d)| d.iter().map(move |&tp| (k, tp)))
+            for (kind, &tp) in
+                degrees.iter().enumerate().flat_map(|(k, d)| d.iter().map(move |tp| (k, tp)))
             {
-                let cell = Cell { pp: 2, tp, each: None, cp, dp };
                 if space::cut_degrees(problem, tp, cp, dp).is_some() {
                     continue;
                 }
-                for (&ep, &mbs) in
-                    axes.ep.iter().flat_map(|ep| axes.mbs.iter().map(move |mbs| (ep, mbs)))
-                {
-                    let key = (kind, tp, cp, ep, mbs);
-                    if !self.priced.contains_key(&key) {
-                        let place = self.prices.ask_for_kind(problem, cell, kind, tp > 1, ep, mbs);
-                        self.priced.insert(key, place);
-                    }
+                let cell = Cell { pp: 2, tp, each: None, cp, dp };
+                for &ep in &experts {
+                    let place = self.prices.ask_for_kind(cell, kind, tp > 1, ep);
+                    self.places.insert((kind, tp, cp, ep), place);
                 }
             }
         }
-        self.prices.price(problem);
+        self.prices.settle();
     }
 
     /// Adds what may be within the limit of some degrees at a number of replicas.
@@ -217,25 +215,32 @@ impl Mixed<'_> {
         counters: &mut Counters,
     ) {
         let (problem, (some, _)) = (self.problem, cells[0]);
-        let mut row = [None; MOST_KINDS];
+        let mut row: Row = [None; MOST_KINDS];
         for (kind, place) in row[..problem.cluster.groups.len()].iter_mut().enumerate() {
-            *place = self.priced.get(&(kind, some.tp_of(kind), some.cp, ep, mbs)).copied();
+            *place = self.places.get(&(kind, some.tp_of(kind), some.cp, ep)).copied();
         }
-        let of_kind = |kind: usize| row[kind].map(|place| self.prices.at(place));
+        let prices = &self.prices;
+        let floor = |kind: usize| row[kind].map(|at| prices.floor_at(at).times(mbs as f64));
+        let passage = |kind: usize| row[kind].map(|at| Passage::of(prices.at(at, mbs)));
         counters.bounds += 1;
-        if at_any_depth(problem, &some, mbs, of_kind) > self.limit {
+        // What is too slow by its floors is never priced.
+        let too_slow = at_any_depth(problem, &some, mbs, floor) > self.limit
+            || at_any_depth(problem, &some, mbs, passage) > self.limit;
+        if too_slow {
             counters.cut(Cut::Bound, all);
             return;
         }
-        let row = self.prices.add(row);
+        let place = self.prices.add(row);
         for &(cell, classes) in cells {
-            let mut entry = Entry { cell, sp: true, ep, mbs, bound: Time::ZERO, classes, row };
-            entry.bound = in_unlimited_memory(problem, &entry, &self.prices);
-            if entry.bound > self.limit {
+            let passage = |kind| self.prices.of(place, kind, mbs).map(Passage::of);
+            let schedules = swiftest_schedules(problem, cell.pp);
+            let bound = Swiftest::new(problem, &cell, passage)
+                .map_or(Time::MAX, |of| of.bound(problem, &cell, (mbs, 1.0), &schedules));
+            if bound > self.limit {
                 counters.bounds += 1;
                 counters.cut(Cut::Bound, classes);
             } else {
-                self.list.push(entry);
+                self.list.push(Entry { cell, sp: true, ep, mbs, bound, classes, row: place });
             }
         }
     }
@@ -243,23 +248,22 @@ impl Mixed<'_> {
 
 /// A bound for all plans with the degrees of a cell, whatever the depth of their pipelines, from computation alone: as many devices of
 /// the kinds whose devices pass layers on fastest as there are.
-fn at_any_depth<'p>(
+fn at_any_depth(
     problem: &Problem,
     cell: &Cell,
     mbs: u64,
-    prices: impl Fn(usize) -> Option<&'p KindPrices>,
+    passage: impl Fn(usize) -> Option<Passage>,
 ) -> Time {
     // Seconds of a layer times the ranks that share it, and the ranks of a replica, by kind.
     let mut kinds: Vec<(f64, f64)> = Vec::with_capacity(MOST_KINDS);
-    let (mut frequent, mut rest) = (0.0, f64::INFINITY);
+    let (mut frequent, mut rest) = (0.0, [f64::INFINITY; 3]);
     for kind in (0..problem.cluster.groups.len()).filter(|&kind| cell.tp_of(kind) > 0) {
-        let Some(of) = prices(kind) else { continue };
-        let unit = least(of, |p| p.passes_of_frequent());
+        let Some(of) = passage(kind) else { continue };
         let tp = cell.tp_of(kind) as f64;
         let most = problem.available(kind) / cell.devices_per_stage(kind);
-        kinds.push((unit * tp, most as f64 * tp));
-        frequent = of.0.count_of_frequent() as f64;
-        rest = rest.min(least(of, |p| p.passes_of_rest()) / unit);
+        kinds.push((of.layer * tp, most as f64 * tp));
+        frequent = of.frequent;
+        rest = [0, 1, 2].map(|n| f64::min(rest[n], of.rest[n] / of.layer));
     }
     kinds.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let (mut left, mut speed) = ((problem.cluster.devices / (cell.dp * cell.cp)) as f64, 0.0);
@@ -272,5 +276,6 @@ fn at_any_depth<'p>(
         return Time::MAX;
     }
     let micro_batches = problem.workload.global_batch_size / (cell.dp * mbs);
-    Time::from_seconds((frequent + rest) / speed * micro_batches as f64 * (1.0 - 1e-9))
+    let layers = frequent + rest.iter().sum::<f64>();
+    Time::from_seconds(layers / speed * micro_batches as f64 * (1.0 - 1e-9))
 }

@@ -16,12 +16,18 @@ mod labels;
 mod mixed;
 pub mod nearest;
 mod pace;
+mod paces;
+pub mod passage;
+pub mod places;
+mod prices;
 pub mod relax;
 pub mod report;
 mod room;
 pub mod sizes;
 pub mod space;
 pub mod stages;
+mod stall;
+mod swiftest;
 mod walk;
 pub mod watch;
 

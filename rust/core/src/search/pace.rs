@@ -104,3 +104,98 @@ pub fn before(paces: &[Pace]) -> Vec<Ahead> {
     before.push(ahead);
     before
 }
+
+/// What layers take at least where they lie, in a pipeline of one chunk a stage: sums over those before each.
+#[derive(Clone, Debug, Default)]
+pub struct Passed {
+    /// One micro-batch down and up.
+    through: Vec<Time>,
+    /// The other micro-batches of a path that waits for the first.
+    rounds: Vec<Time>,
+    /// Each sort of layer: what it adds to that, and how many lie before each layer.
+    sorts: Vec<(Time, Vec<u32>)>,
+    /// How many backward passes of these other micro-batches there are.
+    backward: u64,
+    /// What selective and full recompute of a layer add to a pass where all stages choose alike; nothing where they may not.
+    again: [Time; 2],
+}
+
+impl Passed {
+    /// From what one micro-batch and the others take with each layer, in order, and what recompute adds.
+    pub fn new(layers: &[(Time, Time)], backward: u64, again: [Time; 2]) -> Passed {
+        let sums = |of: fn(&(Time, Time)) -> Time| {
+            let mut sum = Time::ZERO;
+            let sums = layers.iter().map(|layer| {
+                sum += of(layer);
+                sum
+            });
+            std::iter::once(Time::ZERO).chain(sums).collect()
+        };
+        let mut distinct: Vec<Time> = layers.iter().map(|layer| layer.1).collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let counted = |rounds: Time| {
+            let mut count = 0;
+            let counts = layers.iter().map(|layer| {
+                count += u32::from(layer.1 >= rounds);
+                count
+            });
+            (rounds, std::iter::once(0).chain(counts).collect())
+        };
+        Passed {
+            through: sums(|layer| layer.0),
+            rounds: sums(|layer| layer.1),
+            sorts: distinct.into_iter().map(counted).collect(),
+            backward,
+            again,
+        }
+    }
+
+    /// Once through the first layers on some stages, and the other micro-batches on the slowest of these.
+    ///
+    /// The slowest takes no less than the mean, and one of them has no less than its share of the layers that take some time,
+    /// rounded up. Each stage holds a layer, and recomputes one at least if it does so in whole.
+    pub fn least(&self, layers: u32, stages: u32, recompute: Recompute) -> (Time, Time) {
+        let n = layers as usize;
+        let (each, whole, deep) = match recompute {
+            Recompute::None | Recompute::Parts(_) => (Time::ZERO, Time::ZERO, 0),
+            Recompute::Selective => (self.again[0], Time::ZERO, 0),
+            Recompute::Uniform { .. } => (self.again[1], Time::ZERO, 0),
+            Recompute::Block { layers } => (Time::ZERO, self.again[1], layers),
+        };
+        if stages == 0 {
+            return (self.through[n], Time::ZERO);
+        }
+        let through = self.through[n] + each * u64::from(layers) + whole * u64::from(stages);
+        let sum = self.rounds[n] + each * (self.backward * u64::from(layers));
+        let mean = Time(sum.0 / u64::from(stages)) + whole * self.backward;
+        let fullest = self.sorts.iter().map(|(rounds, before)| {
+            let share = before[n].div_ceil(stages);
+            let again = each * u64::from(share) + whole * u64::from(share.min(deep));
+            *rounds * u64::from(share) + again * self.backward
+        });
+        (through, fullest.fold(mean, Time::max))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_stage_has_its_share_of_the_heavy_layers() {
+        // Two layers of 1 and 10, then three of 2 and 20, on two stages: once through takes 8, and of the others 80, a mean of
+        // 40. One stage has two heavy layers or more, 40; of the first four, 60, the mean is 30, and one has one heavy layer
+        // and two of 10 or more, 20.
+        let layers = [(1, 10), (1, 10), (2, 20), (2, 20), (2, 20)].map(|(a, b)| (Time(a), Time(b)));
+        let passed = Passed::new(&layers, 9, [Time(1), Time(3)]);
+        assert_eq!(passed.least(5, 2, Recompute::None), (Time(8), Time(40)));
+        assert_eq!(passed.least(4, 2, Recompute::None), (Time(6), Time(30)));
+        // Selectively each layer takes 1 longer in 9 backward passes: (80 + 45) / 2 rounded down, against 2 (20 + 9) and 3 (10 + 9).
+        assert_eq!(passed.least(5, 2, Recompute::Selective), (Time(13), Time(62)));
+        // In whole one layer of each stage at least: 8 + 2 * 3 and 40 + 9 * 3.
+        let block = Recompute::Block { layers: 1 };
+        assert_eq!(passed.least(5, 2, block), (Time(14), Time(67)));
+        assert_eq!(passed.least(0, 0, block), (Time(0), Time(0)));
+    }
+}

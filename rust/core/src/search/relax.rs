@@ -11,6 +11,7 @@
 use super::bound::{Continuous, Shape};
 use super::report::Cut;
 use super::room::{cheapest, Allowed, Room, Rung, Spot};
+use super::space::Stages;
 use crate::estimate::least::{Least, Line, Passes};
 use crate::estimate::memory::in_flight;
 use crate::estimate::pipeline::Sends;
@@ -31,15 +32,6 @@ pub struct Question<'p> {
     pub any_schedule: bool,
     /// A bound above so many seconds need not be the best: memory is looked at below it alone.
     pub limit: f64,
-}
-
-/// Stages of a kind, of which there may be fewer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stages {
-    /// Kind.
-    pub kind: usize,
-    /// At most so many.
-    pub most: u64,
 }
 
 /// A lower bound, or that nothing fits.
@@ -401,26 +393,10 @@ impl Question<'_> {
 
     /// The sum of the y where every stage takes `unit` seconds a layer: what [`Question::weights`] gives, summed.
     fn sum_of_equal(&self, unit: f64, differ: bool) -> f64 {
-        let (m, pp, v) =
-            (self.shape.micro_batches as f64, self.shape.pp as f64, self.shape.vpp as f64);
-        let down = |ahead: f64| {
-            if ahead == 0.0 {
-                pp / (unit * m)
-            } else {
-                (1.0 - (1.0 - ahead / m).powf(pp)) / (unit * ahead)
-            }
-        };
         if self.any_schedule {
-            return down(0.0);
+            return self.shape.pp as f64 / (unit * self.shape.micro_batches as f64);
         }
-        match self.shape.schedule {
-            // The y of `both_ways` are as 1 / ((m - pp + j) (m - pp + j - 1)): their sum telescopes.
-            Schedule::OneFOneB if m > pp => pp / (unit * (m + pp - 1.0)),
-            Schedule::OneFOneB => down(1.0),
-            Schedule::Interleaved => down(if differ { 0.0 } else { 1.0 / v }),
-            Schedule::GPipe => pp / (unit * (m + pp - 1.0)),
-            Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => down(0.0),
-        }
+        self.shape.work_within(differ) / unit
     }
 
     /// A line below what the first stage needs after its last pass, over its layers.

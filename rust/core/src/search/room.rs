@@ -1,5 +1,6 @@
 //! What a stage has room for, and what that costs it: the lower hull of its seconds over its layers, for the bounds.
 
+use super::stall::{Block, Stall};
 use crate::estimate::least::{Least, Passes};
 use crate::spec::problem::{Granularity, Problem};
 
@@ -136,18 +137,20 @@ impl Room<'_> {
     pub fn stall(&self, allowed: &Allowed) -> Stall {
         let (n, l) = (self.spot.in_flight, self.least);
         let of = |is: bool, layers: f64| if is { layers } else { f64::NEG_INFINITY };
-        let plain = of(allowed.none || allowed.block, self.most(0));
         // Transfers to the host may hide behind passes.
-        let plain = if allowed.offload { f64::INFINITY } else { plain };
-        // With r of x layers recomputed, memory asks for r of at least `each` x less what is left.
-        let spared = (n * (l.kept[0] - l.kept[2])).max(1.0);
-        let each = l.resident[self.on_host].each + n * l.kept[0];
+        let plain = if allowed.offload { f64::INFINITY } else { self.most(0) };
+        let each = (l.resident[self.on_host].each + n * l.kept[0]).max(1.0);
         Stall {
-            plain,
+            plain: of(allowed.none, plain),
             selective: of(allowed.selective, self.most(1)),
-            block: of(allowed.block, self.most(2)),
-            recomputed: (each / spared, self.left(2) / spared),
             uniform: of(allowed.uniform, self.most_grouped()),
+            block: allowed.block.then(|| Block {
+                none: self.left(2) / each,
+                more: n * (l.kept[0] - l.kept[2]).max(0.0) / each,
+                all: self.most(2),
+                // With less than one layer of each chunk recomputed there is no working set of one.
+                plain: self.most(0),
+            }),
         }
     }
 
@@ -202,49 +205,6 @@ impl Room<'_> {
     }
 }
 
-/// The most layers that a stage has memory for, by the way in which it saves memory; without number where it may not.
-#[derive(Clone, Copy, Debug)]
-pub struct Stall {
-    plain: f64,
-    selective: f64,
-    block: f64,
-    /// Of `block`, what each layer and what is left of memory add to and spare of the layers that are recomputed.
-    recomputed: (f64, f64),
-    uniform: f64,
-}
-
-/// How long a path through the schedule spends with a stage's layers.
-#[derive(Clone, Copy, Debug)]
-pub struct Pass {
-    /// Seconds that the path spends elsewhere.
-    elsewhere: f64,
-    /// Layers a second: nothing recomputed, selectively, some in whole so that memory is filled, all.
-    rates: [f64; 4],
-    /// Seconds that memory spares of what the third would take.
-    spared: f64,
-}
-
-impl Pass {
-    /// With the seconds of a layer, and what selective and full recompute of one add.
-    pub fn new(elsewhere: f64, layer: f64, again: [f64; 2], stall: &Stall) -> Pass {
-        let (each, left) = stall.recomputed;
-        let seconds = [layer, layer + again[0], layer + again[1] * each, layer + again[1]];
-        let rates = seconds.map(|s| if s > 0.0 { 1.0 / s } else { f64::INFINITY });
-        Pass { elsewhere, rates, spared: again[1] * left }
-    }
-
-    /// The most layers that the path leaves time for, and the stage memory.
-    pub fn most(&self, stall: &Stall, seconds: f64) -> f64 {
-        let left = seconds - self.elsewhere;
-        let [plain, selective, filled, full] = self.rates;
-        let block = stall.block.min(left * plain).min((left + self.spared) * filled);
-        (stall.plain.min(left * plain))
-            .max(stall.selective.min(left * selective))
-            .max(block)
-            .max(stall.uniform.min(left * full))
-    }
-}
-
 /// The ways to save memory that the options allow.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowed {
@@ -296,34 +256,4 @@ pub fn cheapest(mut rungs: Vec<Rung>, layers: f64) -> Option<f64> {
         }
     }
     (left <= 1e-6).then_some(price)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_and_time_together_say_how_many_layers_a_stage_holds() {
-        // A layer takes 2 s and keeps 4 bytes of 40, or 1 byte and a second more where it is recomputed. With r of x layers
-        // recomputed 4 x - 3 r <= 40 and 2 x + r <= 30: at most 13, of which 4 are. Without recompute 10 fit.
-        let no = f64::NEG_INFINITY;
-        let block = Stall {
-            plain: 10.0,
-            selective: no,
-            block: 40.0,
-            recomputed: (4.0 / 3.0, 40.0 / 3.0),
-            uniform: no,
-        };
-        let within =
-            |stall: &Stall, seconds| Pass::new(0.0, 2.0, [0.5, 1.0], stall).most(stall, seconds);
-        assert!((within(&block, 30.0) - 13.0).abs() < 1e-12);
-        assert!((within(&block, 20.0) - 10.0).abs() < 1e-12);
-        assert!((within(&block, f64::INFINITY) - 40.0).abs() < 1e-12);
-        let plain = Stall { block: no, ..block };
-        assert_eq!(within(&plain, 30.0), 10.0);
-        // All of them again: 3 s each.
-        assert_eq!(within(&Stall { uniform: 40.0, ..plain }, 36.0), 12.0);
-        // And 6 s on the way are gone.
-        assert_eq!(Pass::new(6.0, 2.0, [0.5, 1.0], &plain).most(&plain, 20.0), 7.0);
-    }
 }

@@ -7,6 +7,7 @@
 use super::cell::{divisors, Cell};
 use super::counts::Counts;
 use super::report::{Counters, Cut};
+use crate::estimate::shard::Shard;
 use crate::spec::problem::{Problem, Schedule};
 
 /// The other axes of a cell, legal or not.
@@ -175,6 +176,43 @@ pub fn expert_tensor_parallel(problem: &Problem, tp: u64) -> u64 {
     }
 }
 
+/// What a ZeRO stage and shard group make of a cell's degrees on a kind of chip.
+pub fn shard(
+    problem: &Problem,
+    cell: Cell,
+    kind: usize,
+    sp: bool,
+    ep: u64,
+    mbs: u64,
+    (zero, shard_group): (u8, u64),
+) -> Shard {
+    let tp = cell.tp_of(kind);
+    let etp = expert_tensor_parallel(problem, tp);
+    let (sp, pipelined) = (sp && tp > 1, cell.pp > 1);
+    Shard { dp: cell.dp, tp, sp, cp: cell.cp, ep, etp, mbs, zero, shard_group, pipelined }
+}
+
+/// Stages of a kind, of which there may be fewer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stages {
+    /// Kind.
+    pub kind: usize,
+    /// At most so many.
+    pub most: u64,
+}
+
+/// The stages that each kind of chip can offer a cell.
+pub fn offered(problem: &Problem, cell: &Cell) -> Vec<Stages> {
+    (0..problem.cluster.groups.len())
+        .map(|kind| {
+            let placed = places(problem, *cell, kind, false);
+            let within = || problem.available(kind) / cell.devices_per_stage(kind);
+            let most = if placed { within().min(cell.most_stages(problem, kind)) } else { 0 };
+            Stages { kind, most }
+        })
+        .collect()
+}
+
 /// Why a ZeRO stage with its shard group is not allowed, if it is not.
 pub fn cut_sharding(problem: &Problem, cell: Cell, (zero, group): (u8, u64)) -> Option<Cut> {
     let o = &problem.options;
@@ -210,6 +248,21 @@ pub fn cut_schedule(
         Schedule::Interleaved if !micro_batches.is_multiple_of(cell.pp) => Some(Cut::MicroBatches),
         _ => None,
     }
+}
+
+/// Why a schedule is legal for no composition of a cell's stages, if it is for none.
+pub fn cut_everywhere(
+    problem: &Problem,
+    cell: Cell,
+    mbs: u64,
+    schedule: (Schedule, u64),
+) -> Option<Cut> {
+    let kinds = if cell.each.is_some() { 2 } else { 1 };
+    // Several kinds may hold unequal layers where one may not; zero-bubble stages are of one kind.
+    let equal = problem.cluster.groups.len() == 1
+        || matches!(schedule.0, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+    cut_schedule(problem, cell, mbs, schedule, kinds)
+        .filter(|&reason| equal || reason != Cut::Layers)
 }
 
 impl Counters {

@@ -9,7 +9,7 @@
 
 use super::bound::{Continuous, Shape, Tail, Work};
 use super::holds::{Choice, Holds, NONE};
-use super::pace::{before, Pace, Slope};
+use super::pace::{before, Pace, Passed};
 use super::report::{Counters, Cut};
 use super::watch::Watch;
 use crate::estimate::pipeline::Sends;
@@ -95,6 +95,8 @@ pub(super) struct Solver<'s, 'c, 'a> {
     pub caps: Vec<Vec<u32>>,
     /// What each stage takes at least.
     pub paces: Vec<Pace>,
+    /// What layers take at least where they lie, if each stage has one chunk.
+    pub passed: Option<Passed>,
     memo: Vec<Vec<Option<Option<Work>>>>,
     /// Layers of a chunk, one more than each stage holds at most.
     widths: Vec<usize>,
@@ -123,6 +125,7 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
             choices: Vec::new(),
             caps: Vec::new(),
             paces: Vec::new(),
+            passed: None,
             memo: Vec::new(),
             widths: Vec::new(),
             memory: true,
@@ -172,7 +175,7 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         (if i + 1 < self.class.kinds.len() { v } else { v - 1 }, if i > 0 { v } else { v - 1 })
     }
 
-    fn place(&self, i: usize, first: u32, layers: u32, choice: Choice) -> Place {
+    pub fn place(&self, i: usize, first: u32, layers: u32, choice: Choice) -> Place {
         self.class.holds.place(i, first, layers, choice, self.optimizer_offload)
     }
 
@@ -181,14 +184,8 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         self.class.holds.most(self.class.kinds[i], i, choice, self.optimizer_offload)
     }
 
-    /// A stage's work, or nothing when it does not fit.
-    fn price(&self, table: &Table<'_>, place: &Place) -> Option<Work> {
-        let (work, fits) = self.work_at(table, place);
-        fits.then_some(work)
-    }
-
     /// A stage's work, and whether it fits.
-    fn work_at(&self, table: &Table<'_>, place: &Place) -> (Work, bool) {
+    pub fn work_at(&self, table: &Table<'_>, place: &Place) -> (Work, bool) {
         let cost = table.stage(place);
         let fits = cost.memory.allocated() <= table.capacity();
         let i = place.index as usize;
@@ -258,29 +255,21 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         let mut fits_somewhere = false;
         let mut settled: Vec<(std::mem::Discriminant<Recompute>, bool)> = Vec::new();
         let holds = self.class.holds;
-        for (n, &choice) in holds.choices.iter().enumerate() {
-            if choice.depth() > per_stage
-                || (0..self.class.kinds.len()).any(|i| self.most(i, n) < per_stage)
-            {
-                continue;
-            }
+        let stages = || (0..self.class.kinds.len()).rev();
+        for &choice in &holds.choices {
             // Within a family more recompute or offload is never faster: the first that fits is its best.
             let family = (std::mem::discriminant(&choice.recompute), choice.offload > 0);
-            if settled.contains(&family) {
+            if choice.depth() > per_stage || settled.contains(&family) {
                 continue;
             }
-            let mut tail = Tail::default();
-            let fits = (0..self.class.kinds.len()).rev().all(|i| {
-                let place = self.place(i, i as u32 * per_stage, per_stage, choice);
-                let work = self.price(self.table(i), &place);
-                if let Some(work) = &work {
-                    tail = tail.after(self.shape, i as u64, work);
-                }
-                work.is_some()
+            let place = |i: usize| self.place(i, i as u32 * per_stage, per_stage, choice);
+            if !stages().all(|i| self.table(i).fits(&place(i))) {
+                continue;
+            }
+            let tail = stages().fold(Tail::default(), |tail, i| {
+                let (work, _) = self.work_at(self.table(i), &place(i));
+                tail.after(self.shape, i as u64, &work)
             });
-            if !fits {
-                continue;
-            }
             settled.push(family);
             fits_somewhere = true;
             counters.bounds += 1;
@@ -318,51 +307,6 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
             })
             .collect();
         plan
-    }
-
-    /// What every stage takes at least.
-    fn pace_stages(&mut self) {
-        let kinds = self.class.kinds;
-        let pp = kinds.len();
-        let mut paces: Vec<Pace> = Vec::with_capacity(pp);
-        for i in 0..pp {
-            // Stages between two of their own kind are alike but for memory.
-            let alike = i >= 2 && i + 2 < pp && kinds[i - 2..=i + 1].iter().all(|&k| k == kinds[i]);
-            paces.push(if alike { paces[i - 1] } else { self.pace(i) });
-        }
-        self.paces = paces;
-    }
-
-    fn pace(&self, i: usize) -> Pace {
-        let table = self.class.holds.lightest(self.class.kinds[i]);
-        let work = |layers| self.work_at(table, &self.place(i, 0, layers, NONE)).0;
-        let one = work(1);
-        let two = if self.layers > 1 { work(2) } else { one };
-        let busy = |w: &Work| w.forward + w.backward;
-        let down_and_up = |w: &Work| w.first_forward + w.first_backward;
-        let Shape { schedule, pp, micro_batches: m, .. } = self.shape;
-        let (forward, backward) = (two.forward - one.forward, two.backward - one.backward);
-        // The terms of `Tail` that pass through the stages behind.
-        let rounds = match schedule {
-            Schedule::OneFOneB => backward * (m - 1) + forward * (m - pp.min(m)),
-            Schedule::GPipe => (forward + backward) * (m - 1),
-            Schedule::Interleaved | Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => Time::ZERO,
-        };
-        Pace {
-            busy: Slope::through(busy(&one), busy(&two)),
-            down_and_up: Slope::through(down_and_up(&one), down_and_up(&two)),
-            rounds,
-            again: table.again().map(|time| time * self.shape.vpp),
-        }
-    }
-
-    /// Most layers of a chunk that stage `i` passes within the limit, memory apart.
-    fn time_cap(&self, i: usize, recompute: Recompute) -> u32 {
-        let room = match self.limit {
-            Time::MAX => Time::MAX,
-            Time(limit) => Time(limit / self.shape.micro_batches),
-        };
-        self.paces[i].most(room, recompute, self.class.holds.all())
     }
 
     /// Splits of any shape.
@@ -411,7 +355,8 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
             sum += cap;
         }
         let whole = *before(&self.paces).last().expect("there is a stage");
-        let turned = whole.through(self.layers) + whole.rounds(self.layers);
+        let (through, rounds) = self.ahead(&whole, self.paces.len(), self.layers, NONE);
+        let turned = through + rounds;
         least > 0 && sum >= self.layers && turned <= self.limit
     }
 

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use crate::spec::problem::Schedule;
 use crate::units::Time;
 use rayon::prelude::*;
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 /// What the enumeration found.
@@ -87,8 +87,10 @@ pub struct Walk {
     pub best: Best,
     pub counters: Counters,
     pub heap: BinaryHeap<Node>,
-    /// Classes wait until all have been guessed at; those whose guesses are among the best are solved at once.
-    pub waiting: Vec<Node>,
+    /// Entries that are not yet reached: each with its bound, its place, and its classes.
+    entries: BinaryHeap<Reverse<(Time, usize, u64)>>,
+    /// Classes wait, with their guesses, until all have been guessed at; some whose guesses are among the best are solved at once.
+    pub waiting: Vec<(Node, Option<Time>)>,
     pub serial: u64,
     pub done: u64,
     /// The least bound of what the watch left.
@@ -96,30 +98,47 @@ pub struct Walk {
 }
 
 impl Walk {
-    pub fn new(entries: &Entries, best: Best, counters: Counters) -> Walk {
-        let node = |(n, e): (usize, &Entry)| Node {
-            bound: e.bound,
-            serial: n as u64,
-            entry: n,
-            classes: e.classes,
-            part: Part::Entry,
-        };
-        let heap: BinaryHeap<Node> = entries.list.iter().enumerate().map(node).collect();
-        let serial = heap.len() as u64;
-        Walk { best, counters, heap, waiting: Vec::new(), serial, done: 0, open: None }
+    pub fn new(entries: &Entries<'_>, best: Best, counters: Counters) -> Walk {
+        let places = entries.list.iter().enumerate();
+        let entries: BinaryHeap<_> =
+            places.map(|(n, e): (usize, &Entry)| Reverse((e.bound, n, e.classes))).collect();
+        Walk {
+            best,
+            counters,
+            heap: BinaryHeap::new(),
+            serial: entries.len() as u64,
+            entries,
+            waiting: Vec::new(),
+            done: 0,
+            open: None,
+        }
+    }
+
+    /// The least bound of what is not opened.
+    fn least(&self) -> Option<Time> {
+        let entry = self.entries.peek().map(|entry| entry.0 .0);
+        self.heap.peek().map(|node| node.bound).into_iter().chain(entry).min()
     }
 
     /// Whether a part may hold a plan that enters the list.
     pub fn goes_on(&self) -> bool {
-        self.heap.peek().is_some_and(|node| node.bound <= self.best.limit())
+        self.least().is_some_and(|bound| bound <= self.best.limit())
     }
 
-    /// Takes the next nodes that may hold a plan which enters the list, at most `most`.
+    /// Takes the next nodes that may hold a plan which enters the list, at most `most`; of equal bounds entries first.
     pub fn block(&mut self, most: usize) -> Vec<Node> {
         let limit = self.best.limit();
         let mut block = Vec::with_capacity(most);
-        while block.len() < most && self.heap.peek().is_some_and(|node| node.bound <= limit) {
-            block.extend(self.heap.pop());
+        while block.len() < most {
+            let Some(least) = self.least().filter(|&bound| bound <= limit) else { break };
+            match self.entries.peek() {
+                Some(&Reverse((bound, entry, classes))) if bound == least => {
+                    self.entries.pop();
+                    let part = Part::Entry;
+                    block.push(Node { bound, serial: entry as u64, entry, classes, part });
+                }
+                _ => block.extend(self.heap.pop()),
+            }
         }
         block
     }
@@ -144,10 +163,11 @@ impl Walk {
         parts
     }
 
-    /// Solves the classes whose guesses are among the best, and lets the others wait.
+    /// Solves the classes whose guesses are among the best, at most `most` and the best first, and lets the others wait.
     pub fn solve_promising(
         &mut self,
         guessed: Vec<(Node, Option<Time>)>,
+        most: usize,
         open: impl Fn(&Node, Time) -> Opened + Sync,
     ) {
         let limit = self.best.limit();
@@ -155,9 +175,12 @@ impl Walk {
         for (node, guess) in guessed {
             match guess.filter(|&time| time <= limit) {
                 Some(time) => promising.push((node, time)),
-                None => self.waiting.push(node),
+                None => self.waiting.push((node, guess)),
             }
         }
+        promising.sort_unstable_by_key(|(node, guess)| (*guess, node.serial));
+        let later = promising.split_off(most.min(promising.len()));
+        self.waiting.extend(later.into_iter().map(|(node, guess)| (node, Some(guess))));
         // A class's own guess bounds its optimum.
         let results: Vec<Opened> =
             promising.par_iter().map(|(node, guess)| open(node, limit.min(*guess))).collect();
@@ -166,20 +189,25 @@ impl Walk {
                 self.best.better(guess, time);
             }
             let parts = self.take(&node, opened);
-            self.waiting.extend(parts);
+            self.waiting.extend(parts.into_iter().map(|part| (part, None)));
         }
     }
 
     /// Counts what was not opened.
     pub fn finish(mut self) -> Found {
-        self.heap.extend(self.waiting);
+        self.heap.extend(std::mem::take(&mut self.waiting).into_iter().map(|(node, _)| node));
         let limit = self.best.limit();
-        let left = self.heap.peek().map(|node| node.bound).filter(|&bound| bound <= limit);
-        for node in self.heap {
-            // What the watch left is not proved to be slower.
-            let reason = if node.bound <= limit { Cut::Unreached } else { Cut::Bound };
-            self.counters.cut(reason, node.classes);
+        let left = self.least().filter(|&bound| bound <= limit);
+        // What the watch left is not proved to be slower.
+        let [mut slower, mut unreached] = [0u64; 2];
+        let nodes = self.heap.iter().map(|node| (node.bound, node.classes));
+        let entries = self.entries.iter().map(|&Reverse((bound, _, classes))| (bound, classes));
+        for (bound, classes) in nodes.chain(entries) {
+            let to = if bound <= limit { &mut unreached } else { &mut slower };
+            *to = to.saturating_add(classes);
         }
+        self.counters.cut(Cut::Bound, slower);
+        self.counters.cut(Cut::Unreached, unreached);
         let complete = left.is_none() && self.open.is_none();
         if !complete && !self.counters.cut.contains_key(&Cut::Unreached) {
             // Only classes with a plan are left; whether it is their best is not proved.

@@ -1,0 +1,91 @@
+//! What the stages of a class take at least, and those before each of them.
+
+use super::bound::{Shape, Work};
+use super::holds::{Choice, NONE};
+use super::pace::{Ahead, Pace, Passed, Slope};
+use super::stages::Solver;
+use crate::plan::Recompute;
+use crate::spec::problem::Schedule;
+use crate::units::Time;
+
+impl Solver<'_, '_, '_> {
+    /// What every stage takes at least.
+    pub fn pace_stages(&mut self) {
+        let kinds = self.class.kinds;
+        let pp = kinds.len();
+        let mut paces: Vec<Pace> = Vec::with_capacity(pp);
+        for i in 0..pp {
+            // Stages between two of their own kind are alike but for memory.
+            let alike = i >= 2 && i + 2 < pp && kinds[i - 2..=i + 1].iter().all(|&k| k == kinds[i]);
+            paces.push(if alike { paces[i - 1] } else { self.pace(i) });
+        }
+        self.paces = paces;
+        self.passed = (self.shape.vpp == 1).then(|| self.pass_layers());
+    }
+
+    /// What layers take at least where they lie, on any kind of the class.
+    fn pass_layers(&self) -> Passed {
+        let (kinds, holds) = (self.class.kinds, self.class.holds);
+        let Shape { schedule, pp, micro_batches: m, .. } = self.shape;
+        let tables = || kinds.chunk_by(|a, b| a == b).map(|run| holds.tables.kind(run[0]));
+        // Zero-bubble stages pass a gradient on before that of the weights is there.
+        let split = matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+        let layer = |index: u32| {
+            let passes = tables().map(|table| table.layer_passes(index));
+            let (forward, backward) = passes.fold((Time::MAX, Time::MAX), |least, chunk| {
+                let back = if split { chunk.input_gradient } else { chunk.backward() };
+                (least.0.min(chunk.forward), least.1.min(back))
+            });
+            (forward + backward, rounds(schedule, (pp, m), forward, backward))
+        };
+        let layers: Vec<(Time, Time)> = (0..self.layers).map(layer).collect();
+        let alike = tables().count() == 1 && !holds.problem.options.recompute_per_stage;
+        let again = if alike { holds.lightest(kinds[0]).again() } else { [Time::ZERO; 2] };
+        Passed::new(&layers, m - 1, again)
+    }
+
+    fn pace(&self, i: usize) -> Pace {
+        let table = self.class.holds.lightest(self.class.kinds[i]);
+        let work = |layers| self.work_at(table, &self.place(i, 0, layers, NONE)).0;
+        let one = work(1);
+        let two = if self.layers > 1 { work(2) } else { one };
+        let busy = |w: &Work| w.forward + w.backward;
+        let down_and_up = |w: &Work| w.first_forward + w.first_backward;
+        let Shape { schedule, pp, micro_batches: m, .. } = self.shape;
+        let (forward, backward) = (two.forward - one.forward, two.backward - one.backward);
+        Pace {
+            busy: Slope::through(busy(&one), busy(&two)),
+            down_and_up: Slope::through(down_and_up(&one), down_and_up(&two)),
+            rounds: rounds(schedule, (pp, m), forward, backward),
+            again: table.again().map(|time| time * self.shape.vpp),
+        }
+    }
+
+    /// Most layers of a chunk that stage `i` passes within the limit, memory apart.
+    pub fn time_cap(&self, i: usize, recompute: Recompute) -> u32 {
+        let room = match self.limit {
+            Time::MAX => Time::MAX,
+            Time(limit) => Time(limit / self.shape.micro_batches),
+        };
+        self.paces[i].most(room, recompute, self.class.holds.all())
+    }
+
+    /// What the stages before `i` add at least to a path, with `first` layers: by the lines over their layers, and by where these
+    /// lie.
+    pub fn ahead(&self, lines: &Ahead, i: usize, first: u32, choice: Choice) -> (Time, Time) {
+        let on_lines = (lines.through(first), lines.rounds(first));
+        let Some(passed) = &self.passed else { return on_lines };
+        let (through, rounds) = passed.least(first, i as u32, choice.recompute);
+        (on_lines.0.max(lines.down_and_up.base + through), on_lines.1.max(rounds))
+    }
+}
+
+/// What a layer adds to a path that waits for the first micro-batch to come back and then does the others: the terms of
+/// [`super::bound::Tail`] that pass through the stages behind.
+fn rounds(schedule: Schedule, (pp, m): (u64, u64), forward: Time, backward: Time) -> Time {
+    match schedule {
+        Schedule::OneFOneB => backward * (m - 1) + forward * (m - pp.min(m)),
+        Schedule::GPipe => (forward + backward) * (m - 1),
+        Schedule::Interleaved | Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => Time::ZERO,
+    }
+}

@@ -1,0 +1,87 @@
+//! What a model's parts take for one micro-batch on a kind of chip, memory apart, and the floor of it for micro-batches of any size.
+//!
+//! The floor is what a sequence takes in a micro-batch so large that only what grows with it counts: no micro-batch passes its
+//! sequences faster. The time of an operator is made of what its sequences need, each as much, and of what rounding up to
+//! whole tiles, waves and rows, the depth of a weight gradient's product, launches, and the steps of a collective add to it: the
+//! sum of such, or the longer of two, or the faster of several ways, is never less than its sequences' part. What runs beside
+//! something else takes the longer of both and a share of the shorter, and so grows with both. At [`ROWS`] rows for every rank and
+//! expert what is added is far less than [`SLACK`].
+
+use crate::estimate::least::Prices;
+use crate::estimate::shard::Shard;
+use crate::spec::problem::Problem;
+
+/// Prices with nothing sharded, and, where that differs, sharded without what that communicates.
+pub type KindPrices = (Prices, Option<Prices>);
+
+/// Prices of one kind of chip under `shard`, parameters apart, which may travel in every pass.
+pub fn price(problem: &Problem, kind: usize, shard: Shard, each_pass: bool) -> KindPrices {
+    let quiet =
+        each_pass.then(|| Prices::new(problem, kind, Shard { zero: 3, shard_group: 1, ..shard }));
+    (Prices::new(problem, kind, shard), quiet)
+}
+
+/// Rows of a product for each tensor-parallel rank and expert at which a floor is priced.
+const ROWS: u64 = 1 << 26;
+
+/// Share of a price that is left off for what does not grow with the micro-batch.
+const SLACK: f64 = 1.0 / 64.0;
+
+/// What one micro-batch takes at least on a kind of chip, in seconds, memory apart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Passage {
+    /// Layers of the most frequent sort.
+    pub frequent: f64,
+    /// Both passes of one of them.
+    pub layer: f64,
+    /// Its forward pass.
+    pub forward: f64,
+    /// Until it has passed on a micro-batch and its gradient.
+    pub through: f64,
+    /// Both passes of all other layers, of the embedding, and of the head.
+    pub rest: [f64; 3],
+}
+
+impl Passage {
+    /// Under any sharding.
+    pub fn of((loud, quiet): &KindPrices) -> Passage {
+        let of = |p: &Prices| Passage {
+            frequent: p.count_of_frequent() as f64,
+            layer: p.passes_of_frequent(),
+            forward: p.forward_of_frequent(),
+            through: p.through_frequent(),
+            rest: p.passes_of_rest(),
+        };
+        let (a, b) = (of(loud), quiet.as_ref().map_or(of(loud), of));
+        Passage {
+            frequent: a.frequent,
+            layer: a.layer.min(b.layer),
+            forward: a.forward.min(b.forward),
+            through: a.through.min(b.through),
+            rest: [0, 1, 2].map(|n| a.rest[n].min(b.rest[n])),
+        }
+    }
+
+    /// What each sequence takes at least in a micro-batch of any size; `shard` with any micro-batch.
+    pub fn floor(problem: &Problem, kind: usize, shard: Shard, each_pass: bool) -> Passage {
+        let spread = problem.model.moe.map_or(1, |m| m.experts.div_ceil(m.topk.max(1)));
+        let rows = ROWS * shard.tp * shard.cp * u64::from(spread);
+        // Where a fused kernel asks for a multiple of sequences, the largest may use it.
+        let mbs = rows
+            .div_ceil(problem.workload.sequence_length)
+            .next_multiple_of(problem.framework.softmax_multiple.max(1));
+        let large = price(problem, kind, Shard { mbs, ..shard }, each_pass);
+        Passage::of(&large).times((1.0 - SLACK) / mbs as f64)
+    }
+
+    /// The same so many times.
+    pub fn times(self, by: f64) -> Passage {
+        Passage {
+            frequent: self.frequent,
+            layer: self.layer * by,
+            forward: self.forward * by,
+            through: self.through * by,
+            rest: self.rest.map(|seconds| seconds * by),
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! What the stages of a schedule can hold within a time, each on any kind of chip.
+//!
+//! The paths through the schedule that meet a stage most often leave it time for some layers, wherever the others are. And the
+//! others are somewhere: what the stages behind cannot hold lies before it, where each of its micro-batches passes first.
+
+use super::bound::Shape;
+use super::caps::{largest_first, sums, Caps, Held, NOTHING};
+use super::relax::Question;
+use super::report::Cut;
+use super::room::{Allowed, Room};
+use super::space::Stages;
+use super::stall::{Pass, Stall, Way};
+use crate::estimate::least::{Least, Passes};
+use crate::spec::problem::Schedule;
+use crate::units::Time;
+
+/// The stages of a schedule, on any kind each, and what they can hold within a time.
+pub struct Places<'q> {
+    /// By kind; nothing where it is not priced.
+    kinds: Vec<Option<Vec<Place>>>,
+    /// Stages that there may be of each kind.
+    offered: &'q [Stages],
+    shape: Shape,
+    /// Layers of other sorts.
+    others: usize,
+    /// Whether all stages recompute alike: of several kinds each may do as it likes, and is taken to do so on each stage, which is
+    /// quicker to say.
+    tied: bool,
+    /// The ways to save memory.
+    allowed: Allowed,
+    /// Layers that a stage can hold while every other has one of each chunk.
+    most: f64,
+    /// Seconds of the first stage after its last pass, at least.
+    tail: f64,
+    /// Layers of the most frequent sort.
+    layers: i64,
+}
+
+/// What limits the layers of a stage on a kind: memory, with the optimizer's state on the device and, where that is allowed, on the
+/// host, and the paths through the schedule.
+struct Place {
+    stalls: [Option<Stall>; 2],
+    paths: [Option<Path>; 3],
+}
+
+/// A path through the schedule that meets a stage often.
+#[derive(Clone, Copy)]
+struct Path {
+    pass: Pass,
+    /// Seconds more for each layer before the stage beyond so many, and for each layer behind it.
+    before: (f64, f64),
+    behind: f64,
+}
+
+impl Path {
+    /// What is left of `seconds` where so many layers lie before and behind the stage.
+    fn left(&self, seconds: f64, around: (f64, f64)) -> f64 {
+        let before = (around.0 - self.before.1).max(0.0);
+        seconds - self.before.0 * before - self.behind * around.1
+    }
+}
+
+impl Place {
+    /// The least of the paths.
+    fn least(&self, of: impl Fn(&Path) -> f64) -> f64 {
+        self.paths.iter().flatten().map(of).fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// Layers that lie at least before, and behind, each stage, because the others cannot hold them.
+type Around = Vec<(f64, f64)>;
+
+/// What one micro-batch takes at least, on any kind.
+struct Once {
+    /// A layer.
+    layer: f64,
+    /// All of the model.
+    once: f64,
+    /// Whether layers differ, so that a stage may have no frequent one.
+    differ: bool,
+}
+
+impl<'q> Places<'q> {
+    /// `leasts` and `offered` by kind; nothing where no kind can hold a stage.
+    pub fn new(
+        asked: &Question<'_>,
+        leasts: &[Option<Least>],
+        offered: &'q [Stages],
+    ) -> Option<Places<'q>> {
+        let (o, shape) = (&asked.problem.options, asked.shape);
+        let most = (u64::from(asked.problem.model.layers) - (shape.pp - 1) * shape.vpp) as f64;
+        let hosts = if o.optimizer_offload { 2 } else { 1 };
+        // Zero-bubble stages end where their weights' gradients do; and chunks hide more of the end: one is not the least of all
+        // schedules.
+        let zero_bubble = matches!(shape.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+        let ends_first = !zero_bubble && !asked.any_schedule;
+        let mut least = [f64::INFINITY; 4];
+        let (mut frequent, mut tail) = (None, f64::INFINITY);
+        for of in leasts.iter().flatten() {
+            let times = [of.layer, of.other, of.ends[0], of.ends[1]].map(Passes::both);
+            least = [0, 1, 2, 3].map(|n| f64::min(least[n], times[n]));
+            frequent = Some((of.frequent, of.others));
+            for on_host in (0..hosts).filter(|_| ends_first) {
+                let line = asked.tail_line(of, asked.spot(of, 0), on_host == 1);
+                let fewest = if of.others > 0 { 0.0 } else { shape.vpp as f64 };
+                let layers = if line.each < 0.0 { most } else { fewest };
+                tail = tail.min(line.base + line.each * layers);
+            }
+        }
+        let ([layer, other, first, last], (frequent, others)) = (least, frequent?);
+        let once = frequent as f64 * layer + other + first + last;
+        let one = Once { layer, once, differ: others > 0 };
+        let allowed = Allowed::new(asked.problem, shape.pp);
+        let of_kind = |least: &Least| {
+            (0..shape.pp as usize).map(|i| place(asked, least, i, &allowed, &one, hosts)).collect()
+        };
+        Some(Places {
+            kinds: leasts.iter().map(|least| least.as_ref().map(of_kind)).collect(),
+            offered,
+            shape,
+            others: others as usize,
+            tied: leasts.len() == 1 && !o.recompute_per_stage,
+            allowed,
+            most,
+            tail: if tail.is_finite() { tail.max(0.0) } else { 0.0 },
+            layers: frequent as i64,
+        })
+    }
+
+    /// The layers that stages can hold when a step takes at most `seconds`, unless all of them together cannot hold the model.
+    pub fn within(&self, seconds: f64) -> Option<Caps> {
+        let held = self.held(seconds);
+        let rest = self.rest(&held);
+        (rest[0][self.shape.pp as usize] >= self.layers).then(|| Caps::new(held, rest, self.layers))
+    }
+
+    /// Whether the stages could hold the model when a step takes at most `seconds`.
+    fn hold(&self, seconds: f64) -> bool {
+        if !self.last(seconds) {
+            return false;
+        }
+        if let [places] = &self.kinds[..] {
+            let enough = self.offered[0].most >= self.shape.pp;
+            let holds = |places| {
+                let mut ways = self.ways(places, self.left(seconds), None);
+                ways.any(|held| held.all() >= self.layers)
+            };
+            return enough && places.as_deref().is_some_and(holds);
+        }
+        let held = self.held_of(self.left(seconds), None);
+        let (best, more) = self.best(&held);
+        best.iter().sum::<i64>() + more >= self.layers
+            && (self.offered.iter().all(|s| s.most >= self.shape.pp)
+                || self.rest(&held)[0][self.shape.pp as usize] >= self.layers)
+    }
+
+    /// Whether they could if memory were no matter: quick, and mostly decisive.
+    fn last(&self, seconds: f64) -> bool {
+        let seconds = self.left(seconds);
+        let of_place =
+            |place: &Place| place.least(|path| path.pass.lasts(0.0, seconds)).min(self.most);
+        let best = |i: usize| {
+            let kinds = self.kinds.iter().flatten().map(|places| of_place(&places[i]));
+            (kinds.fold(0.0, f64::max) + 1e-9) as i64
+        };
+        (0..self.shape.pp as usize).map(best).sum::<i64>() >= self.layers
+    }
+
+    /// What the passes have of so many seconds.
+    fn left(&self, seconds: f64) -> f64 {
+        seconds * (1.0 + 1e-9) + 1e-9 - self.tail
+    }
+
+    /// By kind and way, what each stage can hold; nothing of a kind that no stage can be on.
+    fn held(&self, seconds: f64) -> Vec<Vec<Held>> {
+        let seconds = self.left(seconds);
+        let held = self.held_of(seconds, None);
+        if self.kinds.len() == 1 {
+            return held;
+        }
+        let (best, more) = self.best(&held);
+        match self.around(&best, more) {
+            Some(around) => self.held_of(seconds, Some(&around)),
+            None => held,
+        }
+    }
+
+    /// The same where what lies around each stage is known.
+    fn held_of(&self, seconds: f64, around: Option<&Around>) -> Vec<Vec<Held>> {
+        let nothing = || Held { stages: vec![NOTHING; self.shape.pp as usize], more: 0 };
+        let of_kind = |places: &Option<Vec<Place>>| match places {
+            Some(places) => self.ways(places, seconds, around).collect(),
+            None => vec![nothing()],
+        };
+        self.kinds.iter().map(of_kind).collect()
+    }
+
+    /// The most that each stage can hold on any kind, and how many more all together.
+    fn best(&self, held: &[Vec<Held>]) -> (Vec<i64>, i64) {
+        let all = || held.iter().flatten();
+        let best = |i: usize| all().map(|held| held.stages[i]).max().unwrap_or(NOTHING);
+        let more = held.iter().map(|ways| ways.iter().map(|held| held.more).max().unwrap_or(0));
+        ((0..self.shape.pp as usize).map(best).collect(), more.sum())
+    }
+
+    /// What lies around each stage where stages hold so many layers; nothing if they cannot hold the model.
+    fn around(&self, stages: &[i64], more: i64) -> Option<Around> {
+        let sums = sums(stages);
+        let all = sums[stages.len()] + more;
+        (all >= self.layers).then(|| {
+            let least = |held: i64| (self.layers - held).max(0) as f64;
+            let of = |i: usize| (least(all - sums[i]), least(sums[i + 1] + more));
+            (0..stages.len()).map(of).collect()
+        })
+    }
+
+    /// What stages of one kind can hold, by the place of the optimizer's state and the way to save memory, which are the same on all
+    /// of them; with no other kind, what they leave for each other is seen to.
+    fn ways<'s>(
+        &'s self,
+        places: &'s [Place],
+        seconds: f64,
+        around: Option<&'s Around>,
+    ) -> impl Iterator<Item = Held> + 's {
+        let alone = self.kinds.len() == 1;
+        let simple = [
+            (Way::Any, !self.tied),
+            (Way::Plain, self.tied && self.allowed.none),
+            (Way::Selective, self.tied && self.allowed.selective),
+            (Way::Uniform, self.tied && self.allowed.uniform),
+        ];
+        let simple = simple.into_iter().filter(|way| way.1).map(|way| way.0);
+        let block = self.tied && self.allowed.block;
+        let depths = if block { self.depths(places, seconds) } else { Vec::new() };
+        let ways = simple.chain(depths.into_iter().map(Way::Block));
+        let hosts = move |way| (0..2).map(move |host| (host, way));
+        let allowed = ways.flat_map(hosts).filter(|(host, _)| places[0].stalls[*host].is_some());
+        allowed.map(move |(host, way)| {
+            let first = self.held_in(places, host, way, seconds, around);
+            match self.around(&first.stages, first.more).filter(|_| alone) {
+                Some(around) => self.held_in(places, host, way, seconds, Some(&around)),
+                None => first,
+            }
+        })
+    }
+
+    /// The same in one way, of which `around` is known.
+    fn held_in(
+        &self,
+        places: &[Place],
+        host: usize,
+        way: Way,
+        seconds: f64,
+        around: Option<&Around>,
+    ) -> Held {
+        let stages = |way: Way| -> Vec<i64> {
+            let of = |(i, place): (usize, &Place)| {
+                let around = around.map_or((0.0, 0.0), |around| around[i]);
+                self.layers_of(place, host, way, (seconds, around))
+            };
+            places.iter().enumerate().map(of).collect()
+        };
+        let mut held = Held { stages: stages(way), more: 0 };
+        if let (Way::Block(again), true) = (way, self.others > 0) {
+            // Where one of other sorts is recomputed, the frequent ones may be spared: on as many stages as there are.
+            let spared = stages(Way::Spared(again));
+            let gains = spared.into_iter().zip(&held.stages).map(|(s, h)| s - h);
+            held.more = largest_first(gains.collect()).iter().take(self.others).sum();
+        }
+        held
+    }
+
+    /// The numbers of a stage's layers that are worth recomputing in whole, as many of each chunk.
+    fn depths(&self, places: &[Place], seconds: f64) -> Vec<f64> {
+        let chunks = self.shape.vpp as f64;
+        let whole = (self.most / chunks).floor();
+        if seconds.is_infinite() {
+            // Where time does not matter, the more the better.
+            return vec![whole * chunks];
+        }
+        // No stage recomputes more than it has time for.
+        let lasts = |place: &Place| place.least(|path| path.pass.lasts(0.0, seconds));
+        let deepest = places.iter().map(lasts).fold(0.0, f64::max) / chunks;
+        (1..=deepest.min(whole).max(1.0) as u64).map(|n| n as f64 * chunks).collect()
+    }
+
+    /// Whole layers of a stage within some seconds and with so many layers around it.
+    fn layers_of(
+        &self,
+        place: &Place,
+        host: usize,
+        way: Way,
+        (seconds, around): (f64, (f64, f64)),
+    ) -> i64 {
+        let Some(stall) = &place.stalls[host] else { return NOTHING };
+        let held = place.least(|path| path.pass.most(stall, way, path.left(seconds, around)));
+        let held = (held.clamp(0.0, self.most) + 1e-9) as i64;
+        if self.others > 0 {
+            return held;
+        }
+        let chunks = self.shape.vpp as i64;
+        match held / chunks * chunks {
+            0 => NOTHING,
+            whole => whole,
+        }
+    }
+
+    /// The most that so many stages can hold of the kinds from one on: the best at each place, and of each kind as many as
+    /// there are.
+    fn rest(&self, held: &[Vec<Held>]) -> Vec<Vec<i64>> {
+        let pp = self.shape.pp as usize;
+        let mut any = vec![NOTHING; pp];
+        let (mut more, mut most) = (0, vec![NOTHING; pp]);
+        let mut rest = vec![sums(&any)];
+        for (ways, stages) in held.iter().zip(self.offered).rev() {
+            let (best, beyond) = self.best(std::slice::from_ref(ways));
+            more += beyond;
+            any.iter_mut().zip(&best).for_each(|(any, &n)| *any = n.max(*any));
+            most.extend(largest_first(best).into_iter().take(stages.most as usize));
+            most = largest_first(most);
+            most.truncate(pp);
+            let anywhere = sums(&largest_first(any.clone()));
+            let both = anywhere.into_iter().zip(sums(&most)).map(|(a, b)| a.min(b));
+            // No stages hold no more.
+            rest.push(
+                both.enumerate().map(|(n, sum)| if n > 0 { sum + more } else { 0 }).collect(),
+            );
+        }
+        rest.reverse();
+        rest
+    }
+
+    /// A time that no plan undercuts, from one that is known to be none on: within it the stages cannot hold the model, within
+    /// little more they could.
+    pub fn bound(&self, from: Time, limit: Time) -> Result<Time, Cut> {
+        if !self.hold(limit.seconds()) {
+            let ever = self.hold(f64::INFINITY);
+            return Err(if ever { Cut::Bound } else { Cut::Memory });
+        }
+        let (mut bound, mut step) = (from, (from.0 / 64).max(1));
+        loop {
+            let next = Time(bound.0.saturating_add(step));
+            if next >= limit || self.hold(next.seconds()) {
+                return Ok(bound);
+            }
+            (bound, step) = (next, 2 * step);
+        }
+    }
+}
+
+/// What limits stage `i` on a kind.
+fn place(
+    asked: &Question<'_>,
+    least: &Least,
+    i: usize,
+    allowed: &Allowed,
+    one: &Once,
+    hosts: usize,
+) -> Place {
+    let spot = asked.spot(least, i);
+    let path = |path: Met| {
+        let on_path = |p: Passes| path.forward * p.forward + path.backward * p.backward;
+        let ends = [(0, spot.first), (1, spot.last)].into_iter().filter(|end| end.1);
+        let ends: f64 = ends.map(|(at, _)| on_path(least.ends[at])).sum();
+        Path {
+            pass: Pass::new(
+                path.elsewhere + ends,
+                on_path(least.layer),
+                least.again.map(|again| path.backward * again),
+            ),
+            before: path.before,
+            behind: path.behind,
+        }
+    };
+    Place {
+        stalls: [0, 1].map(|on_host| {
+            (on_host < hosts).then(|| Room::new(least, spot, on_host).stall(allowed))
+        }),
+        paths: paths(asked, one, i).map(|met| met.map(path)),
+    }
+}
+
+/// How often a path meets a stage's forward and backward passes, and what it spends elsewhere.
+#[derive(Clone, Copy, Default)]
+struct Met {
+    forward: f64,
+    backward: f64,
+    elsewhere: f64,
+    before: (f64, f64),
+    behind: f64,
+}
+
+/// The paths through the schedule that meet stage `i` most often (see [`super::bound::Tail`]).
+fn paths(asked: &Question<'_>, one: &Once, i: usize) -> [Option<Met>; 3] {
+    let Shape { schedule, pp, vpp, micro_batches } = asked.shape;
+    let (m, i) = (micro_batches as f64, i as f64);
+    let all = Met { forward: m, backward: m, ..Met::default() };
+    if asked.any_schedule {
+        return [Some(all), None, None];
+    }
+    // Each stage ahead passes the layers of its first chunk on, and back: one at least, where layers do not differ.
+    let chunk = one.layer / vpp as f64;
+    let filled = match one.differ {
+        false => Met { elsewhere: i * one.layer, before: (chunk, i * vpp as f64), ..all },
+        true if vpp == 1 => Met { before: (chunk, 0.0), ..all },
+        // The first chunk may be lighter.
+        true => all,
+    };
+    let elsewhere = one.once;
+    match schedule {
+        Schedule::OneFOneB => {
+            // The first micro-batch comes back through all stages, and then the others go through this one.
+            let warm = m.min(pp as f64 - i);
+            let turned = Met { forward: m - warm, backward: m - 1.0, elsewhere, ..Met::default() };
+            // It comes back, the others go through this one, and the last goes on and comes back too.
+            let both = Met {
+                forward: m - warm,
+                backward: m - warm,
+                elsewhere,
+                behind: one.layer,
+                ..Met::default()
+            };
+            [Some(filled), Some(turned), (m > warm).then_some(both)]
+        }
+        Schedule::GPipe => {
+            let turned = Met { forward: m - 1.0, backward: m - 1.0, elsewhere, ..Met::default() };
+            [Some(filled), Some(turned), None]
+        }
+        Schedule::Interleaved => [Some(filled), None, None],
+        Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => [Some(all), None, None],
+    }
+}
