@@ -63,21 +63,19 @@ pub struct Rest {
     pub plan: Vec<usize>,
     /// Picoseconds below which no plan lies.
     pub bound: u64,
+    /// Whether every better plan is among them too.
+    pub covers: bool,
 }
 
-impl Rest {
-    /// What is left of a part of a graph, by places in the graph: the part has those that are `kept`.
-    fn among(self, kept: &[Vec<usize>]) -> Rest {
-        let of =
-            |(kept, fewer): (&Vec<usize>, Vec<usize>)| fewer.iter().map(|&s| kept[s]).collect();
-        let plan = among(kept, &self.plan);
-        Rest { kept: kept.iter().zip(self.kept).map(of).collect(), plan, ..self }
-    }
+/// Strategies of a part of a graph, which has those that are `kept`, by places in the graph.
+fn each_among(kept: &[Vec<usize>], fewer: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
+    let of = |(kept, fewer): (&Vec<usize>, Vec<usize>)| fewer.iter().map(|&s| kept[s]).collect();
+    kept.iter().zip(fewer).map(of).collect()
 }
 
 /// The strategies that the bound does not rule out: without a limit those of plans slower than the best by a `share` of its
-/// time at most, within one those of plans that are no slower than the best found. `None` if tables are too large to tell,
-/// or nothing fits.
+/// time at most, within one those of plans that are no slower than the best found; where it rules out too few, those that
+/// the plans tried take. `None` if tables are too large to tell, or nothing fits.
 pub fn rest(graph: &CostGraph, limit: Bytes, share: f64) -> Option<Rest> {
     let mut sums = Sums::new(graph);
     let free = sums.least(&|price| price.time().0);
@@ -86,12 +84,29 @@ pub fn rest(graph: &CostGraph, limit: Bytes, share: f64) -> Option<Rest> {
     }
     if graph.total(&free.choice).1 <= limit {
         let (plan, bound) = (free.choice.clone(), free.bound);
-        let kept = sums.promising(&Dual::without(graph, limit, free), &plan, share)?;
-        return Some(Rest { kept, plan, bound });
+        let dual = Dual::without(graph, limit, free);
+        return match (sums.promising(&dual, &plan, share), sums) {
+            (None, Sums::Groups(_)) => Some(tried(&dual, plan)),
+            (kept, _) => kept.map(|kept| Rest { kept, plan, bound, covers: true }),
+        };
     }
     let dual = Dual::new(graph, limit, free, smallest(graph).choice, |weigh| sums.least(weigh));
     let plan = sums.joined(&dual);
-    sums.limited(&dual, &plan, &WIDTHS)
+    match (sums.limited(&dual, &plan, &WIDTHS), sums) {
+        (None, Sums::Groups(_)) => Some(tried(&dual, plan)),
+        (found, _) => found,
+    }
+}
+
+/// The strategies that a plan and those tried on the way to it take: better ones may take others.
+fn tried(dual: &Dual<'_>, plan: Vec<usize>) -> Rest {
+    let mut kept = dual.taken();
+    for (kept, &s) in kept.iter_mut().zip(&plan) {
+        if let Err(place) = kept.binary_search(&s) {
+            kept.insert(place, s);
+        }
+    }
+    Rest { kept, plan, bound: dual.bound, covers: false }
 }
 
 /// How the sums over a graph are worked out: with tables of all strategies, or from coarse to fine.
@@ -138,17 +153,14 @@ impl<'a> Sums<'a> {
         let part = dual.graph.part(&kept);
         let solver = Solver::new(&part);
         let dual = dual.inside(&part, &kept);
-        let plan = inside(&kept, plan);
-        let found = match self {
-            Sums::Whole(_) => {
-                let (plan, bound) = settled(&dual, &solver, plan, widths);
-                let kept = promising(&dual, &solver, &plan, 0.0)?;
-                Rest { kept, plan, bound }
-            }
-            // These are all of a kind that any node may need: fewer are left of each node.
-            Sums::Groups(_) => Sums::Whole(solver).limited(&dual, &plan, &NARROW)?,
+        let widths = match self {
+            Sums::Whole(_) => widths,
+            Sums::Groups(_) => &NARROW,
         };
-        Some(found.among(&kept))
+        let (found, bound) = settled(&dual, &solver, inside(&kept, plan), widths);
+        let fewer = promising(&dual, &solver, &found, 0.0)?;
+        let plan = among(&kept, &found);
+        Some(Rest { kept: each_among(&kept, fewer), plan, bound, covers: true })
     }
 
     /// The strategies of each node that may be part of a plan within the limit that is slower than `plan` by a `share` of its
@@ -163,12 +175,13 @@ impl<'a> Sums<'a> {
         match self {
             Sums::Whole(solver) => promising(dual, solver, plan, share),
             Sums::Groups(groups) => {
-                let most = most(dual, plan, share);
-                groups.promising(
-                    |price| dual.charge(price),
-                    most,
-                    &[plan, &dual.over, &dual.within],
-                )
+                let (most, known) = (most(dual, plan, share), [plan, &dual.over, &dual.within]);
+                let kept = groups.promising(|price| dual.charge(price), most, &known)?;
+                // These are all of a kind that any node may need: fewer are left of each node.
+                let part = dual.graph.part(&kept);
+                let (dual, plan) = (dual.inside(&part, &kept), inside(&kept, plan));
+                let fewer = promising(&dual, &Solver::new(&part), &plan, share)?;
+                Some(each_among(&kept, fewer))
             }
         }
     }
