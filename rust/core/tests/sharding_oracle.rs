@@ -9,7 +9,7 @@ use autopar_core::graph::dp;
 use autopar_core::graph::form::Form;
 use autopar_core::graph::ilp::{Core, Program};
 use autopar_core::graph::ir::{Dtype, Gradients, Graph, Operator, Role, Tensor, GRAPH_SCHEMA};
-use autopar_core::graph::layout::Mesh;
+use autopar_core::graph::layout::{Division, Mesh};
 use autopar_core::graph::price::Pricer;
 use autopar_core::graph::problem::{CostModel, Method, Others, ShardingOptions};
 use autopar_core::graph::strategy::Choices;
@@ -175,7 +175,7 @@ fn dynamic_programming_finds_what_brute_force_finds() {
             };
             let mesh = Mesh::new(&[sketch.devices]);
             let pricer = Pricer::new(&network, &cluster, &options, &mesh);
-            let choices = Choices { use_all_devices: true, refine: true };
+            let choices = Choices { use_all_devices: true, division: Division::Primes };
             let costs = CostGraph::new(&pricer, choices).expect("strategies");
             let free = dp::solve(&costs, Bytes(u64::MAX));
             let (time, memory) = costs.total(&free.choice);
@@ -186,7 +186,10 @@ fn dynamic_programming_finds_what_brute_force_finds() {
             let set = vec![false; costs.nodes.len()];
             let greedy = propagate::solve(&costs, &set, Bytes(u64::MAX));
             prop_assert!(costs.total(&greedy.choice).0 >= time);
-            let all = CostGraph::new(&pricer, Choices { use_all_devices: false, refine: true });
+            let all = CostGraph::new(
+                &pricer,
+                Choices { use_all_devices: false, division: Division::Primes },
+            );
             let all = all.expect("strategies");
             let greedy = recursive::solve(&all, &mesh, Bytes(u64::MAX));
             let best = dp::solve(&all, Bytes(u64::MAX));

@@ -4,10 +4,11 @@
 //! bound of the time of any plan within the limit (Lagrange; Everett 1963).
 
 use super::completion::Completions;
-use super::cost::{CostGraph, Matrix};
+use super::cost::{CostGraph, Matrix, Node};
 use super::eliminate::{Eliminated, Order, Summed};
 use super::price::Price;
 use crate::units::Bytes;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Binary digits of the multiplier below one picosecond a byte.
@@ -107,6 +108,8 @@ pub struct Dual<'a> {
     pub bound: u64,
     /// The one that the bound comes from, in parts of a picosecond a byte.
     multiplier: u128,
+    /// Every plan that was found for one.
+    plans: Vec<Vec<usize>>,
 }
 
 impl<'a> Dual<'a> {
@@ -120,7 +123,8 @@ impl<'a> Dual<'a> {
         least: impl FnMut(&dyn Fn(&Price) -> u64) -> Eliminated,
     ) -> Dual<'a> {
         let (over, bound) = (fastest.choice, fastest.bound);
-        let mut dual = Dual { graph, limit, over, within, bound, multiplier: 0 };
+        let plans = vec![over.clone(), within.clone()];
+        let mut dual = Dual { graph, limit, over, within, bound, multiplier: 0, plans };
         dual.maximise(least);
         dual
     }
@@ -128,14 +132,14 @@ impl<'a> Dual<'a> {
     /// No multiplier, for a limit that the fastest plan keeps.
     pub fn without(graph: &'a CostGraph, limit: Bytes, fastest: Eliminated) -> Dual<'a> {
         let (over, bound) = (fastest.choice, fastest.bound);
-        Dual { graph, limit, within: over.clone(), over, bound, multiplier: 0 }
+        Dual { graph, limit, within: over.clone(), over, bound, multiplier: 0, plans: vec![] }
     }
 
     /// The same over some of the strategies of each node, this one's plans among them: `part` has those that are `kept`.
     pub fn inside<'b>(&self, part: &'b CostGraph, kept: &[Vec<usize>]) -> Dual<'b> {
         let (over, within) = (inside(kept, &self.over), inside(kept, &self.within));
         let Dual { limit, bound, multiplier, .. } = *self;
-        Dual { graph: part, limit, over, within, bound, multiplier }
+        Dual { graph: part, limit, over, within, bound, multiplier, plans: vec![] }
     }
 
     /// The sums at the best multiplier.
@@ -154,6 +158,17 @@ impl<'a> Dual<'a> {
         u64::try_from(charge(self.limit, self.multiplier)).unwrap_or(u64::MAX)
     }
 
+    /// The strategies of each node that any plan found takes for a node of its kind.
+    pub fn taken(&self) -> Vec<Vec<usize>> {
+        let mut taken: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.graph.kinds.len()];
+        for plan in &self.plans {
+            let nodes = self.graph.nodes.iter().zip(plan);
+            nodes.for_each(|(node, &s)| _ = taken[node.kind].insert(s));
+        }
+        let of = |node: &Node| taken[node.kind].iter().copied().collect();
+        self.graph.nodes.iter().map(of).collect()
+    }
+
     /// A plan's time plus its charged memory is a line over the multiplier, and the bound follows the lowest line. Where the
     /// lines of the two plans cross is the best multiplier, or there a lower line takes the place of one of them.
     fn maximise(&mut self, mut least: impl FnMut(&dyn Fn(&Price) -> u64) -> Eliminated) {
@@ -170,6 +185,7 @@ impl<'a> Dual<'a> {
             if bound > self.bound {
                 (self.bound, self.multiplier) = (bound, multiplier);
             }
+            self.plans.push(found.choice.clone());
             let (time, memory) = graph.total(&found.choice);
             let height = |time: u64, memory| u128::from(time) + charge(memory, multiplier);
             // Rounding may leave the lines' heights apart by a picosecond a node.

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
 /// Strategies of a node from which on they are put in groups.
-pub const MANY: usize = 256;
+const MANY: usize = 256;
 /// Rounds of splitting for one sum at most; a few dozen suffice where costs differ.
 const ROUNDS: usize = 200;
 /// Members of a group that may be part of a good plan which are not told apart further.
@@ -50,6 +50,11 @@ struct Excess {
     /// The member whose parts add up to the least, and their sum.
     best: usize,
     least: u64,
+}
+
+/// Whether a node has too many strategies for tables of all of them.
+pub fn has_many(graph: &CostGraph) -> bool {
+    graph.kinds.iter().any(|kind| kind.strategies.len() >= MANY)
 }
 
 impl<'a> Groups<'a> {

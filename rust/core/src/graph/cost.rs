@@ -7,7 +7,7 @@
 //! Nodes and edges that are alike share one table, so the layers of a deep network cost as much to price as one.
 
 use super::fixed::{check_dataset, fixed_strategies, matching, refusal};
-use super::layout::Layout;
+use super::layout::{Division, Layout};
 use super::loops::{Axis, Cut, Loops};
 use super::price::{Price, Pricer};
 use super::problem::{FixedStrategy, Others};
@@ -316,8 +316,8 @@ impl Build<'_, '_> {
             ),
             vec![],
         );
-        let refine = self.choices.refine || fixed.is_some();
-        let choices = Choices { use_all_devices: false, refine };
+        let division = fixed.map_or(self.choices.division, |_| Division::Primes);
+        let choices = Choices { use_all_devices: false, division };
         let kind = *self.kinds.entry(signature).or_insert_with(|| {
             let axes = spec.shape.iter().map(|&size| Axis { size, cut: Cut::Free }).collect();
             let dims = (0..spec.shape.len()).map(Some).collect();
@@ -393,7 +393,7 @@ impl Build<'_, '_> {
         let loops = network.loops[o].clone();
         let shape = network.graph.tensors[network.outputs[o][0]].shape.as_slice();
         let choices = match fixed {
-            Some(_) => Choices { use_all_devices: false, refine: true },
+            Some(_) => Choices { use_all_devices: false, division: Division::Primes },
             None => self.choices,
         };
         let mut found = strategies(&loops, Some(shape), mesh, choices);
@@ -417,8 +417,12 @@ impl Build<'_, '_> {
         if fixed.is_none() && self.pricer.options.others == Others::DataParallel {
             let leading =
                 |s: &Strategy| s.scatter.is_none() && s.axes.iter().skip(1).all(Vec::is_empty);
-            found =
-                strategies(&loops, None, mesh, Choices { use_all_devices: false, refine: true });
+            found = strategies(
+                &loops,
+                None,
+                mesh,
+                Choices { use_all_devices: false, division: Division::Primes },
+            );
             found.retain(leading);
             let parts = |s: &Strategy| s.axes.first().map_or(1, |axes| mesh.parts(axes));
             let most = found.iter().map(parts).max().unwrap_or(1);

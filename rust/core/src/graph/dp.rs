@@ -17,20 +17,25 @@ use crate::units::Bytes;
 
 /// Labels for each choice that parts of a graph share, one attempt after the other.
 const WIDTHS: [usize; 4] = [8, 64, 512, 1 << 16];
+/// The same where a node has hundreds of strategies: these find plans, and leave a small gap rather than prove for minutes.
+const NARROW: [usize; 2] = [8, 64];
+/// The share of its time by which a plan may be slower than its bound and is left as it is, where a node has hundreds of
+/// strategies.
+const CLOSE: f64 = 1e-3;
 /// Rounds of improvement of a plan.
 const ROUNDS: usize = 20;
 
 /// The fastest choice within a memory limit, or the best found with a bound.
 pub fn solve(graph: &CostGraph, limit: Bytes) -> Found {
-    solve_by(Sums::new(graph), graph, limit)
+    solve_by(Sums::new(graph), graph, limit, &WIDTHS)
 }
 
 /// The same from coarse to fine, however few strategies there are.
 pub fn solve_in_groups(graph: &CostGraph, limit: Bytes) -> Found {
-    solve_by(Sums::Groups(Groups::new(graph)), graph, limit)
+    solve_by(Sums::Groups(Groups::new(graph)), graph, limit, &WIDTHS)
 }
 
-fn solve_by(mut sums: Sums<'_>, graph: &CostGraph, limit: Bytes) -> Found {
+fn solve_by(mut sums: Sums<'_>, graph: &CostGraph, limit: Bytes, widths: &[usize]) -> Found {
     let mut free = sums.least(&|price| price.time().0);
     if graph.total(&free.choice).1 <= limit {
         if graph.total(&free.choice).0 > free.bound {
@@ -43,7 +48,7 @@ fn solve_by(mut sums: Sums<'_>, graph: &CostGraph, limit: Bytes) -> Found {
     }
     let dual = Dual::new(graph, limit, free, smallest(graph).choice, |weigh| sums.least(weigh));
     let (plan, bound) = (sums.joined(&dual), dual.bound);
-    match sums.limited(&dual, &plan) {
+    match sums.limited(&dual, &plan, widths) {
         Some(Rest { plan, bound, .. }) => Found { choice: plan, bound: Some(bound), fits: true },
         None => Found { choice: plan, bound: Some(bound), fits: true },
     }
@@ -58,21 +63,19 @@ pub struct Rest {
     pub plan: Vec<usize>,
     /// Picoseconds below which no plan lies.
     pub bound: u64,
+    /// Whether every better plan is among them too.
+    pub covers: bool,
 }
 
-impl Rest {
-    /// What is left of a part of a graph, by places in the graph: the part has those that are `kept`.
-    fn among(self, kept: &[Vec<usize>]) -> Rest {
-        let of =
-            |(kept, fewer): (&Vec<usize>, Vec<usize>)| fewer.iter().map(|&s| kept[s]).collect();
-        let plan = among(kept, &self.plan);
-        Rest { kept: kept.iter().zip(self.kept).map(of).collect(), plan, ..self }
-    }
+/// Strategies of a part of a graph, which has those that are `kept`, by places in the graph.
+fn each_among(kept: &[Vec<usize>], fewer: Vec<Vec<usize>>) -> Vec<Vec<usize>> {
+    let of = |(kept, fewer): (&Vec<usize>, Vec<usize>)| fewer.iter().map(|&s| kept[s]).collect();
+    kept.iter().zip(fewer).map(of).collect()
 }
 
 /// The strategies that the bound does not rule out: without a limit those of plans slower than the best by a `share` of its
-/// time at most, within one those of plans that are no slower than the best found. `None` if tables are too large to tell,
-/// or nothing fits.
+/// time at most, within one those of plans that are no slower than the best found; where it rules out too few, those that
+/// the plans tried take. `None` if tables are too large to tell, or nothing fits.
 pub fn rest(graph: &CostGraph, limit: Bytes, share: f64) -> Option<Rest> {
     let mut sums = Sums::new(graph);
     let free = sums.least(&|price| price.time().0);
@@ -81,12 +84,29 @@ pub fn rest(graph: &CostGraph, limit: Bytes, share: f64) -> Option<Rest> {
     }
     if graph.total(&free.choice).1 <= limit {
         let (plan, bound) = (free.choice.clone(), free.bound);
-        let kept = sums.promising(&Dual::without(graph, limit, free), &plan, share)?;
-        return Some(Rest { kept, plan, bound });
+        let dual = Dual::without(graph, limit, free);
+        return match (sums.promising(&dual, &plan, share), sums) {
+            (None, Sums::Groups(_)) => Some(tried(&dual, plan)),
+            (kept, _) => kept.map(|kept| Rest { kept, plan, bound, covers: true }),
+        };
     }
     let dual = Dual::new(graph, limit, free, smallest(graph).choice, |weigh| sums.least(weigh));
     let plan = sums.joined(&dual);
-    sums.limited(&dual, &plan)
+    match (sums.limited(&dual, &plan, &WIDTHS), sums) {
+        (None, Sums::Groups(_)) => Some(tried(&dual, plan)),
+        (found, _) => found,
+    }
+}
+
+/// The strategies that a plan and those tried on the way to it take: better ones may take others.
+fn tried(dual: &Dual<'_>, plan: Vec<usize>) -> Rest {
+    let mut kept = dual.taken();
+    for (kept, &s) in kept.iter_mut().zip(&plan) {
+        if let Err(place) = kept.binary_search(&s) {
+            kept.insert(place, s);
+        }
+    }
+    Rest { kept, plan, bound: dual.bound, covers: false }
 }
 
 /// How the sums over a graph are worked out: with tables of all strategies, or from coarse to fine.
@@ -97,10 +117,10 @@ enum Sums<'a> {
 
 impl<'a> Sums<'a> {
     fn new(graph: &'a CostGraph) -> Sums<'a> {
-        if graph.kinds.iter().all(|kind| kind.strategies.len() < coarse::MANY) {
-            Sums::Whole(Solver::new(graph))
-        } else {
+        if coarse::has_many(graph) {
             Sums::Groups(Groups::new(graph))
+        } else {
+            Sums::Whole(Solver::new(graph))
         }
     }
 
@@ -116,29 +136,31 @@ impl<'a> Sums<'a> {
     fn joined(&self, dual: &Dual<'_>) -> Vec<usize> {
         let mut plan = match self {
             Sums::Whole(solver) => dual.mixed(solver),
-            Sums::Groups(_) => dual.within.clone(),
+            // The best plan lies among theirs, nodes of a kind taking now one's strategy and now another's.
+            Sums::Groups(_) => {
+                let taken = dual.taken();
+                let part = dual.graph.part(&taken);
+                among(&taken, &solve_by(Sums::new(&part), &part, dual.limit, &NARROW).choice)
+            }
         };
         improve(dual.graph, dual.limit, &mut plan);
         plan
     }
 
     /// What is left below the limit, and the best plan found there, which may be no better than `plan`.
-    fn limited(&mut self, dual: &Dual<'_>, plan: &[usize]) -> Option<Rest> {
+    fn limited(&mut self, dual: &Dual<'_>, plan: &[usize], widths: &[usize]) -> Option<Rest> {
         let kept = self.promising(dual, plan, 0.0)?;
         let part = dual.graph.part(&kept);
         let solver = Solver::new(&part);
         let dual = dual.inside(&part, &kept);
-        let plan = inside(&kept, plan);
-        let found = match self {
-            Sums::Whole(_) => {
-                let (plan, bound) = settled(&dual, &solver, plan);
-                let kept = promising(&dual, &solver, &plan, 0.0)?;
-                Rest { kept, plan, bound }
-            }
-            // These are all of a kind that any node may need: fewer are left of each node.
-            Sums::Groups(_) => Sums::Whole(solver).limited(&dual, &plan)?,
+        let widths = match self {
+            Sums::Whole(_) => widths,
+            Sums::Groups(_) => &NARROW,
         };
-        Some(found.among(&kept))
+        let (found, bound) = settled(&dual, &solver, inside(&kept, plan), widths);
+        let fewer = promising(&dual, &solver, &found, 0.0)?;
+        let plan = among(&kept, &found);
+        Some(Rest { kept: each_among(&kept, fewer), plan, bound, covers: true })
     }
 
     /// The strategies of each node that may be part of a plan within the limit that is slower than `plan` by a `share` of its
@@ -153,21 +175,27 @@ impl<'a> Sums<'a> {
         match self {
             Sums::Whole(solver) => promising(dual, solver, plan, share),
             Sums::Groups(groups) => {
-                let most = most(dual, plan, share);
-                groups.promising(
-                    |price| dual.charge(price),
-                    most,
-                    &[plan, &dual.over, &dual.within],
-                )
+                let (most, known) = (most(dual, plan, share), [plan, &dual.over, &dual.within]);
+                let kept = groups.promising(|price| dual.charge(price), most, &known)?;
+                // These are all of a kind that any node may need: fewer are left of each node.
+                let part = dual.graph.part(&kept);
+                let (dual, plan) = (dual.inside(&part, &kept), inside(&kept, plan));
+                let fewer = promising(&dual, &Solver::new(&part), &plan, share)?;
+                Some(each_among(&kept, fewer))
             }
         }
     }
 }
 
 /// A plan within the limit that fronts make no faster, and what is known of the fastest: its time if they settled that.
-fn settled(dual: &Dual<'_>, solver: &Solver<'_>, mut plan: Vec<usize>) -> (Vec<usize>, u64) {
+fn settled(
+    dual: &Dual<'_>,
+    solver: &Solver<'_>,
+    mut plan: Vec<usize>,
+    widths: &[usize],
+) -> (Vec<usize>, u64) {
     let time = |plan: &[usize]| dual.graph.total(plan).0;
-    for width in WIDTHS {
+    for &width in widths {
         let best = time(&plan);
         if best <= dual.bound {
             break;
@@ -211,7 +239,9 @@ fn promising(
 pub fn solve_on(graph: &CostGraph, mesh: &Mesh, limit: Bytes) -> Found {
     let mut best = solve(graph, limit);
     let time = |choice: &[usize]| graph.total(choice).0;
-    if !best.fits || best.bound >= Some(time(&best.choice)) {
+    let near = if coarse::has_many(graph) { CLOSE } else { 0.0 };
+    let reached = |bound: u64| bound as f64 >= time(&best.choice) as f64 * (1.0 - near);
+    if !best.fits || best.bound.is_some_and(reached) {
         return best;
     }
     let given = mesh.axes.last().map_or(0, |axis| axis.given + 1);

@@ -1,7 +1,7 @@
 //! What the user has fixed: strategies of operators and of the dataset, checked and matched.
 
 use super::ir::Role;
-use super::layout::{Layout, Mesh};
+use super::layout::{Division, Layout, Mesh};
 use super::loops::{Axis, Cut, Loops};
 use super::price::Pricer;
 use super::problem::FixedStrategy;
@@ -61,7 +61,7 @@ pub fn check_dataset(pricer: &Pricer<'_>) -> Result<(), Error> {
         let axes = tensor.shape.iter().map(|&size| Axis { size, cut: Cut::Free }).collect();
         let dims = (0..tensor.shape.len()).map(Some).collect();
         let loops = Loops { axes, inputs: vec![], outputs: vec![dims] };
-        let free = Choices { use_all_devices: false, refine: true };
+        let free = Choices { use_all_devices: false, division: Division::Primes };
         let all = strategies(&loops, None, pricer.mesh, free);
         require(
             all.iter().any(|s| s.output(&loops, 0).cuts(pricer.mesh) == input.cuts),

@@ -46,6 +46,8 @@ pub struct Core {
     kept: Vec<Vec<usize>>,
     /// A choice among them and a bound, if the graph is not whole.
     known: Option<(Vec<usize>, u64)>,
+    /// Whether a better choice than the known one can only be among them.
+    covers: bool,
 }
 
 /// Nodes of a graph that is written whole: four layers of a transformer.
@@ -59,20 +61,20 @@ impl Core {
     pub fn new(graph: &CostGraph, limit: Bytes) -> Core {
         let large = graph.nodes.len() > WHOLE;
         match large.then(|| dp::rest(graph, limit, MARGIN)).flatten() {
-            Some(dp::Rest { kept, plan, bound }) => {
+            Some(dp::Rest { kept, plan, bound, covers }) => {
                 let known = Some((inside(&kept, &plan), bound));
-                Core { graph: graph.part(&kept), kept, known }
+                Core { graph: graph.part(&kept), kept, known, covers }
             }
             None => {
                 let kept = (0..graph.nodes.len()).map(|node| (0..graph.count(node)).collect());
-                Core { graph: graph.clone(), kept: kept.collect(), known: None }
+                Core { graph: graph.clone(), kept: kept.collect(), known: None, covers: true }
             }
         }
     }
 }
 
-/// Entries at most: their places are 32-bit numbers in the solver.
-const LARGEST: usize = i32::MAX as usize;
+/// Entries at most: with the solver's copies some gibibytes.
+const LARGEST: usize = 1 << 27;
 
 /// Share of the cost within which a solver's bound, worked out in floating point, is taken for the cost itself.
 pub const TOLERANCE: f64 = 1e-9;
@@ -100,7 +102,7 @@ impl Program {
             require(
                 program.index.len() <= LARGEST,
                 "graph",
-                || "has more than 2^31 entries as an integer program".to_owned(),
+                || "has more than 2^27 entries as an integer program".to_owned(),
                 "Use --method dp.",
             )?;
         }
@@ -237,11 +239,14 @@ pub fn found(
     )?;
     let (time, memory) = graph.total(&choice);
     let bound = bound.map(|bound| {
+        let known = core.known.as_ref().map_or(0, |(_, bound)| *bound);
         let bound = (bound * UNIT).max(0.0);
+        if !core.covers {
+            return known;
+        }
         if bound >= time as f64 * (1.0 - TOLERANCE) {
             return time;
         }
-        let known = core.known.as_ref().map_or(0, |(_, bound)| *bound);
         known.max(bound.floor() as u64)
     });
     Ok(Found { choice, bound, fits: memory <= limit })

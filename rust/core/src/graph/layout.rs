@@ -21,6 +21,17 @@ pub struct MeshAxis {
     pub given: usize,
 }
 
+/// How a given axis of the mesh may be divided among its uses: loop axes that it cuts, and copies that it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Division {
+    /// It has one use.
+    Whole,
+    /// It has two at most.
+    Twice,
+    /// Each of its primes may have another use.
+    Primes,
+}
+
 /// A place of a prime axis in [`Mesh::axes`].
 pub type AxisIndex = u8;
 
@@ -73,18 +84,35 @@ impl Mesh {
     /// Ways to give the prime axes to so many loop axes, or to none; equal ones of a given axis are interchangeable.
     ///
     /// ```
-    /// use autopar_core::graph::layout::Mesh;
+    /// use autopar_core::graph::layout::{Division, Mesh};
     /// // Three equal axes among two loops and none: C(5, 2).
-    /// assert_eq!(Mesh::new(&[8]).ways(2), 10);
-    /// assert_eq!(Mesh::new(&[2, 4]).ways(2), 3 * 6);
+    /// assert_eq!(Mesh::new(&[8]).ways(2, Division::Primes), 10);
+    /// assert_eq!(Mesh::new(&[2, 4]).ways(2, Division::Primes), 3 * 6);
+    /// // Whole for one of three uses, or divided between two of them at two places.
+    /// assert_eq!(Mesh::new(&[8]).ways(2, Division::Twice), 3 + 3 * 2);
+    /// assert_eq!(Mesh::new(&[2, 4]).ways(2, Division::Whole), 3 * 3);
     /// ```
-    pub fn ways(&self, loops: u64) -> u64 {
-        let alike = self.axes.chunk_by(|a, b| (a.given, a.size) == (b.given, b.size));
-        let ways = |axes: &[MeshAxis]| {
-            let count = axes.len() as u64;
-            (1..=loops).fold(1u64, |ways, i| ways.saturating_mul(count + i) / i)
+    pub fn ways(&self, loops: u64, division: Division) -> u64 {
+        let uses = loops + 1;
+        let primes = |axes: &[MeshAxis]| -> Vec<u64> {
+            axes.chunk_by(|a, b| a.size == b.size).map(|alike| alike.len() as u64).collect()
         };
-        alike.map(ways).fold(1, u64::saturating_mul)
+        let ways = |axes: &[MeshAxis]| match division {
+            Division::Whole => uses,
+            // A use alone, or two that share each prime in some way, but for giving all to one of them.
+            Division::Twice => {
+                let shared = primes(axes).into_iter().map(|count| count + 1);
+                let shared = shared.fold(1, u64::saturating_mul) - 2;
+                (uses * (uses - 1) / 2).saturating_mul(shared).saturating_add(uses)
+            }
+            Division::Primes => {
+                let among = |count: u64| {
+                    (1..=loops).fold(1u64, |ways, i| ways.saturating_mul(count + i) / i)
+                };
+                primes(axes).into_iter().map(among).fold(1, u64::saturating_mul)
+            }
+        };
+        self.axes.chunk_by(|a, b| a.given == b.given).map(ways).fold(1, u64::saturating_mul)
     }
 
     /// Parts that these axes make.

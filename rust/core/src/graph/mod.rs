@@ -47,7 +47,7 @@ use answer::Found;
 use cost::{CostGraph, Subject};
 use ilp::{Core, Program};
 use ir::{Dtype, Gradients, Network};
-use layout::Mesh;
+use layout::{Division, Mesh};
 use price::{single_precision, Pricer};
 use problem::{CostModel, Method, Sharding, ShardingProblem};
 use std::collections::HashSet;
@@ -88,17 +88,18 @@ impl Asked {
         let options = &self.problem.options;
         match options.method {
             // Its first steps leave devices idle, and it cuts by one prime at a time.
-            Method::Recursive => Choices { use_all_devices: false, refine: true },
+            Method::Recursive => Choices { use_all_devices: false, division: self.finest() },
             Method::Dp | Method::Ilp | Method::Propagate => {
-                let refine = options.refine && self.divides();
-                Choices { use_all_devices: options.use_all_devices, refine }
+                let division = if options.refine { self.finest() } else { Division::Whole };
+                Choices { use_all_devices: options.use_all_devices, division }
             }
         }
     }
 
-    /// Whether the mesh is small enough for its axes to be divided by primes.
-    fn divides(&self) -> bool {
-        self.mesh.ways(LOOPS) <= LARGEST_WAYS
+    /// The finest division of the mesh's axes in which tables are not too large.
+    fn finest(&self) -> Division {
+        let few = |division: &Division| self.mesh.ways(LOOPS, *division) <= LARGEST_WAYS;
+        [Division::Primes, Division::Twice].into_iter().find(few).unwrap_or(Division::Whole)
     }
 
     /// Which nodes have a strategy of the user's.
@@ -153,12 +154,16 @@ impl Asked {
             ));
         }
         let options = &self.problem.options;
-        let divided = options.refine && options.method != Method::Recursive;
-        if divided && !self.divides() {
-            let ways = self.mesh.ways(LOOPS);
-            notes.push(format!(
-                "operators take each axis of the mesh whole or not at all: by its primes a product could be cut in {ways} ways"
-            ));
+        if options.refine || options.method == Method::Recursive {
+            let ways = self.mesh.ways(LOOPS, Division::Primes);
+            let taken = match self.finest() {
+                Division::Primes => None,
+                Division::Twice => Some("has two uses at most, copies being one"),
+                Division::Whole => Some("is taken whole or not at all"),
+            };
+            notes.extend(taken.map(|taken| {
+                format!("in each operator an axis of the mesh {taken}: by its primes a product could be cut in {ways} ways")
+            }));
         }
         let single = graph.tensors.iter().any(|t| t.dtype == Dtype::Float32);
         let precision = single_precision(chip);

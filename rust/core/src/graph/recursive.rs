@@ -21,11 +21,7 @@ pub fn solve(graph: &CostGraph, mesh: &Mesh, limit: Bytes) -> Found {
             strategies(node).iter().position(uncut).or_else(cheapest).unwrap_or_default()
         })
         .collect();
-    let mut around: Vec<Vec<usize>> = vec![vec![]; nodes];
-    for (e, edge) in graph.edges.iter().enumerate() {
-        around[edge.from].push(e);
-        around[edge.to].push(e);
-    }
+    let around = graph.edges_of();
     for axis in &mesh.axes {
         let alike: Vec<u8> = (0..mesh.axes.len())
             .filter(|&i| mesh.axes[i].given == axis.given && mesh.axes[i].size == axis.size)

@@ -1,6 +1,6 @@
 //! Strategies of an operator: every way to cut its loop axes over the mesh.
 
-use super::layout::{AxisIndex, Layout, Mesh};
+use super::layout::{AxisIndex, Division, Layout, Mesh};
 use super::loops::{Axis, Cut, Loops};
 
 /// One way to run an operator on the mesh.
@@ -19,8 +19,8 @@ pub struct Strategy {
 pub struct Choices {
     /// Only those that cut by all devices.
     pub use_all_devices: bool,
-    /// A given axis of the mesh may be divided among several loop axes.
-    pub refine: bool,
+    /// How a given axis of the mesh may be divided.
+    pub division: Division,
 }
 
 impl Strategy {
@@ -104,12 +104,15 @@ pub fn strategies(
     choices: Choices,
 ) -> Vec<Strategy> {
     let mut found = vec![vec![vec![]; loops.axes.len()]];
-    for (alike, prime) in alike(mesh, choices.refine) {
+    for (alike, prime) in alike(mesh, choices.division != Division::Whole) {
         let mut next = Vec::new();
         for start in &found {
             spread(loops, mesh, &alike, prime, 0, start, &mut next);
         }
         found = next;
+    }
+    if choices.division == Division::Twice {
+        found.retain(|axes| uses(mesh, axes) <= 2);
     }
     let mut all = Vec::new();
     for mut axes in found {
@@ -126,6 +129,18 @@ pub fn strategies(
         all.extend(dims.into_iter().map(|dim| Strategy { scatter: Some(dim), ..plain.clone() }));
     }
     all
+}
+
+/// The most uses of a given axis of the mesh: loop axes that it cuts, and copies that it holds.
+fn uses(mesh: &Mesh, axes: &[Vec<AxisIndex>]) -> usize {
+    let given = |&axis: &AxisIndex| mesh.axes[usize::from(axis)].given;
+    let uses = |of: usize| {
+        let taken = |axes: &Vec<AxisIndex>| axes.iter().filter(|&axis| given(axis) == of).count();
+        let factors = mesh.axes.iter().filter(|axis| axis.given == of).count();
+        let copies = axes.iter().map(taken).sum::<usize>() < factors;
+        axes.iter().filter(|axes| taken(axes) > 0).count() + usize::from(copies)
+    };
+    mesh.axes.iter().map(|axis| uses(axis.given)).max().unwrap_or(0)
 }
 
 /// Blocks of interchangeable prime axes with how many of them are taken together.
@@ -198,7 +213,7 @@ mod tests {
     use super::*;
     use crate::graph::form::Form;
 
-    const ALL: Choices = Choices { use_all_devices: false, refine: true };
+    const ALL: Choices = Choices { use_all_devices: false, division: Division::Primes };
 
     fn product() -> Loops {
         let form = Form::Matmul { transpose_a: false, transpose_b: false };
@@ -227,7 +242,7 @@ mod tests {
     #[test]
     fn whole_axes_of_the_mesh_are_taken_or_left() {
         // 4 x 16 unrefined: each axis goes to one of three loops or none.
-        let whole = Choices { refine: false, ..ALL };
+        let whole = Choices { division: Division::Whole, ..ALL };
         let mesh = Mesh::new(&[4, 16]);
         let listed = strategies(&product(), None, &mesh, whole);
         assert_eq!(listed.len(), 16);
@@ -236,6 +251,17 @@ mod tests {
         assert_eq!(kept, listed);
         // The exponents of the four: C(5, 3).
         assert_eq!(all.iter().filter(|s| s.is_whole(&mesh, Some(0))).count(), 10 * 4);
+    }
+
+    #[test]
+    fn an_axis_that_is_divided_once_has_two_uses() {
+        // Sixteen for m, k, n or copies: four whole, and three ways to divide it between each two of them.
+        let mesh = Mesh::new(&[16]);
+        let twice = Choices { division: Division::Twice, ..ALL };
+        assert_eq!(strategies(&product(), None, &mesh, twice).len(), 4 + 3 * 6);
+        assert_eq!(mesh.ways(3, Division::Twice), 4 + 3 * 6);
+        // One loop and copies are two uses.
+        assert_eq!(mesh.ways(1, Division::Twice), mesh.ways(1, Division::Primes));
     }
 
     #[test]
