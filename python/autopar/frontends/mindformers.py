@@ -50,8 +50,9 @@ def read(file: str) -> Launch:
         "layers": _layers(settings, layers, pp, vpp),
         **_sharding(settings),
     }
+    ep = settings.count(f"{P}.expert_parallel", 1)
     if settings.has("moe_config.expert_num") and settings.count("moe_config.expert_num") > 1:
-        plan |= {"ep": settings.count(f"{P}.expert_parallel", 1), "etp": tp}
+        plan |= {"ep": ep, "etp": tp}
     recompute, chosen, unclear = _recompute(settings, plan)
     return Launch(
         file=settings.file,
