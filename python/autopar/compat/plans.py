@@ -95,7 +95,7 @@ def meant(
     asked_again = config.recompute
     if isinstance(asked_again, bool):
         asked_again = TransformerRecomputeConfig(recompute=asked_again)
-    sp = asked.automatic and config.use_seq_parallel and tp > 1
+    sp = asked.context.automatic and config.use_seq_parallel and tp > 1
     zero = min(limited.options.zero, default=0)
     size = next((n for n in limited.options.shard_group if dp * cp % n == 0), dp * cp)
     slices = size > 1 and zero in (1, 2) and limited.framework.held.gathered_copy_bytes > 0
@@ -129,15 +129,15 @@ def meant(
         framework = replace(framework, selective="named", named=selected)
     alone = replace(limited, cluster=replace(limited.cluster, devices=used), framework=framework)
     said = _said(config, asked, plan, framework, regathers)
-    return Meaning(alone, plan, asked.devices // used, (*said, *effects))
+    return Meaning(alone, plan, asked.context.devices // used, (*said, *effects))
 
 
 def _degrees(config: TransformerOpParallelConfig, asked: Asked) -> tuple[int, int, int, int, int]:
     """Returns the degrees that act: dp, tp, cp, pp, ep."""
-    if not asked.automatic:
-        return (asked.devices if asked.mode == "data_parallel" else 1), 1, 1, 1, 1
-    if config.pipeline_stage != asked.stages:
-        what = f"is {config.pipeline_stage} where the context has {asked.stages}"
+    if not asked.context.automatic:
+        return (asked.context.devices if asked.context.mode == "data_parallel" else 1), 1, 1, 1, 1
+    if config.pipeline_stage != asked.context.stages:
+        what = f"is {config.pipeline_stage} where the context has {asked.context.stages}"
         raise SpecError("pipeline_stage", what, "Make the configuration after the context.")
     if config.pipeline_stage > 1 and config.micro_batch_num < config.pipeline_stage:
         what = f"must be at least pipeline_stage, {config.pipeline_stage}"
@@ -152,8 +152,9 @@ def _degrees(config: TransformerOpParallelConfig, asked: Asked) -> tuple[int, in
         config.context_parallel,
         config.pipeline_stage,
     )
-    if asked.devices % (dp * tp * cp * pp):
-        what = f"degrees of {dp * tp * cp * pp} devices do not divide the {asked.devices} there are"
+    used, devices = dp * tp * cp * pp, asked.context.devices
+    if devices % used:
+        what = f"degrees of {used} devices do not divide the {devices} there are"
         raise SpecError("data_parallel", what, "Give degrees whose product divides device_num.")
     return dp, tp, cp, pp, ep
 
@@ -194,7 +195,7 @@ def _keeps(config: TransformerOpParallelConfig) -> bool:
 
 def _whole_vocabulary(config: TransformerOpParallelConfig, asked: Asked) -> bool:
     # MindFormers turns it off with a pipeline.
-    return asked.automatic and config.vocab_emb_dp and config.pipeline_stage == 1
+    return asked.context.automatic and config.vocab_emb_dp and config.pipeline_stage == 1
 
 
 def _regathers(config: TransformerOpParallelConfig, slices: bool) -> tuple[bool, str]:
@@ -275,8 +276,8 @@ def _said(
     }
     outer = [
         Effect(key, value, *said[key])
-        if asked.automatic
-        else Effect(key, value, {}, f"does not act in {asked.mode}")
+        if asked.context.automatic
+        else Effect(key, value, {}, f"does not act in {asked.context.mode}")
         for key, value in written.items()
     ]
     return (*outer, *(Effect(f"recompute.{k}", v, *inner[k]) for k, v in recompute.items()))
