@@ -15,6 +15,7 @@ from autopar.report import Recompute
 from autopar.spec import Model
 
 P, M, R = "parallel_config", "model.model_config", "recompute_config"
+SLICES = f"{R}.recompute_slice_activation"
 LEVELS = {"level1": 1, "level2": 2, "level3": 3}
 
 
@@ -154,8 +155,7 @@ def _changes(settings: Settings, pp: int, zero: int) -> dict[str, Any]:
     changes: dict[str, Any] = {
         # MindFormers turns it off with a pipeline.
         "whole_vocabulary": whole and pp == 1,
-        "keeps_tensor_results": not settings.flag(f"{R}.mp_comm_recompute", True),
-        "slices_kept_inputs": settings.flag(f"{R}.recompute_slice_activation"),
+        "slices_kept_inputs": settings.flag(SLICES) and settings.value(f"{R}.recompute") is True,
         "sums_in_fp32": settings.flag("parallel.force_fp32_communication"),
     }
     if zero:
@@ -172,6 +172,11 @@ def _changes(settings: Settings, pp: int, zero: int) -> dict[str, Any]:
 
 def _notes(settings: Settings, copies: int) -> tuple[str, ...]:
     notes = []
+    recomputed = settings.value(f"{R}.recompute")
+    if recomputed and not settings.flag(f"{R}.mp_comm_recompute", True):
+        notes.append(f"{R}.mp_comm_recompute acts on no layer: LayerSetting does not pass it on")
+    if recomputed and recomputed is not True and settings.flag(SLICES):
+        notes.append(f"{SLICES} acts where recompute is true, not where it lists layers")
     if copies > 1:
         notes.append(f"micro_batch_interleave_num {copies} counts as so many more micro-batches")
     unread = settings.unread([P])
