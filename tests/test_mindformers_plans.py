@@ -148,6 +148,14 @@ def test_what_contradicts_context_or_problem_is_refused(fields: dict[str, Any], 
         read(problem(), **fields)
 
 
+def test_experts_on_ranks_of_a_layer_need_sequence_parallel() -> None:
+    fields = {"data_parallel": 4, "model_parallel": 4, "expert_parallel": 4, "accumulation": 4}
+    with pytest.raises(SpecError, match=r"^use_seq_parallel: is off where .* cuts experts"):
+        read(problem("mixtral-8x7b"), **fields)
+    found = read(problem("mixtral-8x7b"), use_seq_parallel=True, **fields)
+    assert autopar.estimate(found.problem, found.plan).step_s > 0
+
+
 def test_outside_the_automatic_modes_only_recompute_acts() -> None:
     recompute = TransformerRecomputeConfig(recompute=True)
     found = read(

@@ -96,6 +96,9 @@ def meant(
     if isinstance(asked_again, bool):
         asked_again = TransformerRecomputeConfig(recompute=asked_again)
     sp = asked.context.automatic and config.use_seq_parallel and tp > 1
+    if problem.model.moe is not None and tp > 1 and not sp:
+        what = "is off where model_parallel cuts experts, which no estimate has"
+        raise SpecError("use_seq_parallel", what, "Set it, or model_parallel to 1.")
     zero = min(limited.options.zero, default=0)
     size = next((n for n in limited.options.shard_group if dp * cp % n == 0), dp * cp)
     slices = size > 1 and zero in (1, 2) and limited.framework.held.gathered_copy_bytes > 0
