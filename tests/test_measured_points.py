@@ -18,6 +18,7 @@ A source in the tables is a public repository, paper or table:
 - `simai`: aliyun/SimAI, link ceilings, and what share of them messages reach (inputs/ratio)
 - `simumax`: MooreThreads/SimuMax, shares of the links of a B200
 - `azure`: Microsoft's measurements of a GB200 rack
+- `azure-guide`: samuel-bohman/AI-benchmarking-guide, Azure_Results
 - `deepep`, `deepep-v2`: deepseek-ai/DeepEP
 - `sgl-kernel-npu`: sgl-project/sgl-kernel-npu
 """

@@ -131,6 +131,7 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "HF Trainer + DeepSpeed"}, "deepspeed"),
         ({"framework": "HF Trainer + DeepSpeed (May 2021)"}, "huggingface-2021"),
         ({"framework": "LLaMA-Factory", "zero": "3"}, "deepspeed"),
+        ({"framework": "XTuner", "zero": "3"}, "deepspeed"),
         ({"framework": "Axolotl", "zero": "fsdp"}, "fsdp"),
         ({"framework": "HF Trainer", "zero": ""}, "pytorch-ddp"),
         ({"framework": "metaseq"}, "metaseq"),
@@ -145,6 +146,11 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "torchtitan", "notes": "torch.compile, AsyncTP"}, "torchtitan-async-tp"),
         ({"framework": "torchtitan"}, "torchtitan-eager"),
         ({"framework": "NeMo 25.04"}, "megatron-bridge"),
+        ({"framework": "Megatron-Bridge", "notes": "all-to-all"}, "megatron-bridge-all-to-all"),
+        (
+            {"framework": "Megatron-Bridge", "notes": "all-to-all; EP overlap"},
+            "megatron-bridge-expert-overlap",
+        ),
         ({"framework": "NeMo 24.07"}, "nemo"),
         ({"framework": "Megatron-LM + DeepSpeed ZeRO-3", "zero": "3"}, "deepspeed-2021"),
         ({"framework": "Megatron-DeepSpeed (Intel Gaudi 1.18.0)"}, "megatron-deepspeed-gaudi"),
@@ -162,6 +168,16 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
             "torchtitan-rowwise",
         ),
         ({"framework": "ModelLink (MindSpeed-LLM) Mcore"}, "mindspeed"),
+        ({"framework": "NeMo Megatron", "date": "2022-09"}, "megatron-2022"),
+        ({"framework": "DeepSpeed", "date": "2022-11", "zero": "3"}, "huggingface-2022"),
+        ({"framework": "HAI-LLM (DualPipe)"}, "hai-llm"),
+        ({"framework": "PithTrain", "notes": "torch.compile"}, "hai-llm"),
+        ({"framework": "Megatron-DeepSpeed", "chip": "Gaudi2"}, "megatron-deepspeed-gaudi"),
+        ({"framework": "PyTorch FSDP", "notes": "torch.compile"}, "fsdp-compiled"),
+        ({"framework": "PyTorch FSDP", "notes": "no torch.compile"}, "fsdp"),
+        ({"framework": "nanoGPT"}, "ddp-compiled"),
+        ({"framework": "Nanotron"}, "nanotron"),
+        ({"framework": "Picotron"}, "picotron"),
     ],
 )
 def test_a_framework_is_that_of_its_words_and_time(
@@ -176,12 +192,29 @@ def test_a_framework_that_nobody_knows_is_assumed_and_said_to_be(shelf: Shelf) -
     assert known.problem.framework.name == "megatron-core"
     assert known.assumed == ("framework=megatron-core",)
     for cells, name in (
-        ({"zero": "fsdp"}, "fsdp"),
+        ({"zero": "fsdp", "tp": "1"}, "fsdp"),
+        ({"zero": "fsdp"}, "torchtitan-eager"),
         ({"zero": "2", "tp": "1"}, "deepspeed"),
         ({"attention": "unfused"}, "megatron-2022"),
+        ({"date": "2021-06"}, "megatron-2021"),
+        ({"chip": "TPU v4"}, "maxtext"),
+        ({"chip": "Ascend 910B"}, "mindspeed"),
+        ({"chip": "Gaudi2"}, "megatron-deepspeed-gaudi"),
     ):
         entry, named = framework(run_of(framework="our own", **cells), shelf)
         assert (entry.framework.name, named) == (name, False)
+
+
+def test_the_habits_of_a_framework_that_is_assumed_are_not_those_of_a_run(shelf: Shelf) -> None:
+    cells = {"vpp": "", "pp": "2", "tp": "2", "dp": "2", "zero": "fsdp"}
+    assert "vpp=1" in setup(run_of(framework="torchtitan", **cells), shelf).assumed
+    assert "vpp=1" not in setup(run_of(framework="our own", **cells), shelf).assumed
+
+
+def test_a_sequence_that_tensor_parallel_does_not_divide_was_not_cut(shelf: Shelf) -> None:
+    known = setup(run_of(sp="", seq_len="2047"), shelf)
+    assert not known.plan.sp
+    assert "sp=false" in known.assumed
 
 
 def test_a_stated_run_assumes_nothing(shelf: Shelf) -> None:
@@ -232,6 +265,16 @@ def test_a_plain_model_without_kin_is_that_of_gpt2(shelf: Shelf) -> None:
     assert (model.norm, model.position, model.position_rows) == ("layernorm", "learned", 4096)
     assert (model.activation, model.mlp_bias, model.tied_embeddings) == ("gelu", True, True)
     assert known.assumed == ("vocab=50257",)
+
+
+@pytest.mark.parametrize("name", ["ours", "llama2-7b"])
+@pytest.mark.parametrize(
+    ("notes", "tied"),
+    [("", False), ("flash; tied embeddings", True), ("Untied embeddings", False)],
+)
+def test_a_note_ties_the_embeddings(name: str, notes: str, tied: bool, shelf: Shelf) -> None:
+    said = run_of(model=name, gated_mlp="1", vocab="32000", notes=notes)
+    assert setup(said, shelf).problem.model.tied_embeddings is tied
 
 
 @pytest.mark.parametrize(
@@ -378,6 +421,19 @@ def test_offloaded_activations_are_a_share_of_every_layer_s(shelf: Shelf) -> Non
     waiting = setup(run_of(offload_fraction="0.3"), shelf)
     assert waiting.problem.framework.held.offloaded_share == 0.3
     assert waiting.plan.stages[0].offload == 0
+
+
+def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: Shelf) -> None:
+    def said(notes: str) -> tuple[str, bool, float]:
+        used = setup(run_of(notes=notes), shelf).problem.framework
+        return used.expert_dispatch, used.overlap.expert, used.launch_us
+
+    usual = said("")
+    assert usual[:2] == ("copies", False)
+    assert said("DeepEP dispatch") == ("once_a_node", False, usual[2])
+    assert said("1F1B with EP communication overlap") == ("copies", True, usual[2])
+    assert said("full-iteration CUDA graphs") == ("copies", False, 0.0)
+    assert said("no DeepEP; CUDA graphs not in the table; no EP overlap") == usual
 
 
 def test_a_shard_group_may_lie_inside_a_node(shelf: Shelf) -> None:

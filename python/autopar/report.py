@@ -82,7 +82,8 @@ class Stage:
 
     Attributes:
         chip: Index of its kind of chip in the cluster's groups.
-        layers: Transformer layers; the first stage also holds the embedding, the last the head.
+        layers: Transformer layers; the first stage also holds the embedding, the last the head, and
+            either may hold nothing else.
         recompute: What it computes again in the backward pass.
         offload: Layers whose activations wait in host memory.
     """

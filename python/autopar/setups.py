@@ -60,6 +60,8 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     entry, named = framework(run, shelf)
     if not named:
         assumed.append(f"framework={entry.framework.name}")
+        # How many chunks its users take does not tell of others.
+        entry = replace(entry, run=replace(entry.run, vpp=0))
     groups = devices(run, shelf)
     device = groups[0].chip
     degrees = _degrees(run, entry, assumed)
@@ -109,12 +111,26 @@ def _as_run(framework: Framework, run: Run) -> Framework:
     """Returns a framework with a row's own settings of it.
 
     8-bit moments are 2 bytes in place of 8; offloaded is a share of each layer's activations.
+    DeepEP and HybridEP send a token once to a node, and CUDA graphs leave the host nothing to do.
     """
+    said = f"{run.framework} {run.notes}"
+    if re.search(rf"{TAKEN_BACK}(deep|hybrid)-?ep\b", said, re.I):
+        framework = replace(framework, expert_dispatch="once_a_node")
+    if re.search(r"\b(with|under|using|full[- ]iteration) CUDA[- ]graphs?", said, re.I):
+        framework = replace(framework, launch_us=0.0)
+    if re.search(rf"{TAKEN_BACK}({HIDDEN_EXCHANGE})", said, re.I):
+        framework = replace(framework, overlap=replace(framework.overlap, expert=True))
     if re.search(r"8-?bit adam", run.notes, re.I):
         stored = framework.bytes
         framework = replace(framework, bytes=replace(stored, optimizer=stored.optimizer - 6))
     held = replace(framework.held, offloaded_share=run.offload_fraction or 0.0)
     return replace(framework, held=held)
+
+
+TAKEN_BACK = r"(?<!no )(?<!not )(?<!without )\b"
+HIDDEN_EXCHANGE = (
+    r"dualpipe|(all-to-all|a2a|EP) (communication )?overlap|overlap\w* (of )?(all-to-all|a2a|EP)\b"
+)
 
 
 def _attention(run: Run, entry: FrameworkEntry, assumed: list[str]) -> Attention:
@@ -140,7 +156,8 @@ def _sharding(
     tp, ranks = degrees["tp"], degrees["dp"] * degrees["cp"]
     sp = run.sp
     if sp is None:
-        sp = entry.run.sp
+        # A sequence that cannot be cut was not.
+        sp = entry.run.sp and (run.seq_len or 0) % (tp * degrees["cp"]) == 0
         if tp > 1:
             assumed.append(f"sp={str(sp).lower()}")
     zero = _zero(run, entry, assumed)
@@ -348,8 +365,8 @@ def _layers(run: Run, layers: int, pp: int, assumed: list[str]) -> tuple[int, ..
             raise SpecError("layers_per_stage", what)
         listed[0] -= beyond // 2
         listed[-1] -= beyond // 2
-        if min(listed) < 1:
-            raise SpecError("layers_per_stage", "a stage without a layer")
+        if min(listed[1:-1], default=1) < 1 or min(listed) < 0:
+            raise SpecError("layers_per_stage", "a stage between the ends without a layer")
         return tuple(listed)
     slots = re.search(r"embedding slots?", run.notes)
     if layers % pp == 0 and not slots:

@@ -192,32 +192,30 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
     The name or alias that stands first in the text wins, the longer of two at one place; of several
     profiles with one name, those whose words or precision the row has, then the newest that had
     begun, and the profile as it was then. Where nobody says when, stored scores tell a time before
-    fused attention. Without any name it is Megatron-Core or its forerunner, or where the row shards
-    parameters and nothing else FSDP or ZeRO under a Hugging Face model. A path to a TOML file is a
-    profile of one's own.
+    fused attention. Without any name it is that of the chip's maker, else FSDP or torchtitan where
+    the row says so, ZeRO under a Hugging Face model where it shards parameters and nothing else,
+    and Megatron of its time. A path to a TOML file is a profile of one's own.
 
     Raises:
         SpecError: The file of a profile is wrong.
     """
     if run.framework.endswith(".toml"):
         return catalog.framework(run.framework), True
-    places = {
-        entry.framework.name: place
-        for entry in shelf.frameworks
-        if (place := _place(entry, run.framework))
-    }
     unfused = not run.month and stores_scores(run)
-    if not places:
-        name = _unnamed(run, unfused)
-        return next(entry for entry in shelf.frameworks if entry.framework.name == name), False
+    places = _places_of(shelf, run.framework)
+    known = bool(places)
+    if not known:
+        places = _places_of(shelf, _usual(run, shelf))
     best = min(places.values())
     named = [e for e in shelf.frameworks if places.get(e.framework.name) == best]
     sharded = f"zero {run.zero}" if re.search(r"[123]", run.zero) else ""
-    words = words_of(f"{run.framework} {run.model} {run.precision} {sharded} {run.notes}")
+    words = words_of(
+        f"{run.framework} {run.model} {run.chip} {run.precision} {sharded} {run.notes}"
+    )
 
     def likeness(entry: FrameworkEntry) -> tuple[bool, bool, int, bool, str]:
         told = entry.run
-        said = [any(_places(words_of(phrase), words)) for phrase in told.words]
+        said = [_says(words, words_of(phrase)) for phrase in told.words]
         precise = told.precision == run.precision.lower()
         possible = (any(said) or not told.words) and (precise or not told.precision)
         begun = not run.month or told.since <= run.month
@@ -237,7 +235,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
             break
     if "fsdp" in run.zero.lower() and found.framework.name in HUGGING_FACE:
         found = next(entry for entry in shelf.frameworks if entry.framework.name == "fsdp")
-    return found, True
+    return found, known
 
 
 # Profiles of eager models that any way of sharding may serve; the row's own tells them apart.
@@ -254,13 +252,29 @@ def stores_scores(run: Run) -> bool:
     return bool(said or re.search(r"(?<!BI-)\b[pv]100", run.chip, re.I))
 
 
-def _unnamed(run: Run, unfused: bool) -> str:
-    """Returns the profile of a run whose framework nobody names."""
+def _usual(run: Run, shelf: Shelf) -> str:
+    """Returns the framework that a run is taken for whose own nobody names."""
+    device = chip(run, shelf).name if run.chip and " + " not in run.chip else ""
+    for maker, own in OF_A_MAKER.items():
+        if device.startswith(maker):
+            return own
+    alone = (run.tp or 1) == (run.pp or 1) == 1
     if "fsdp" in run.zero.lower():
-        return "fsdp"
-    if (run.tp or 1) == (run.pp or 1) == 1 and re.search(r"[23]", run.zero):
-        return "deepspeed"
-    return "megatron-2022" if unfused else "megatron-core"
+        return "FSDP" if alone else "torchtitan"
+    if alone and re.search(r"[23]", run.zero):
+        return "DeepSpeed"
+    return "Megatron-LM"
+
+
+# What the makers of these chips offer themselves.
+OF_A_MAKER = {"tpu": "MaxText", "ascend": "MindSpeed", "gaudi": "Optimum-Habana"}
+
+
+def _places_of(shelf: Shelf, text: str) -> dict[str, tuple[int, int]]:
+    """Returns where the profiles that a text names stand in it."""
+    return {
+        entry.framework.name: place for entry in shelf.frameworks if (place := _place(entry, text))
+    }
 
 
 def _place(entry: FrameworkEntry, text: str) -> tuple[int, int] | None:
@@ -278,6 +292,15 @@ def _places(wanted: list[str], words: list[str]) -> Iterator[bool]:
     """Yields for each place among words whether the wanted ones stand there in their order."""
     for place in range(len(words) - len(wanted) + 1):
         yield words[place : place + len(wanted)] == wanted
+
+
+def _says(words: list[str], wanted: list[str]) -> bool:
+    """Returns whether the wanted words stand somewhere and nothing before them takes them back."""
+    places = enumerate(_places(wanted, words))
+    return any(stands and words[place - 1 : place] not in DENIALS for place, stands in places)
+
+
+DENIALS = (["no"], ["not"], ["non"], ["without"])
 
 
 def words_of(text: str) -> list[str]:

@@ -22,7 +22,7 @@ GatheredUnit: TypeAlias = Literal["layer", "matrix"]
 Shards: TypeAlias = Literal["slices", "tensors"]
 Fp8Scaling: TypeAlias = Literal["tensor", "block", "row"]
 Selective: TypeAlias = Literal["attention", "operators", "named"]
-ContextExchange: TypeAlias = Literal["ring", "gather", "heads"]
+ContextExchange: TypeAlias = Literal["ring", "gather", "blocks", "heads"]
 ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "tf32", "fp32"]
 Attention: TypeAlias = Literal["flash", "unfused"]
@@ -404,7 +404,7 @@ class Framework:
         gather_copy_us: Host time to copy one rank's share into or out of each such collective's
             buffer, in microseconds; 0 where shares are gathered and reduced in place.
         context_exchange: How context parallel exchanges keys and values: round a ring, gathered,
-            or for heads (Ulysses).
+            gathered with attention in blocks that are merged (PyTorch), or for heads (Ulysses).
         expert_dispatch: How tokens reach experts: a copy for each expert, one for each node,
             gathered by every rank of the group, or all copies gathered and split in place of an
             all-to-all.

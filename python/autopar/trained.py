@@ -63,11 +63,11 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
         shape["moe"] = _moe(run, wide, ffn)
         if wide and wide.moe and ffn == wide.moe.expert_ffn:
             shape["ffn_hidden"] = wide.ffn_hidden  # The row gives the experts' width.
+    tied = re.search(r"\btied (?:word )?embeddings\b", run.notes, re.I) is not None
     if like is None:
-        return Model(
-            **shape, **(LLAMA_BLOCK if gated else GPT_BLOCK | {"position_rows": positions})
-        )
-    model = replace(like, **shape)
+        block = LLAMA_BLOCK | {"tied_embeddings": tied} if gated else GPT_BLOCK
+        return Model(**shape, **(block if gated else block | {"position_rows": positions}))
+    model = replace(like, **shape, tied_embeddings=like.tied_embeddings or tied)
     if not wide:
         model = replace(model, mla=None, window=None)
     if model.position == "learned":

@@ -21,7 +21,7 @@ from autopar.export.job import (
 )
 from autopar.report import Plan, Recompute
 
-ROTATE = {"ring": "alltoall", "gather": "allgather"}
+ROTATE = {"ring": "alltoall", "gather": "allgather", "blocks": "allgather"}
 
 Backend = Literal["FSDP", "MULTI_GPU", "MEGATRON_LM"]
 

@@ -112,8 +112,11 @@ def unsaid_everywhere(job: Job) -> list[str]:
 
 
 def unsaid_host(plan: Plan) -> list[str]:
-    """Returns the activations that wait in host memory, which few launchers can say."""
-    return when((any(stage.offload for stage in plan.stages), "activation offload"))
+    """Returns what stages hold that few launchers can say: activations in host memory, no layer."""
+    return when(
+        (any(stage.offload for stage in plan.stages), "activation offload"),
+        (not all(stage.layers for stage in plan.stages), "a stage without a layer"),
+    )
 
 
 def unsaid_selective(job: Job) -> list[str]:

@@ -77,6 +77,10 @@ def unsaid_arguments(job: Job) -> list[str]:
             ),
             (overlap.expert and plan.ep > 1, "overlap of the experts' exchange"),
             (
+                plan.cp > 1 and problem.framework.context_exchange not in CONTEXT,
+                f"context parallel by {problem.framework.context_exchange}",
+            ),
+            (
                 plan.ep > 1 and problem.framework.expert_dispatch not in DISPATCH,
                 f"expert dispatch {problem.framework.expert_dispatch}",
             ),

@@ -60,7 +60,7 @@ def supports(job: Job) -> list[str]:
              "a whole vocabulary on each rank of a pipeline's ends"),
             (plan.ep > 1 and problem.framework.expert_dispatch not in DISPATCH,
              f"expert dispatch {problem.framework.expert_dispatch}"),
-            (plan.cp > 1 and problem.framework.context_exchange == "gather",
+            (plan.cp > 1 and problem.framework.context_exchange in ("gather", "blocks"),
              "context parallel that gathers keys and values"),
             (moe and plan.etp != plan.tp, "experts that tensor parallel does not cut"),
             (moe and plan.dp % plan.ep != 0, f"expert parallel {plan.ep} beyond data parallel"),

@@ -29,7 +29,7 @@ SCHEDULES = {
     "zb-v": "ZBVZeroBubble",
 }
 # How keys and values go round, how tokens reach experts, and whether parameters are let go.
-ROTATE = {"ring": "alltoall", "gather": "allgather"}
+ROTATE = {"ring": "alltoall", "gather": "allgather", "blocks": "allgather"}
 EXCHANGES = {"copies": "standard", "once_a_node": "deepep"}
 RESHARD = {"micro_batch": "always", "step_in_pipeline": "default", "step": "never"}
 

@@ -93,7 +93,7 @@ def read(file: str) -> Launch:
             "gathers": GATHERS[settings.word(RESHARD, tuple(GATHERS), "default")],
             "context_exchange": "ring"
             if settings.word(ROTATE, ("allgather", "alltoall"), "allgather") == "alltoall"
-            else "gather",
+            else "blocks",
             "expert_dispatch": EXCHANGES[settings.word(BACKEND, tuple(EXCHANGES), "standard")],
         },
         notes=tuple(notes),

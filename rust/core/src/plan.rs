@@ -403,9 +403,14 @@ fn check_stages(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
         let chunk = u64::from(s.layers).div_ceil(plan.vpp);
         // Interleaved, the embedding may stand in the first chunk of all for layers, and the head in the last.
         let short = chunk * plan.vpp - u64::from(s.layers);
-        let end = plan.schedule == Schedule::Interleaved && (i == 0 || i + 1 == plan.stages.len());
-        rule(Rule::Layers, s.layers > 0 && (short == 0 || (end && short <= chunk)), &|| {
+        let end = i == 0 || i + 1 == plan.stages.len();
+        let spared = plan.schedule == Schedule::Interleaved && end && short <= chunk;
+        rule(Rule::Layers, short == 0 || spared, &|| {
             format!("stage {i}: vpp {} does not divide its {} layers", plan.vpp, s.layers)
+        });
+        // The embedding or the head may have a stage for itself.
+        rule(Rule::Layers, s.layers > 0 || (end && plan.pp > 1 && plan.vpp == 1), &|| {
+            format!("stage {i} holds no layer")
         });
         rule(Rule::Offload, u64::from(s.offload) <= chunk, &|| {
             format!("stage {i}: offload exceeds its layers")

@@ -7,7 +7,8 @@ use autopar_core::estimate::collective::Fabric;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::{self, Holdings};
 use autopar_core::estimate::shard::{LayerCost, Shard};
-use autopar_core::estimate::MemoryItems;
+use autopar_core::estimate::{estimate, MemoryItems, StageEstimate};
+use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
 use autopar_core::spec::framework::{ExpertDispatch, Fp8Scaling, Framework};
 use autopar_core::spec::model::{Activation, LayerKind, Model, Norm, Position};
@@ -273,4 +274,29 @@ fn gpt3_175b_takes_the_flops_of_korthikanti_s_formula() {
     // Six FLOPs a parameter and token is less by what attention computes: s / (6 h) = 2.8 % of the layers.
     let six_n_d = 6.0 * (model.parameters() - 2048 * 12_288) as f64 * b * s;
     close(got / six_n_d, 1.0 + s / (6.0 * h), 2e-3);
+}
+
+#[test]
+fn the_head_may_have_a_stage_for_itself() {
+    // Both stages together pass a micro-batch in the time of one that holds everything, and hold its parameters.
+    let mut problem = gpt_problem(1024, 512);
+    problem.model.tied_embeddings = false;
+    problem.framework.bucket_bytes = 0;
+    let stage = |layers| Stage { chip: 0, layers, recompute: Recompute::None, offload: 0 };
+    let plan = Plan { dp: 8, ..testing::plan(vec![stage(4)]) };
+    let whole = estimate(&problem, &plan).expect("legal");
+    let parts = estimate(
+        &problem,
+        &Plan { dp: 4, pp: 2, stages: vec![stage(4), stage(0)], ..plan.clone() },
+    )
+    .expect("legal");
+    let [body, head] = &parts.stages[..] else { panic!("two stages") };
+    assert_eq!(body.forward_ps + head.forward_ps, whole.stages[0].forward_ps);
+    let parameters = |e: &StageEstimate| e.memory.parameters;
+    assert_eq!(parameters(body) + parameters(head), parameters(&whole.stages[0]));
+    assert_eq!(parameters(head), Bytes(2 * (51_200 * 1024 + 2 * 1024)));
+    // Not between the ends, nor where chunks take turns.
+    let between = vec![stage(2), stage(0), stage(1), stage(1)];
+    assert!(estimate(&problem, &Plan { dp: 2, pp: 4, stages: between, ..plan.clone() }).is_err());
+    assert!(estimate(&problem, &Plan { stages: vec![stage(0)], ..plan }).is_err());
 }

@@ -11,7 +11,7 @@ use autopar_core::estimate::replica::Groups;
 use autopar_core::estimate::shard::{LayerCost, Shard};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::{Named, Selective};
+use autopar_core::spec::framework::{ContextExchange, Named, Selective};
 use autopar_core::spec::model::{Activation, LayerKind, Norm, Position};
 use autopar_core::spec::problem::Problem;
 use autopar_core::testing::{self, named, whole};
@@ -158,4 +158,22 @@ fn groups_start_once_each_and_the_first_parameters_show() {
     let by_places = data(&problem, &scattered);
     problem.framework.fused_reduce_places.clear();
     assert_eq!(by_places, data(&problem, &scattered));
+}
+
+#[test]
+fn every_second_product_s_recompute_repeats_gathers_and_no_sum_or_exchange_of_a_sequence() {
+    // Launches of a second each outlast everything else: with tensor parallel the host launches two gathers and two sums more,
+    // of which it repeats the gathers; with context parallel one gather of keys and values more, which it does not repeat.
+    let mut problem = llama(named());
+    problem.framework.selective = Selective::Operators;
+    problem.framework.launch_us = 1e6;
+    problem.framework.context_exchange = ContextExchange::Gather;
+    let launches = |shard: Shard| {
+        let cost = layer(&problem, shard);
+        let seconds = [cost.forward, cost.recompute_selective].map(|pass| pass.total().seconds());
+        seconds.map(|s| s.round() as i64)
+    };
+    let [forward, again] = launches(whole());
+    assert_eq!(launches(Shard { tp: 4, sp: true, ..whole() }), [forward + 4, again + 2]);
+    assert_eq!(launches(Shard { cp: 2, ..whole() }), [forward + 1, again]);
 }

@@ -148,7 +148,9 @@ impl Block<'_, '_> {
         let (qk_dim, v_dim) = m.attention_widths();
         let (forward, backward) = if p.fused_attention {
             let sequence = match p.framework.context_exchange {
-                ContextExchange::Ring => p.workload.sequence_length / s.cp,
+                ContextExchange::Ring | ContextExchange::Blocks => {
+                    p.workload.sequence_length / s.cp
+                }
                 ContextExchange::Gather | ContextExchange::Heads => p.workload.sequence_length,
             };
             let call = FusedAttention { pairs: causal * sequences, qk_dim, v_dim, sequence };
@@ -160,17 +162,41 @@ impl Block<'_, '_> {
         } else {
             self.unfused_core(length, seen, heads, qk_dim, v_dim)
         };
+        let kv = match &m.mla {
+            Some(_) => heads * (qk_dim + v_dim),
+            None if p.framework.repeats_key_heads => heads * 2 * m.head_dim,
+            None => (u64::from(m.kv_heads) / s.tp).max(1) * 2 * m.head_dim,
+        };
+        if s.cp > 1 && p.framework.context_exchange == ContextExchange::Blocks {
+            self.merge_blocks(p.tokens * (heads * v_dim) as f64, p.tokens * kv as f64);
+        }
         self.forward.compute += self.core.compute;
         self.forward.kernels += self.core.kernels;
         if s.cp > 1 {
-            let kv = match &m.mla {
-                Some(_) => heads * (qk_dim + v_dim),
-                None => (u64::from(m.kv_heads) / s.tp).max(1) * 2 * m.head_dim,
-            };
             let block = p.tokens * kv as f64 * self.p.width;
             let ends = p.tokens * (heads * (qk_dim + v_dim)) as f64 * self.p.width;
             self.exchange_context(block, ends, forward, backward);
         }
+    }
+
+    /// What it costs to merge the results of attention block by block, `results` numbers of a rank, and to sum up gradients,
+    /// those of `keys` numbers of keys and values among them, all in 32 bits.
+    ///
+    /// Forward a rank casts its own results (2 + 4 bytes a number) and at last all (4 + 2). Of each further block they are cast
+    /// (6), their difference is taken (12), weighted (8) and added (12); or where operators are joined, half of them at once
+    /// (5) and the two halves joined again (8). Keys and values are put behind one another to be gathered (4). Backward three
+    /// sums are cleared (4), with each block each is added to (10), that of keys and values is put behind one another to
+    /// travel (8), and at last they are cast (6).
+    fn merge_blocks(&mut self, results: f64, keys: f64) {
+        let d = &self.p.device;
+        let blocks = self.p.shard.cp as f64;
+        let (merge, kernels) = if self.p.framework.fused.residual { (13.0, 4) } else { (38.0, 12) };
+        let forward = results * (12.0 + (blocks - 1.0) * merge) + keys * (blocks - 1.0) * 4.0;
+        let backward =
+            results * (10.0 + blocks * 10.0) + keys * (10.0 + blocks * 18.0 + (blocks - 1.0) * 4.0);
+        let count = self.p.shard.cp.min(1 << 16) as u32;
+        self.core.run_many(d.stream(forward), count * kernels);
+        self.input.run_many(d.stream(backward), count * 8);
     }
 
     /// What context parallel adds to attention of `forward` and `backward` seconds: `block` are a rank's keys and values,
@@ -179,12 +205,14 @@ impl Block<'_, '_> {
         let p = self.p;
         let s = p.shard;
         let group = s.context_group();
+        // A ring step lasts as long as its slowest hop: the one that leaves the domain, if any does.
+        let hop = |bytes: f64| {
+            let step = p.fabric.send(bytes, group.stride.max(1) * (s.cp - 1).min(1));
+            step.max(p.fabric.all_gather(bytes * s.cp as f64, group) / (s.cp - 1) as f64)
+        };
         match p.framework.context_exchange {
             ContextExchange::Ring => {
-                let step = p.fabric.send(block, group.stride.max(1) * (s.cp - 1).min(1));
-                let far = p.fabric.all_gather(block * s.cp as f64, group) / (s.cp - 1) as f64;
-                // A ring step lasts as long as its slowest hop: the one that leaves the domain, if any does.
-                let hop = step.max(far);
+                let hop = hop(block);
                 let exposed = |compute: f64, hop: f64| {
                     let steps = (s.cp - 1) as f64;
                     if p.framework.overlap.context {
@@ -211,6 +239,20 @@ impl Block<'_, '_> {
                 self.input.context += 2.0 * gather;
                 self.exchanged += 1;
                 self.input.kernels += 2;
+                self.transient = self.transient.max(whole);
+            }
+            ContextExchange::Blocks => {
+                let whole = block * s.cp as f64;
+                let gather = p.fabric.all_gather(whole, group);
+                let behind =
+                    |seconds: f64, passes: f64| p.fabric.beside(seconds, passes / s.cp as f64);
+                self.forward.context += behind(gather, forward);
+                // Gathered again; gradients travel behind the next block's, and the last home.
+                let hop = hop(block * 4.0 / self.p.width);
+                self.input.context +=
+                    behind(gather, backward) + (s.cp - 1) as f64 * behind(hop, backward) + hop;
+                self.exchanged += 1;
+                self.input.kernels += 1 + s.cp.min(1 << 16) as u32;
                 self.transient = self.transient.max(whole);
             }
             ContextExchange::Heads => {

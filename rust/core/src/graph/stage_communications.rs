@@ -230,7 +230,7 @@ impl<'a> Calls<'a> {
         let (keys, values) = (of(kv_heads, qk), of(kv_heads, v));
         match self.problem.framework.context_exchange {
             ContextExchange::Ring => {}
-            ContextExchange::Gather => {
+            ContextExchange::Gather | ContextExchange::Blocks => {
                 for whole in [keys, values] {
                     self.run(pass, Collective::AllGather, CONTEXT, whole, 1);
                 }

@@ -323,6 +323,10 @@ pub enum ContextExchange {
     Ring,
     /// Keys and values are gathered before attention (Llama Team 2024, arXiv:2407.21783, section 3.3.2).
     Gather,
+    /// Keys and values are gathered behind the attention to a rank's own, and attention runs block by block: its results are
+    /// merged, and the gradients of keys and values travel round a ring, in 32 bits (pytorch/pytorch,
+    /// torch/distributed/tensor/experimental/_attention.py).
+    Blocks,
     /// Sequence shards are exchanged for heads and back (DeepSpeed-Ulysses, arXiv:2309.14509).
     Heads,
 }

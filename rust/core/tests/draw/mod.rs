@@ -85,8 +85,12 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     ]);
     f.gathers = draw.pick(&[Gathers::MicroBatch, Gathers::Step, Gathers::StepInPipeline]);
     f.gather_pieces = draw.pick(&[1, 1, 12]);
-    f.context_exchange =
-        draw.pick(&[ContextExchange::Ring, ContextExchange::Gather, ContextExchange::Heads]);
+    f.context_exchange = draw.pick(&[
+        ContextExchange::Ring,
+        ContextExchange::Gather,
+        ContextExchange::Blocks,
+        ContextExchange::Heads,
+    ]);
     f.expert_dispatch = draw.pick(&[
         ExpertDispatch::Copies,
         ExpertDispatch::OnceANode,
