@@ -252,6 +252,8 @@ def test_a_run_of_mindformers_is_read(tmp_path: Path) -> None:
     assert [stage.layers for stage in plan.stages] == [9, 10, 10, 10, 10, 10, 10, 11]
     layers = [stage.recompute.layers for stage in plan.stages]
     assert layers == [2, 2, 1, None, None, None, None, None]
+    # 81 // 4 = 20 layers a group.
+    assert problem.framework.fused_groups == 4
 
 
 def test_deepspeed_s_file_and_flags_make_a_plan(tmp_path: Path) -> None:

@@ -243,6 +243,22 @@ def test_parameters_of_recomputed_layers_are_gathered_again_in_2_3(again: Any, l
     assert "2.10 pass over it: optimizer_level level3" in effect.because
 
 
+def test_gradients_travel_in_as_many_groups_of_layers_as_are_asked_for() -> None:
+    def data_ps(groups: int, **fields: Any) -> int:
+        said = read(problem(), gradient_aggregation_group=groups, **fields)
+        key = "gradient_aggregation_group"
+        [effect] = [effect for effect in said.effects if effect.key == key]
+        assert effect.changes == {"framework.fused_groups": groups}
+        return autopar.estimate(said.problem, said.plan).time.data_ps
+
+    alone = {"data_parallel": 16, "accumulation": 4}
+    # The last group has nothing left to hide behind: the smaller, the better.
+    assert data_ps(1, **alone) > data_ps(4, **alone) > data_ps(8, **alone)
+    # With a pipeline a stage's layers are one group whatever is asked for.
+    piped = {"data_parallel": 8, "keys": {"pipeline_stages": 2}, **PIPED}
+    assert data_ps(1, **piped) == data_ps(4, **piped) == data_ps(8, **piped)
+
+
 def test_a_pipeline_of_2_3_gathers_parameters_once_a_step() -> None:
     mindspore.version = "2.3"
     recompute = TransformerRecomputeConfig(recompute=True, parallel_optimizer_comm_recompute=True)

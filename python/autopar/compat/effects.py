@@ -368,7 +368,7 @@ def _comm_fusion(asked: Asked) -> tuple[Changes, str]:
     }
     if changes:
         return changes, "collectives of so many bytes start once and end together"
-    because = "without a size for the collectives of this plan a layer's are taken together"
+    because = "without a size for the collectives of this plan the framework's groups stay"
     return {}, because
 
 

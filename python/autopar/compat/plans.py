@@ -13,6 +13,7 @@ from autopar.compat.effects import Asked, Effect, applied
 from autopar.compat.mindformers import TransformerOpParallelConfig, TransformerRecomputeConfig
 from autopar.errors import SpecError
 from autopar.export import mindformers_recompute
+from autopar.frontends.mindformers import fused_groups
 from autopar.frontends.mindformers_recompute import Chunks, Settings, stages
 from autopar.report import NamedLayers, Plan, Recompute, Stage
 from autopar.spec import Framework, Named, Problem, Schedule
@@ -127,6 +128,7 @@ def meant(
         slices_kept_inputs=_slices(config),
         keeps_tensor_results=_keeps(config),
         whole_vocabulary=_whole_vocabulary(config, asked),
+        fused_groups=_groups(config, asked),
     )
     if selected is not None:
         framework = replace(framework, selective="named", named=selected)
@@ -196,6 +198,12 @@ def _keeps(config: TransformerOpParallelConfig) -> bool:
     return not isinstance(config.recompute, bool) and not config.recompute.mp_comm_recompute
 
 
+def _groups(config: TransformerOpParallelConfig, asked: Asked) -> int:
+    if not asked.context.automatic:
+        return asked.problem.framework.fused_groups
+    return fused_groups(config.gradient_aggregation_group, asked.problem.model.layers)
+
+
 def _whole_vocabulary(config: TransformerOpParallelConfig, asked: Asked) -> bool:
     # MindFormers turns it off with a pipeline.
     return asked.context.automatic and config.vocab_emb_dp and config.pipeline_stage == 1
@@ -246,7 +254,11 @@ def _said(
         ),
         "use_seq_parallel": ({"plan.sp": plan.sp}, "norms and residuals cut over the sequence"),
         "optimizer_shard": ({}, "the context's enable_parallel_optimizer says it"),
-        "gradient_aggregation_group": ({}, "fuses by number; comm_fusion fuses by size"),
+        "gradient_aggregation_group": (
+            {"framework.fused_groups": _groups(config, asked)},
+            "groups of layers whose gradients travel together, one in a pipeline's stage;"
+            " comm_fusion and all_reduce_fusion_config come before it",
+        ),
         "vocab_emb_dp": (
             {"framework.whole_vocabulary": _whole_vocabulary(config, asked)},
             "without a pipeline each rank of a layer holds embedding and head whole where it is on",
@@ -391,6 +403,7 @@ def config_of(problem: Problem, plan: Plan) -> TransformerOpParallelConfig:
         ),
         use_seq_parallel=plan.sp,
         vocab_emb_dp=problem.framework.whole_vocabulary,
+        gradient_aggregation_group=problem.framework.fused_groups or 4,
     )
 
 

@@ -175,7 +175,7 @@ def _parallel_arguments(job: Job) -> dict[str, Any]:
         "expert_parallel": plan.ep,
         "pipeline_stage": plan.pp,
         "micro_batch_num": job.micro_batches if plan.pp > 1 else 1,
-        "gradient_aggregation_group": 4,
+        "gradient_aggregation_group": job.problem.framework.fused_groups or 4,
         "vocab_emb_dp": job.problem.framework.whole_vocabulary and plan.pp == 1,
     }
     if plan.cp > 1:

@@ -149,10 +149,26 @@ def _whole_or_no(value: Any) -> Any:
     return False if value is None else value
 
 
+def fused_groups(wanted: int, layers: int) -> int:
+    """Returns the groups of layers that `gradient_aggregation_group` makes.
+
+    Layers are numbered through, and so many of them take one number as a group has in a model of
+    one layer more.
+
+    Example:
+        >>> fused_groups(4, 32), fused_groups(4, 30), fused_groups(64, 32)
+        (4, 5, 32)
+    """
+    share = max((layers + 1) // wanted, 1)
+    return (layers - 1) // share + 1
+
+
 def _changes(settings: Settings, pp: int, zero: int) -> dict[str, Any]:
     """Returns what the file sets of the framework."""
     whole = settings.flag(f"{P}.vocab_emb_dp", True)
+    groups = settings.count(f"{P}.gradient_aggregation_group", 4)
     changes: dict[str, Any] = {
+        "fused_groups": fused_groups(groups, settings.count(f"{M}.num_layers")),
         # MindFormers turns it off with a pipeline.
         "whole_vocabulary": whole and pp == 1,
         "slices_kept_inputs": settings.flag(SLICES) and settings.value(f"{R}.recompute") is True,
@@ -180,7 +196,7 @@ def _notes(settings: Settings, copies: int) -> tuple[str, ...]:
     if copies > 1:
         notes.append(f"micro_batch_interleave_num {copies} counts as so many more micro-batches")
     unread = settings.unread([P])
-    known = {f"{P}.{name}" for name in ("vocab_emb_dp", "gradient_aggregation_group", "mem_coeff")}
+    known = {f"{P}.{name}" for name in ("vocab_emb_dp", "mem_coeff")}
     if rest := [key for key in unread if key not in known]:
         notes.append(f"not read: {', '.join(rest)}")
     return tuple(notes)
