@@ -35,11 +35,11 @@ RUST_ORDER = """
     search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
-    graph::strategy graph::reshard graph::backward
+    graph::strategy graph::packed graph::reshard graph::backward
     graph::price graph::work graph::routes graph::view graph::fixed graph::cost
     graph::overlap graph::fusion graph::communications graph::stage_communications graph::answer
-    graph::eliminate graph::completion graph::charged graph::front graph::dp graph::ilp
-    graph::recursive graph::propagate graph::double_recursive graph::servers
+    graph::eliminate graph::completion graph::coarse graph::charged graph::front graph::dp
+    graph::ilp graph::recursive graph::propagate graph::double_recursive graph::servers
     graph::transformer graph::transformer::attention graph::transformer::mlp graph
     calibrate::figure calibrate::point calibrate::least calibrate
     bulk wire lib

@@ -305,6 +305,13 @@ def test_the_layers_of_each_stage(
 @pytest.mark.parametrize(
     ("text", "recompute"),
     [
+        ("no recompute", Recompute()),
+        ("layernorm, moe act", Recompute()),
+        ("gradient checkpointing", Recompute("uniform", 1)),
+        ("full AC", Recompute("uniform", 1)),
+        ("nothing_saveable", Recompute("uniform", 1)),
+        ("minimal", Recompute("selective")),
+        ("SAC", Recompute("selective")),
         ("none", Recompute()),
         ("full", Recompute("uniform", 1)),
         ("1", Recompute("uniform", 1)),

@@ -424,18 +424,28 @@ SCHEDULES: dict[str, Schedule] = {
     "1f1b": "1f1b",
 }
 NOTHING = ("none", "no", "off", "0", "false")
+NEAR_NOTHING = set(
+    words_of("norm norms layernorm rmsnorm act activation activations swiglu gelu moe only")
+)
 
 
 def _is_stated(recompute: str) -> bool:
     """Returns whether a text says what is recomputed, and how much of it."""
     text = recompute.lower()
-    return bool(text) and "partial" not in text and text not in ("unknown", "?")
+    return bool(text) and "partial" not in text and text not in UNSAID
+
+
+UNSAID = ("unknown", "?", "n/a", "na", "-", "not stated", "unspecified")
 
 
 def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Recompute:
-    """Returns what a text says is recomputed in chunks of so many layers."""
+    """Returns what a text says is recomputed in chunks of so many layers.
+
+    Norms and activations alone cost next to nothing. JAX's policies that keep the results of
+    products (MaxText's `minimal`) compute attention again, whose kernel is none of these.
+    """
     text = text.lower()
-    if text in NOTHING:
+    if text in NOTHING or re.match(r"(no|without)\b", text) or set(words_of(text)) <= NEAR_NOTHING:
         return Recompute()
     some = re.search(r"block\D{0,3}(\d+)", text) or re.search(
         r"recompute[- ]method block (?:num_layers )?(\d+)", notes
@@ -448,11 +458,15 @@ def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Reco
         return Recompute("block", max(1, round(chunk * int(share[1]) / int(share[2]))))
     if turn := re.search(r"every (\d+)(?:st|nd|rd|th)? layer", text):
         return Recompute("block", max(1, chunk // int(turn[1])))
-    if re.search(r"selective|attn|attention|\bcore\b", text):
+    if re.search(r"selective|attn|attention|\bcore\b|\bsac\b|\bop\b|minimal|\bdots_", text):
         return Recompute("selective")
     if groups := re.search(r"uniform\D{0,3}(\d+)", text):
         return Recompute("uniform", int(groups[1]))
-    if re.search(r"\b(full|uniform|block|all|yes|true|1|on)\b", text):
+    if text == "half":
+        return Recompute("block", max(1, chunk // 2))
+    if re.search(r"\b(full|uniform|block|all|yes|true|1|on|ac|ckpt|nothing_saveable)\b", text):
+        return Recompute("uniform", 1)
+    if re.search(r"\bcheckpoint(s|ing)?\b", text):
         return Recompute("uniform", 1)
     raise SpecError("recompute", f"no estimate for {shown(text)}")
 

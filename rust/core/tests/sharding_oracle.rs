@@ -181,6 +181,8 @@ fn dynamic_programming_finds_what_brute_force_finds() {
             let (time, memory) = costs.total(&free.choice);
             prop_assert_eq!(Some(time), least(&costs, u64::MAX));
             prop_assert_eq!(free.bound, Some(time));
+            let grouped = dp::solve_in_groups(&costs, Bytes(u64::MAX));
+            prop_assert_eq!((costs.total(&grouped.choice).0, grouped.bound), (time, Some(time)));
             let set = vec![false; costs.nodes.len()];
             let greedy = propagate::solve(&costs, &set, Bytes(u64::MAX));
             prop_assert!(costs.total(&greedy.choice).0 >= time);
@@ -209,6 +211,10 @@ fn dynamic_programming_finds_what_brute_force_finds() {
                 proved.set(proved.get() + 1);
                 prop_assert_eq!(time, best);
             }
+            let grouped = dp::solve_in_groups(&costs, Bytes(limit));
+            let (time, memory) = costs.total(&grouped.choice);
+            prop_assert!(memory.0 <= limit);
+            prop_assert_eq!((time, grouped.bound), (best, Some(best)));
             if floor > 0 {
                 let none = dp::solve(&costs, Bytes(floor - 1));
                 prop_assert!(!none.fits);

@@ -10,14 +10,10 @@ use super::price::Price;
 use crate::units::Bytes;
 use std::rc::Rc;
 
-/// Strategies of a node from which on they are named by classes.
-const MANY: usize = 256;
 /// Binary digits of the multiplier below one picosecond a byte.
 const FRACTION: u32 = 24;
 /// Multipliers tried; each is where two plans' lines cross, and a dozen suffices.
 const MULTIPLIERS: usize = 40;
-/// The same where tables are large, and one takes seconds.
-const FEW_MULTIPLIERS: usize = 6;
 /// How far the multipliers of two halves of a plan are apart, as a power of a half.
 const SPREAD: u32 = 1;
 /// The most that memory is charged a node; sums over thousands of nodes stay in 64 bits.
@@ -39,7 +35,6 @@ pub struct Solver<'a> {
 pub struct Charged<'a> {
     pub(super) solver: &'a Solver<'a>,
     pub(super) sums: Summed,
-    multiplier: u128,
 }
 
 impl Charged<'_> {
@@ -48,46 +43,21 @@ impl Charged<'_> {
     pub fn completions(&self, most: u64) -> Option<Completions> {
         self.solver.order.completions(&self.sums, most)
     }
-
-    /// What a plan may be charged for memory within the limit; rounded down, as charges are.
-    pub fn credit(&self, limit: Bytes) -> u64 {
-        u64::try_from(charge(limit, self.multiplier)).unwrap_or(u64::MAX)
-    }
 }
 
 impl<'a> Solver<'a> {
-    /// Finds the order. Where nodes have many strategies, edges name them by classes.
+    /// Finds the order.
     pub fn new(graph: &'a CostGraph) -> Solver<'a> {
-        let sizes: Vec<usize> = (0..graph.nodes.len()).map(|node| graph.count(node)).collect();
+        let sizes = (0..graph.nodes.len()).map(|node| graph.count(node)).collect();
         let ones = (0..graph.nodes.len()).map(|node| vec![node]);
-        if sizes.iter().all(|&size| size < MANY) {
-            let twos = graph.edges.iter().map(|edge| vec![edge.from, edge.to]);
-            let order = Order::new(sizes, ones.chain(twos).collect());
-            return Solver {
-                graph,
-                order,
-                pairs: graph.matrices.iter().map(Matrix::whole).collect(),
-            };
-        }
-        let ones = ones.map(|node| node.into_iter().map(|n| (n, None)).collect());
-        let twos = graph.edges.iter().map(|edge| {
-            let matrix = &graph.matrices[edge.matrix];
-            vec![(edge.from, Some(matrix.rows.clone())), (edge.to, Some(matrix.columns.clone()))]
-        });
-        let order = Order::of_classes(sizes, ones.chain(twos).collect());
-        let pairs = graph.matrices.iter().map(|matrix| matrix.cells.clone());
-        Solver { graph, order, pairs: pairs.collect() }
+        let twos = graph.edges.iter().map(|edge| vec![edge.from, edge.to]);
+        let order = Order::new(sizes, ones.chain(twos).collect());
+        Solver { graph, order, pairs: graph.matrices.iter().map(Matrix::whole).collect() }
     }
 
-    /// The fastest plan, whatever its memory.
-    pub fn fastest(&self) -> Eliminated {
-        self.order.chosen(&self.sums(1, |_| 0, |price, _| price.time().0))
-    }
-
-    /// The sums with memory charged by a multiplier, in parts of a picosecond a byte.
-    fn charged(&'a self, multiplier: u128) -> Charged<'a> {
-        let sums = self.sums(1, |_| 0, |price, _| charged(price, multiplier));
-        Charged { solver: self, sums, multiplier }
+    /// The least sum in which `weigh` turns the price of a strategy into one number, and a plan that has it.
+    pub fn least(&self, weigh: impl Fn(&Price) -> u64) -> Eliminated {
+        self.order.chosen(&self.sums(1, |_| 0, |price, _| weigh(price)))
     }
 
     /// The sums in which `weigh` turns the price of a strategy into one number. It is given one of `sides`, and `side` says
@@ -126,7 +96,7 @@ fn charge(memory: Bytes, multiplier: u128) -> u128 {
 #[derive(Clone, Debug)]
 pub struct Dual<'a> {
     /// What is solved.
-    pub solver: &'a Solver<'a>,
+    pub graph: &'a CostGraph,
     /// Memory that a plan may take.
     pub limit: Bytes,
     /// The fastest plan found that is over the limit, for the highest multiplier.
@@ -140,48 +110,60 @@ pub struct Dual<'a> {
 }
 
 impl<'a> Dual<'a> {
-    /// The best multiplier for a limit between the memory of the fastest plan and that of `within`.
+    /// The best multiplier for a limit between the memory of the fastest plan and that of `within`. `least` finds the least
+    /// sum of what it is given of each price.
     pub fn new(
-        solver: &'a Solver<'a>,
+        graph: &'a CostGraph,
         limit: Bytes,
         fastest: Eliminated,
         within: Vec<usize>,
+        least: impl FnMut(&dyn Fn(&Price) -> u64) -> Eliminated,
     ) -> Dual<'a> {
         let (over, bound) = (fastest.choice, fastest.bound);
-        let mut dual = Dual { solver, limit, over, within, bound, multiplier: 0 };
-        dual.maximise();
+        let mut dual = Dual { graph, limit, over, within, bound, multiplier: 0 };
+        dual.maximise(least);
         dual
     }
 
     /// No multiplier, for a limit that the fastest plan keeps.
-    pub fn without(solver: &'a Solver<'a>, limit: Bytes, fastest: Eliminated) -> Dual<'a> {
+    pub fn without(graph: &'a CostGraph, limit: Bytes, fastest: Eliminated) -> Dual<'a> {
         let (over, bound) = (fastest.choice, fastest.bound);
-        Dual { solver, limit, within: over.clone(), over, bound, multiplier: 0 }
+        Dual { graph, limit, within: over.clone(), over, bound, multiplier: 0 }
     }
 
-    /// The same over some of the strategies of each node, this one's plans among them.
-    pub fn inside<'b>(&self, solver: &'b Solver<'b>, kept: &[Vec<usize>]) -> Dual<'b> {
+    /// The same over some of the strategies of each node, this one's plans among them: `part` has those that are `kept`.
+    pub fn inside<'b>(&self, part: &'b CostGraph, kept: &[Vec<usize>]) -> Dual<'b> {
         let (over, within) = (inside(kept, &self.over), inside(kept, &self.within));
         let Dual { limit, bound, multiplier, .. } = *self;
-        Dual { solver, limit, over, within, bound, multiplier }
+        Dual { graph: part, limit, over, within, bound, multiplier }
     }
 
     /// The sums at the best multiplier.
-    pub fn charged(&self) -> Charged<'a> {
-        self.solver.charged(self.multiplier)
+    pub fn charged<'s>(&self, solver: &'s Solver<'s>) -> Charged<'s> {
+        let sums = solver.sums(1, |_| 0, |price, _| self.charge(price));
+        Charged { solver, sums }
+    }
+
+    /// The time of a strategy with its memory charged by the best multiplier.
+    pub fn charge(&self, price: &Price) -> u64 {
+        charged(price, self.multiplier)
+    }
+
+    /// What a plan may be charged for memory within the limit; rounded down, as charges are.
+    pub fn credit(&self) -> u64 {
+        u64::try_from(charge(self.limit, self.multiplier)).unwrap_or(u64::MAX)
     }
 
     /// A plan's time plus its charged memory is a line over the multiplier, and the bound follows the lowest line. Where the
     /// lines of the two plans cross is the best multiplier, or there a lower line takes the place of one of them.
-    fn maximise(&mut self) {
-        let graph = self.solver.graph;
-        let tries = if self.solver.order.is_plain() { MULTIPLIERS } else { FEW_MULTIPLIERS };
-        for _ in 0..tries {
+    fn maximise(&mut self, mut least: impl FnMut(&dyn Fn(&Price) -> u64) -> Eliminated) {
+        let graph = self.graph;
+        for _ in 0..MULTIPLIERS {
             let (slow, little) = graph.total(&self.within);
             let (fast, much) = graph.total(&self.over);
             let rise = u128::from(slow.saturating_sub(fast)) << FRACTION;
             let multiplier = rise / u128::from((much - little).0.max(1));
-            let found = self.solver.order.chosen(&self.solver.charged(multiplier).sums);
+            let found = least(&|price| charged(price, multiplier));
             // Charges of nodes are rounded down, the limit's is rounded up: the bound stays below.
             let credit = u64::try_from(charge(self.limit, multiplier) + 1).unwrap_or(u64::MAX);
             let bound = found.bound.saturating_sub(credit);
@@ -206,12 +188,9 @@ impl<'a> Dual<'a> {
 
     /// A plan that begins as one over the limit and goes on as one within it: the first nodes are charged a little less
     /// than the best multiplier and the others a little more. As many are charged less as the limit allows, and what the
-    /// change from one to the other costs is part of the sum. Where tables are large this is the plan within the limit.
-    pub fn mixed(&self) -> Vec<usize> {
-        if !self.solver.order.is_plain() {
-            return self.within.clone();
-        }
-        let nodes = self.solver.graph.nodes.len();
+    /// change from one to the other costs is part of the sum.
+    pub fn mixed(&self, solver: &Solver<'_>) -> Vec<usize> {
+        let nodes = self.graph.nodes.len();
         let spread = self.multiplier >> SPREAD;
         let charges = [self.multiplier - spread, self.multiplier + spread];
         let (mut fits, mut exceeds) = (0, nodes + 1);
@@ -219,14 +198,14 @@ impl<'a> Dual<'a> {
         while exceeds - fits > 1 {
             let first = (fits + exceeds) / 2;
             let side = |node: usize| usize::from(node >= first);
-            let sums = self.solver.sums(2, side, |price, side| charged(price, charges[side]));
-            let found = self.solver.order.chosen(&sums);
-            let (time, memory) = self.solver.graph.total(&found.choice);
+            let sums = solver.sums(2, side, |price, side| charged(price, charges[side]));
+            let found = solver.order.chosen(&sums);
+            let (time, memory) = self.graph.total(&found.choice);
             if memory > self.limit {
                 exceeds = first;
             } else {
                 fits = first;
-                if time < self.solver.graph.total(&best).0 {
+                if time < self.graph.total(&best).0 {
                     best = found.choice;
                 }
             }

@@ -5,7 +5,7 @@
 //! with the rest. With it a value, or a part of a choice, that is in no good plan is told at once (Dechter 1999,
 //! "Bucket elimination"; reduced costs of a linear program do the same).
 
-use super::eliminate::{Order, Step, Summed};
+use super::eliminate::{Order, Summed};
 
 /// The least of everything outside each group. What cannot be part of a sum that is small enough is `u64::MAX`.
 #[derive(Clone, Debug)]
@@ -21,15 +21,10 @@ pub struct Completions {
 const LARGEST: u64 = 1 << 30;
 
 impl Order {
-    /// The way back through sums, for choices whose sum is at most `most`; `None` if tables are too large, or name
-    /// classes.
+    /// The way back through sums, for choices whose sum is at most `most`; `None` if tables are too large.
     pub(super) fn completions(&self, sums: &Summed, most: u64) -> Option<Completions> {
-        let cells = |step: &Step| {
-            let sizes = self.joint(&step.tables).into_iter().map(|v| self.sizes[v] as u64);
-            sizes.fold(1, u64::saturating_mul)
-        };
-        let work = self.steps.iter().fold(0u64, |work, step| work.saturating_add(cells(step)));
-        if work > LARGEST || !self.is_plain() {
+        let cells = self.steps.iter().map(|step| self.cells(&step.tables));
+        if cells.fold(0, u64::saturating_add) > LARGEST || !self.is_whole() {
             return None;
         }
         let count = self.scopes.len() - self.given;
@@ -37,25 +32,17 @@ impl Order {
         let mut through: Vec<Vec<u64>> = vec![vec![]; self.sizes.len()];
         let mut sum = count;
         for step in self.steps.iter().rev() {
-            for group in step.groups.iter().rev() {
-                sum -= 1;
-                let out = self.given + sum;
-                if self.scopes[out].is_empty() {
-                    rest[sum] = vec![sums.bound - sums.table(out)[0]];
-                }
-                let (own, children) =
-                    self.passed(sums, step.variable, &group.tables, (out, &rest[sum]), most);
-                for (child, least) in children {
-                    rest[child - self.given] = least;
-                }
-                // Of several groups each is a bound of its own.
-                let known = &mut through[step.variable];
-                if known.is_empty() {
-                    *known = own;
-                } else {
-                    known.iter_mut().zip(own).for_each(|(known, own)| *known = (*known).max(own));
-                }
+            sum -= 1;
+            let out = self.given + sum;
+            if self.scopes[out].is_empty() {
+                rest[sum] = vec![sums.bound - sums.table(out)[0]];
             }
+            let (own, children) =
+                self.passed(sums, step.variable, &step.tables, (out, &rest[sum]), most);
+            for (child, least) in children {
+                rest[child - self.given] = least;
+            }
+            through[step.variable] = own;
         }
         Some(Completions { rest, through })
     }
@@ -120,11 +107,10 @@ impl Order {
         mut visit: impl FnMut(usize, &[usize], &[usize]),
     ) {
         let stride = |table: usize, variable: usize| -> usize {
-            let mut inner =
-                self.scopes[table].iter().skip_while(|other| other.variable != variable);
+            let mut inner = self.scopes[table].iter().skip_while(|&&other| other != variable);
             match inner.next() {
                 None => 0,
-                Some(_) => inner.map(|other| self.sizes[other.variable]).product(),
+                Some(_) => inner.map(|&other| self.sizes[other]).product(),
             }
         };
         let strides: Vec<Vec<usize>> = joint

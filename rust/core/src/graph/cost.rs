@@ -229,6 +229,16 @@ impl CostGraph {
         self.nodes.iter().map(|node| kinds[node.kind].clone()).collect()
     }
 
+    /// The edges of each node, by place.
+    pub fn edges_of(&self) -> Vec<Vec<usize>> {
+        let mut of: Vec<Vec<usize>> = vec![vec![]; self.nodes.len()];
+        for (e, edge) in self.edges.iter().enumerate() {
+            of[edge.from].push(e);
+            of[edge.to].push(e);
+        }
+        of
+    }
+
     /// Strategies of a node.
     pub fn count(&self, node: usize) -> usize {
         self.kinds[self.nodes[node].kind].strategies.len()

@@ -7,22 +7,31 @@
 
 use super::answer::Found;
 use super::charged::{among, inside, Dual, Solver};
-use super::cost::CostGraph;
+use super::coarse::{self, Groups};
+use super::cost::{CostGraph, Kind};
+use super::eliminate::Eliminated;
 use super::front;
 use super::layout::Mesh;
-use crate::units::{Bytes, Time};
+use super::price::Price;
+use crate::units::Bytes;
 
 /// Labels for each choice that parts of a graph share, one attempt after the other.
 const WIDTHS: [usize; 4] = [8, 64, 512, 1 << 16];
 /// Rounds of improvement of a plan.
 const ROUNDS: usize = 20;
-/// Longer than any plan, and short enough that a few of them can be added: 13 days.
-const NEVER: Time = Time(1 << 60);
 
 /// The fastest choice within a memory limit, or the best found with a bound.
 pub fn solve(graph: &CostGraph, limit: Bytes) -> Found {
-    let solver = Solver::new(graph);
-    let mut free = solver.fastest();
+    solve_by(Sums::new(graph), graph, limit)
+}
+
+/// The same from coarse to fine, however few strategies there are.
+pub fn solve_in_groups(graph: &CostGraph, limit: Bytes) -> Found {
+    solve_by(Sums::Groups(Groups::new(graph)), graph, limit)
+}
+
+fn solve_by(mut sums: Sums<'_>, graph: &CostGraph, limit: Bytes) -> Found {
+    let mut free = sums.least(&|price| price.time().0);
     if graph.total(&free.choice).1 <= limit {
         if graph.total(&free.choice).0 > free.bound {
             improve(graph, limit, &mut free.choice);
@@ -32,11 +41,11 @@ pub fn solve(graph: &CostGraph, limit: Bytes) -> Found {
     if least_memory(graph) > limit {
         return smallest(graph);
     }
-    let dual = Dual::new(&solver, limit, free, smallest(graph).choice);
-    let plan = joined(&dual);
-    match limited(&dual, &plan) {
+    let dual = Dual::new(graph, limit, free, smallest(graph).choice, |weigh| sums.least(weigh));
+    let (plan, bound) = (sums.joined(&dual), dual.bound);
+    match sums.limited(&dual, &plan) {
         Some(Rest { plan, bound, .. }) => Found { choice: plan, bound: Some(bound), fits: true },
-        None => Found { choice: plan, bound: Some(dual.bound), fits: true },
+        None => Found { choice: plan, bound: Some(bound), fits: true },
     }
 }
 
@@ -51,72 +60,144 @@ pub struct Rest {
     pub bound: u64,
 }
 
+impl Rest {
+    /// What is left of a part of a graph, by places in the graph: the part has those that are `kept`.
+    fn among(self, kept: &[Vec<usize>]) -> Rest {
+        let of =
+            |(kept, fewer): (&Vec<usize>, Vec<usize>)| fewer.iter().map(|&s| kept[s]).collect();
+        let plan = among(kept, &self.plan);
+        Rest { kept: kept.iter().zip(self.kept).map(of).collect(), plan, ..self }
+    }
+}
+
 /// The strategies that the bound does not rule out: without a limit those of plans slower than the best by a `share` of its
 /// time at most, within one those of plans that are no slower than the best found. `None` if tables are too large to tell,
 /// or nothing fits.
 pub fn rest(graph: &CostGraph, limit: Bytes, share: f64) -> Option<Rest> {
-    let solver = Solver::new(graph);
-    let free = solver.fastest();
+    let mut sums = Sums::new(graph);
+    let free = sums.least(&|price| price.time().0);
     if least_memory(graph) > limit {
         return None;
     }
     if graph.total(&free.choice).1 <= limit {
         let (plan, bound) = (free.choice.clone(), free.bound);
-        let kept = promising(&Dual::without(&solver, limit, free), &plan, share)?;
+        let kept = sums.promising(&Dual::without(graph, limit, free), &plan, share)?;
         return Some(Rest { kept, plan, bound });
     }
-    let dual = Dual::new(&solver, limit, free, smallest(graph).choice);
-    limited(&dual, &joined(&dual))
+    let dual = Dual::new(graph, limit, free, smallest(graph).choice, |weigh| sums.least(weigh));
+    let plan = sums.joined(&dual);
+    sums.limited(&dual, &plan)
 }
 
-/// What is left below the limit, and the best plan found there, which may be no better than `plan`.
-fn limited(dual: &Dual<'_>, plan: &[usize]) -> Option<Rest> {
-    let kept = promising(dual, plan, 0.0)?;
-    let part = dual.solver.graph.part(&kept);
-    let solver = Solver::new(&part);
-    let dual = dual.inside(&solver, &kept);
-    let (plan, bound) = settled(&dual, inside(&kept, plan));
-    let fewer = promising(&dual, &plan, 0.0)?;
-    let of = |(kept, fewer): (&Vec<usize>, Vec<usize>)| fewer.iter().map(|&s| kept[s]).collect();
-    let plan = among(&kept, &plan);
-    Some(Rest { kept: kept.iter().zip(fewer).map(of).collect(), plan, bound })
+/// How the sums over a graph are worked out: with tables of all strategies, or from coarse to fine.
+enum Sums<'a> {
+    Whole(Solver<'a>),
+    Groups(Groups<'a>),
 }
 
-/// A plan that the plans on both sides of the limit make together.
-fn joined(dual: &Dual<'_>) -> Vec<usize> {
-    let mut plan = dual.mixed();
-    improve(dual.solver.graph, dual.limit, &mut plan);
-    plan
+impl<'a> Sums<'a> {
+    fn new(graph: &'a CostGraph) -> Sums<'a> {
+        if graph.kinds.iter().all(|kind| kind.strategies.len() < coarse::MANY) {
+            Sums::Whole(Solver::new(graph))
+        } else {
+            Sums::Groups(Groups::new(graph))
+        }
+    }
+
+    /// The least sum in which `weigh` turns the price of a strategy into one number.
+    fn least(&mut self, weigh: &dyn Fn(&Price) -> u64) -> Eliminated {
+        match self {
+            Sums::Whole(solver) => solver.least(weigh),
+            Sums::Groups(groups) => groups.least(weigh),
+        }
+    }
+
+    /// A plan that the plans on both sides of the limit make together.
+    fn joined(&self, dual: &Dual<'_>) -> Vec<usize> {
+        let mut plan = match self {
+            Sums::Whole(solver) => dual.mixed(solver),
+            Sums::Groups(_) => dual.within.clone(),
+        };
+        improve(dual.graph, dual.limit, &mut plan);
+        plan
+    }
+
+    /// What is left below the limit, and the best plan found there, which may be no better than `plan`.
+    fn limited(&mut self, dual: &Dual<'_>, plan: &[usize]) -> Option<Rest> {
+        let kept = self.promising(dual, plan, 0.0)?;
+        let part = dual.graph.part(&kept);
+        let solver = Solver::new(&part);
+        let dual = dual.inside(&part, &kept);
+        let plan = inside(&kept, plan);
+        let found = match self {
+            Sums::Whole(_) => {
+                let (plan, bound) = settled(&dual, &solver, plan);
+                let kept = promising(&dual, &solver, &plan, 0.0)?;
+                Rest { kept, plan, bound }
+            }
+            // These are all of a kind that any node may need: fewer are left of each node.
+            Sums::Groups(_) => Sums::Whole(solver).limited(&dual, &plan)?,
+        };
+        Some(found.among(&kept))
+    }
+
+    /// The strategies of each node that may be part of a plan within the limit that is slower than `plan` by a `share` of its
+    /// time at most, as the multiplier's sums tell; among them those of this plan and of the multiplier's. `None` if tables
+    /// are too large to tell.
+    fn promising(
+        &mut self,
+        dual: &Dual<'_>,
+        plan: &[usize],
+        share: f64,
+    ) -> Option<Vec<Vec<usize>>> {
+        match self {
+            Sums::Whole(solver) => promising(dual, solver, plan, share),
+            Sums::Groups(groups) => {
+                let most = most(dual, plan, share);
+                groups.promising(
+                    |price| dual.charge(price),
+                    most,
+                    &[plan, &dual.over, &dual.within],
+                )
+            }
+        }
+    }
 }
 
 /// A plan within the limit that fronts make no faster, and what is known of the fastest: its time if they settled that.
-fn settled(dual: &Dual<'_>, mut plan: Vec<usize>) -> (Vec<usize>, u64) {
-    let time = |plan: &[usize]| dual.solver.graph.total(plan).0;
+fn settled(dual: &Dual<'_>, solver: &Solver<'_>, mut plan: Vec<usize>) -> (Vec<usize>, u64) {
+    let time = |plan: &[usize]| dual.graph.total(plan).0;
     for width in WIDTHS {
         let best = time(&plan);
         if best <= dual.bound {
             break;
         }
-        let Some(found) = front::settle(dual, best, width) else { break };
+        let Some(found) = front::settle(dual, solver, best, width) else { break };
         plan = found.choice.unwrap_or(plan);
         if found.whole {
             let bound = time(&plan);
             return (plan, bound);
         }
-        improve(dual.solver.graph, dual.limit, &mut plan);
+        improve(dual.graph, dual.limit, &mut plan);
     }
     (plan, dual.bound)
 }
 
-/// The strategies of each node that may be part of a plan within the limit that is slower than `plan` by a `share` of its
-/// time at most, as the multiplier's sums tell; among them those of this plan and of the multiplier's. `None` if tables are
-/// too large to tell.
-fn promising(dual: &Dual<'_>, plan: &[usize], share: f64) -> Option<Vec<Vec<usize>>> {
-    let charged = dual.charged();
-    let best = dual.solver.graph.total(plan).0;
-    let most = best.saturating_add((best as f64 * share) as u64);
-    let most = most.saturating_add(charged.credit(dual.limit));
-    let completions = charged.completions(most)?;
+/// What a plan within the limit that is slower than `plan` by a `share` of its time is charged at most.
+fn most(dual: &Dual<'_>, plan: &[usize], share: f64) -> u64 {
+    let best = dual.graph.total(plan).0;
+    best.saturating_add((best as f64 * share) as u64).saturating_add(dual.credit())
+}
+
+/// [`Sums::promising`] with tables of all strategies.
+fn promising(
+    dual: &Dual<'_>,
+    solver: &Solver<'_>,
+    plan: &[usize],
+    share: f64,
+) -> Option<Vec<Vec<usize>>> {
+    let most = most(dual, plan, share);
+    let completions = dual.charged(solver).completions(most)?;
     let kept = |(node, through): (usize, &Vec<u64>)| {
         let known = [plan[node], dual.over[node], dual.within[node]];
         let keeps = |&s: &usize| through[s] <= most || known.contains(&s);
@@ -160,25 +241,15 @@ pub fn least_memory(graph: &CostGraph) -> Bytes {
 
 /// The fastest plan among those of the least memory.
 pub fn smallest(graph: &CostGraph) -> Found {
-    let mut restricted = graph.clone();
-    for kind in &mut restricted.kinds {
+    let least = |kind: &Kind| -> Vec<usize> {
         let least = kind.prices.iter().map(|p| p.memory).min().unwrap_or(Bytes::ZERO);
-        for price in kind.prices.iter_mut().filter(|p| p.memory > least) {
-            price.compute = NEVER;
-        }
-    }
-    let choice = Solver::new(&restricted).fastest().choice;
-    Found { choice, bound: None, fits: false }
-}
-
-/// The nodes' edges, by place.
-fn edges_of(graph: &CostGraph) -> Vec<Vec<usize>> {
-    let mut of: Vec<Vec<usize>> = vec![vec![]; graph.nodes.len()];
-    for (e, edge) in graph.edges.iter().enumerate() {
-        of[edge.from].push(e);
-        of[edge.to].push(e);
-    }
-    of
+        (0..kind.prices.len()).filter(|&s| kind.prices[s].memory == least).collect()
+    };
+    let kinds: Vec<Vec<usize>> = graph.kinds.iter().map(least).collect();
+    let kept: Vec<Vec<usize>> = graph.nodes.iter().map(|node| kinds[node.kind].clone()).collect();
+    let part = graph.part(&kept);
+    let choice = Sums::new(&part).least(&|price| price.time().0).choice;
+    Found { choice: among(&kept, &choice), bound: None, fits: false }
 }
 
 /// Picoseconds of a node with a value and of its edges, its neighbours being chosen.
@@ -193,7 +264,7 @@ fn around(graph: &CostGraph, edges: &[usize], node: usize, value: usize, choice:
 
 /// Changes single nodes while that makes a plan faster within the limit.
 fn improve(graph: &CostGraph, limit: Bytes, choice: &mut [usize]) {
-    let of = edges_of(graph);
+    let of = graph.edges_of();
     let mut memory = graph.total(choice).1;
     for _ in 0..ROUNDS {
         let mut changed = false;

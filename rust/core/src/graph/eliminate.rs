@@ -5,28 +5,17 @@
 //! each with its own least: a lower bound (mini-buckets; Dechter, Rish 2003). Going back in the opposite order, each
 //! variable takes its best value given those that were taken out later.
 //!
-//! A table may name a variable by classes of its values ([`View`]): layouts are fewer than strategies. Where that spares
-//! work, the other tables are first brought to the least of each class.
-//!
 //! The order depends on the scopes alone and is found once, whatever is then added up in it. Equal tables have equal
 //! numbers, and a sum that was worked out once is not worked out again: the layers of a deep network are taken apart as
 //! one.
 
-use super::view::{View, Views};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
-/// Additions for one elimination at most; above it tables are taken out in groups. It is a tenth of a second's work.
+/// Additions for one elimination at most; above it tables are taken out in groups: a graph has thousands of eliminations.
 pub const LARGEST_SUM: u64 = 1 << 28;
 /// Cells that are kept of one at most: a quarter of a gibibyte.
 const LARGEST_TABLE: u64 = 1 << 25;
-
-/// A variable of a table, and the place in [`Order::views`] of the classes by which the table names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Named {
-    pub(super) variable: usize,
-    pub(super) view: usize,
-}
 
 /// In which order variables are taken out of tables over given scopes, and which tables are added up for that.
 #[derive(Clone, Debug)]
@@ -34,12 +23,11 @@ pub struct Order {
     /// Values of each variable.
     pub(super) sizes: Vec<usize>,
     /// The variables of each table, outermost first: of those that were given, then of the sums in order.
-    pub(super) scopes: Vec<Vec<Named>>,
+    pub(super) scopes: Vec<Vec<usize>>,
     /// Tables that were given.
     pub(super) given: usize,
     /// In the order in which variables are taken out.
     pub(super) steps: Vec<Step>,
-    views: Views,
     forms: Vec<Form>,
 }
 
@@ -64,14 +52,12 @@ pub(super) struct Group {
 /// How the scopes of tables lie in their joint one. Sums of one form over equal tables are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Form {
-    /// The views of the joint scope.
-    joint: Vec<usize>,
+    /// Values of the variables of the joint scope.
+    sizes: Vec<usize>,
     /// The place of the variable that is taken out.
     out: usize,
-    /// Of what classes of it the least are kept, if it is not taken out whole.
-    kept: Option<usize>,
-    /// The places of each table's variables, with their views there.
-    scopes: Vec<Vec<(usize, usize)>>,
+    /// The places of each table's variables.
+    scopes: Vec<Vec<usize>>,
 }
 
 /// Every table, given ones and sums.
@@ -103,32 +89,26 @@ pub struct Eliminated {
 
 impl Order {
     /// Takes out every variable, at each step the one with the smallest sum, in order where equal. `sizes` are numbers of
-    /// values; a scope names each variable by its values. A chain is added up from its beginning.
+    /// values; a scope names the variables of a table. A chain is added up from its beginning.
     pub fn new(sizes: Vec<usize>, scopes: Vec<Vec<usize>>) -> Order {
-        let whole = |scope: Vec<usize>| scope.into_iter().map(|v| (v, None)).collect();
-        Order::of_classes(sizes, scopes.into_iter().map(whole).collect())
+        Order::of(sizes, scopes, false)
     }
 
-    /// The same for tables that name variables by classes, where a view is given. A chain of equal tables is added up in
-    /// pairs, and pairs of those: its length matters little.
-    pub fn of_classes(sizes: Vec<usize>, scopes: Vec<Vec<(usize, Option<View>)>>) -> Order {
-        let mut views = Views::default();
-        let mut named = |(variable, view): (usize, Option<View>)| {
-            let view = view.unwrap_or_else(|| View::whole(sizes[variable]));
-            Named { variable, view: views.place(view) }
-        };
-        let in_pairs = scopes.iter().flatten().any(|(_, view)| view.is_some());
-        let scopes: Vec<Vec<Named>> =
-            scopes.into_iter().map(|scope| scope.into_iter().map(&mut named).collect()).collect();
+    /// The same, but a chain of equal tables is added up in pairs, and pairs of those: its length matters little.
+    pub fn in_pairs(sizes: Vec<usize>, scopes: Vec<Vec<usize>>) -> Order {
+        Order::of(sizes, scopes, true)
+    }
+
+    fn of(sizes: Vec<usize>, scopes: Vec<Vec<usize>>, in_pairs: bool) -> Order {
         let given = scopes.len();
-        let mut order = Order { sizes, scopes, given, steps: vec![], views, forms: vec![] };
+        let mut order = Order { sizes, scopes, given, steps: vec![], forms: vec![] };
         let count = order.sizes.len();
         // The tables that name each variable and are not yet added up.
         let mut of: Vec<Vec<usize>> = vec![vec![]; count];
         for (table, scope) in order.scopes.iter().enumerate() {
-            scope.iter().for_each(|named| of[named.variable].push(table));
+            scope.iter().for_each(|&variable| of[variable].push(table));
         }
-        let mut weights: Vec<u64> = (0..count).map(|v| order.work(v, &of[v]).0).collect();
+        let mut weights: Vec<u64> = of.iter().map(|tables| order.cells(tables)).collect();
         // In pairs, a variable whose neighbour was taken out waits for all others of its weight.
         let mut rounds = vec![0usize; count];
         let mut queue: BTreeSet<(u64, usize, usize)> =
@@ -142,23 +122,15 @@ impl Order {
                 of[other].retain(|table| !named.contains(table));
             }
             let mut groups = Vec::new();
-            for mut tables in order.groups(variable, named.clone()) {
-                if let (_, Some(view)) = order.work(variable, &tables) {
-                    let by_class = |&table: &usize| order.view_in(table, variable) == Some(view);
-                    let (last, first): (Vec<usize>, Vec<usize>) =
-                        tables.into_iter().partition(by_class);
-                    let group = order.add(variable, first, Some(view), &mut known);
-                    groups.push(group);
-                    tables = [last.as_slice(), &[order.scopes.len() - 1]].concat();
-                }
-                let group = order.add(variable, tables, None, &mut known);
+            for tables in order.groups(variable, named.clone()) {
+                let group = order.add(variable, tables, &mut known);
                 groups.push(group);
                 let result = order.scopes.len() - 1;
-                order.scopes[result].iter().for_each(|other| of[other.variable].push(result));
+                order.scopes[result].iter().for_each(|&other| of[other].push(result));
             }
             for &other in &neighbours {
                 queue.remove(&(weights[other], rounds[other], other));
-                weights[other] = order.work(other, &of[other]).0;
+                weights[other] = order.cells(&of[other]);
                 if in_pairs {
                     rounds[other] = rounds[other].max(round + 1);
                 }
@@ -169,11 +141,9 @@ impl Order {
         order
     }
 
-    /// Whether every table names variables by their values and each step is one sum.
-    pub(super) fn is_plain(&self) -> bool {
-        let whole = |named: &Named| self.views.all[named.view].count == self.sizes[named.variable];
-        self.scopes.iter().flatten().all(whole)
-            && self.steps.iter().all(|step| step.groups.len() == 1)
+    /// Whether each step is one sum.
+    pub(super) fn is_whole(&self) -> bool {
+        self.steps.iter().all(|step| step.groups.len() == 1)
     }
 
     /// The least sum of tables, one for each scope that was given: `tables` says which of the distinct `cells`, in row-major
@@ -196,7 +166,7 @@ impl Order {
             let parts: Vec<usize> = group.tables.iter().map(|&table| tables[table]).collect();
             let sum = *sums.entry((group.form, parts)).or_insert_with_key(|(form, parts)| {
                 let parts: Vec<&[u64]> = parts.iter().map(|&part| &*cells[part]).collect();
-                cells.push(self.forms[*form].least(&self.views, &parts).into());
+                cells.push(self.forms[*form].least(&parts).into());
                 cells.len() - 1
             });
             if self.scopes[tables.len()].is_empty() {
@@ -210,67 +180,24 @@ impl Order {
     /// The variables of tables, ascending.
     pub(super) fn joint(&self, tables: &[usize]) -> Vec<usize> {
         let named = tables.iter().flat_map(|&table| &self.scopes[table]);
-        let mut all: Vec<usize> = named.map(|named| named.variable).collect();
+        let mut all: Vec<usize> = named.copied().collect();
         all.sort_unstable();
         all.dedup();
         all
     }
 
-    /// By what classes a table names a variable, if it does.
-    fn view_in(&self, table: usize, variable: usize) -> Option<usize> {
-        let mut scope = self.scopes[table].iter();
-        scope.find(|named| named.variable == variable).map(|named| named.view)
-    }
-
-    /// The classes by which tables together name a variable.
-    fn view_of(&mut self, tables: &[usize], variable: usize) -> usize {
-        let views: Vec<usize> =
-            tables.iter().filter_map(|&table| self.view_in(table, variable)).collect();
-        self.views.joint(views)
-    }
-
-    /// Cells of the joint table of the classes of each variable.
-    pub(super) fn cells(&mut self, tables: &[usize]) -> u64 {
-        let views: Vec<usize> =
-            self.joint(tables).into_iter().map(|v| self.view_of(tables, v)).collect();
-        let counts = views.into_iter().map(|view| self.views.all[view].count as u64);
-        counts.fold(1, u64::saturating_mul)
-    }
-
-    /// The additions of taking out a variable, and by what classes of it the tables that do not name it so are first added up,
-    /// where that spares work.
-    fn work(&mut self, variable: usize, tables: &[usize]) -> (u64, Option<usize>) {
-        let whole = self.cells(tables);
-        let mut best = (whole, None);
-        let mut views: Vec<usize> =
-            tables.iter().filter_map(|&table| self.view_in(table, variable)).collect();
-        views.sort_unstable();
-        views.dedup();
-        if views.len() < 2 {
-            return best;
-        }
-        let all = self.view_of(tables, variable);
-        for view in views {
-            let by_class = |&table: &usize| self.view_in(table, variable) == Some(view);
-            let first: Vec<usize> =
-                tables.iter().copied().filter(|table| !by_class(table)).collect();
-            let classes = self.views.all[view].count as u64;
-            let values = self.views.all[all].count.max(1) as u64;
-            let work = self.cells(&first).saturating_add((whole / values).saturating_mul(classes));
-            if work < best.0 {
-                best = (work, Some(view));
-            }
-        }
-        best
+    /// Cells of the joint table: the additions of taking out one of its variables.
+    pub(super) fn cells(&self, tables: &[usize]) -> u64 {
+        let sizes = self.joint(tables).into_iter().map(|variable| self.sizes[variable] as u64);
+        sizes.fold(1, u64::saturating_mul)
     }
 
     /// Splits tables into groups whose sums are not too large; one group if they all fit.
-    fn groups(&mut self, variable: usize, named: Vec<usize>) -> Vec<Vec<usize>> {
-        let mut fits = |tables: &[usize]| {
-            let view = self.view_of(tables, variable);
-            let values = self.views.all[view].count.max(1) as u64;
-            self.work(variable, tables).0 <= LARGEST_SUM
-                && self.cells(tables) / values <= LARGEST_TABLE
+    fn groups(&self, variable: usize, named: Vec<usize>) -> Vec<Vec<usize>> {
+        let values = self.sizes[variable].max(1) as u64;
+        let fits = |tables: &[usize]| {
+            let cells = self.cells(tables);
+            cells <= LARGEST_SUM && cells / values <= LARGEST_TABLE
         };
         if fits(&named) {
             return vec![named];
@@ -292,27 +219,20 @@ impl Order {
         &mut self,
         variable: usize,
         tables: Vec<usize>,
-        kept: Option<usize>,
         known: &mut HashMap<Form, usize>,
     ) -> Group {
         let joint = self.joint(&tables);
-        let views: Vec<usize> = joint.iter().map(|&v| self.view_of(&tables, v)).collect();
         let place = |variable: usize| joint.partition_point(|&other| other < variable);
-        let places = |&table: &usize| {
-            self.scopes[table].iter().map(|named| (place(named.variable), named.view)).collect()
-        };
-        let out = place(variable);
-        let scopes = tables.iter().map(places).collect();
-        let form = Form { joint: views.clone(), out, kept, scopes };
+        let places = |&table: &usize| self.scopes[table].iter().map(|&v| place(v)).collect();
+        let sizes = joint.iter().map(|&variable| self.sizes[variable]).collect();
+        let form =
+            Form { sizes, out: place(variable), scopes: tables.iter().map(places).collect() };
         let next = known.len();
         let form = *known.entry(form).or_insert_with_key(|form| {
             self.forms.push(form.clone());
             next
         });
-        let named = joint.iter().zip(views).map(|(&variable, view)| Named { variable, view });
-        let mut scope: Vec<Named> = named.filter(|named| named.variable != variable).collect();
-        scope.extend(kept.map(|view| Named { variable, view }));
-        self.scopes.push(scope);
+        self.scopes.push(joint.into_iter().filter(|&other| other != variable).collect());
         Group { tables, form }
     }
 
@@ -324,20 +244,17 @@ impl Order {
             added.clear();
             added.resize(self.sizes[step.variable], 0);
             for &table in &step.tables {
-                let (mut base, mut stride, mut classes) = (0, 0, None);
-                for named in &self.scopes[table] {
-                    let view = &self.views.all[named.view];
-                    (base, stride) = (base * view.count, stride * view.count);
-                    if named.variable == step.variable {
-                        (stride, classes) = (1, Some(&view.class));
+                let (mut base, mut stride) = (0, 0);
+                for &variable in &self.scopes[table] {
+                    (base, stride) = (base * self.sizes[variable], stride * self.sizes[variable]);
+                    if variable == step.variable {
+                        stride = 1;
                     } else {
-                        base += view.class[choice[named.variable]] as usize;
+                        base += choice[variable];
                     }
                 }
-                let cells = sums.table(table);
-                for (sum, &class) in added.iter_mut().zip(classes.into_iter().flat_map(|c| &**c)) {
-                    *sum = sum.saturating_add(cells[base + class as usize * stride]);
-                }
+                let line = sums.table(table)[base..].iter().step_by(stride);
+                added.iter_mut().zip(line).for_each(|(sum, &cell)| *sum = sum.saturating_add(cell));
             }
             let best = (0..added.len()).min_by_key(|&value| (added[value], value));
             choice[step.variable] = best.unwrap_or_default();
@@ -350,120 +267,64 @@ impl Order {
 struct Turned {
     /// Its cells, with the variable that is taken out innermost.
     cells: Vec<u64>,
-    /// For each outer place of the joint scope and each class there, how far its cells are from the first.
-    offsets: Vec<Vec<usize>>,
-    /// For each class of the variable that is taken out the place in a line; none if they are the same.
-    line: Option<Vec<u32>>,
-    /// Cells of a line.
-    length: usize,
+    /// For each outer place of the joint scope how far apart its cells are.
+    strides: Vec<usize>,
 }
 
 impl Form {
-    /// The least sum over the variable that is taken out, which every table names, for each choice of the others, and of
-    /// each of its classes that is kept.
-    fn least(&self, views: &Views, parts: &[&[u64]]) -> Vec<u64> {
+    /// The least sum over the variable that is taken out, which every table names, for each choice of the others.
+    fn least(&self, parts: &[&[u64]]) -> Vec<u64> {
         // A variable that no table names takes its first value at no cost.
-        let Some(&domain) = self.joint.get(self.out) else { return vec![0] };
-        let outer: Vec<usize> = (0..self.joint.len()).filter(|&place| place != self.out).collect();
-        let sizes: Vec<usize> =
-            outer.iter().map(|&place| views.all[self.joint[place]].count).collect();
+        let Some(&length) = self.sizes.get(self.out) else { return vec![0] };
+        let outer: Vec<usize> = (0..self.sizes.len()).filter(|&place| place != self.out).collect();
+        let sizes: Vec<usize> = outer.iter().map(|&place| self.sizes[place]).collect();
         let turned: Vec<Turned> = self
             .scopes
             .iter()
             .zip(parts)
-            .map(|(scope, cells)| self.turned(views, &outer, scope, cells))
+            .map(|(scope, cells)| self.turned(&outer, scope, cells))
             .collect();
-        let kept = self.kept.map(|view| (views.between(domain, view), views.all[view].count));
         let choices: usize = sizes.iter().product();
-        let mut out = Vec::with_capacity(choices * kept.as_ref().map_or(1, |(_, count)| *count));
+        let mut out = Vec::with_capacity(choices);
         let mut at = vec![0usize; outer.len()];
-        let first = |table: &Turned| -> usize { table.offsets.iter().map(|of| of[0]).sum() };
-        let mut bases: Vec<usize> = turned.iter().map(first).collect();
-        let mut line = vec![0u64; views.all[domain].count];
-        let plain = turned.iter().all(|table| table.line.is_none()) && kept.is_none();
+        let mut bases = vec![0usize; turned.len()];
+        let mut line = Vec::with_capacity(length);
         for _ in 0..choices {
-            if plain {
-                let mut lines = turned
-                    .iter()
-                    .zip(&bases)
-                    .map(|(table, &base)| &table.cells[base..base + table.length]);
-                let (last, before) = (lines.next_back(), lines);
-                out.push(least_sum(&mut line, before, last.unwrap_or(&[])));
-            } else {
-                line.fill(0);
-                for (table, &base) in turned.iter().zip(&bases) {
-                    let cells = &table.cells[base..base + table.length];
-                    match &table.line {
-                        None => line.iter_mut().zip(cells).for_each(|(sum, cell)| *sum += cell),
-                        Some(places) => line
-                            .iter_mut()
-                            .zip(places)
-                            .for_each(|(sum, &place)| *sum += cells[place as usize]),
-                    }
-                }
-                match &kept {
-                    None => out.push(line.iter().copied().min().unwrap_or(0)),
-                    Some((class, count)) => {
-                        let start = out.len();
-                        out.resize(start + count, u64::MAX);
-                        for (&sum, &class) in line.iter().zip(class) {
-                            let least = &mut out[start + class as usize];
-                            *least = sum.min(*least);
-                        }
-                    }
-                }
-            }
+            let mut lines =
+                turned.iter().zip(&bases).map(|(table, &base)| &table.cells[base..base + length]);
+            let (last, before) = (lines.next_back(), lines);
+            out.push(least_sum(&mut line, before, last.unwrap_or(&[])));
             for d in (0..outer.len()).rev() {
-                let next = (at[d] + 1) % sizes[d];
+                at[d] += 1;
+                let back = if at[d] < sizes[d] { 0 } else { at[d] };
                 for (table, base) in turned.iter().zip(&mut bases) {
-                    *base = *base + table.offsets[d][next] - table.offsets[d][at[d]];
+                    *base = *base + table.strides[d] - back * table.strides[d];
                 }
-                at[d] = next;
-                if next > 0 {
+                if back == 0 {
                     break;
                 }
+                at[d] = 0;
             }
         }
         out
     }
 
-    /// A table's cells with the variable that is taken out innermost, and where those of each choice lie.
-    fn turned(
-        &self,
-        views: &Views,
-        outer: &[usize],
-        scope: &[(usize, usize)],
-        cells: &[u64],
-    ) -> Turned {
-        let count = |view: usize| views.all[view].count;
-        let stride_in = |place: usize, scope: &[(usize, usize)]| -> Option<usize> {
-            let mut inner = scope.iter().skip_while(|(p, _)| *p != place);
+    /// A table's cells with the variable that is taken out innermost, and how far apart those of each outer place are.
+    fn turned(&self, outer: &[usize], scope: &[usize], cells: &[u64]) -> Turned {
+        let stride_in = |place: usize, scope: &[usize]| -> Option<usize> {
+            let mut inner = scope.iter().skip_while(|&&p| p != place);
             inner.next()?;
-            Some(inner.map(|&(_, view)| count(view)).product())
+            Some(inner.map(|&p| self.sizes[p]).product())
         };
-        let others = scope.iter().copied().filter(|&(place, _)| place != self.out);
-        let last = scope.iter().copied().find(|&(place, _)| place == self.out);
-        let order: Vec<(usize, usize)> = others.chain(last).collect();
-        let offsets = outer
-            .iter()
-            .map(|&place| match order.iter().find(|(p, _)| *p == place) {
-                None => vec![0; count(self.joint[place])],
-                Some(&(_, view)) => {
-                    let stride = stride_in(place, &order).unwrap_or(0);
-                    let classes = views.between(self.joint[place], view);
-                    classes.into_iter().map(|class| class as usize * stride).collect()
-                }
-            })
-            .collect();
-        let line = last.filter(|&(_, view)| view != self.joint[self.out]);
-        let line = line.map(|(_, view)| views.between(self.joint[self.out], view));
-        let length = last.map_or(1, |(_, view)| count(view));
+        let others = scope.iter().copied().filter(|&place| place != self.out);
+        let order: Vec<usize> = others.chain([self.out]).collect();
+        let strides = outer.iter().map(|&place| stride_in(place, &order).unwrap_or(0)).collect();
         if order == scope {
-            return Turned { cells: cells.to_vec(), offsets, line, length };
+            return Turned { cells: cells.to_vec(), strides };
         }
         let mut data = Vec::with_capacity(cells.len());
         let from: Vec<usize> =
-            order.iter().map(|&(place, _)| stride_in(place, scope).unwrap_or(0)).collect();
+            order.iter().map(|&place| stride_in(place, scope).unwrap_or(0)).collect();
         let mut at = vec![0usize; order.len()];
         let mut base = 0;
         for _ in 0..cells.len() {
@@ -471,14 +332,14 @@ impl Form {
             for d in (0..order.len()).rev() {
                 at[d] += 1;
                 base += from[d];
-                if at[d] < count(order[d].1) {
+                if at[d] < self.sizes[order[d]] {
                     break;
                 }
                 at[d] = 0;
-                base -= from[d] * count(order[d].1);
+                base -= from[d] * self.sizes[order[d]];
             }
         }
-        Turned { cells: data, offsets, line, length }
+        Turned { cells: data, strides }
     }
 }
 
@@ -529,25 +390,18 @@ mod tests {
     }
 
     #[test]
-    fn classes_of_values_cost_what_their_values_cost() {
-        // A ring of four variables with six values each, whose neighbours see the value halved: against the same by value.
-        let own: Rc<[u64]> = [5, 0, 4, 1, 3, 2].into();
-        let classes = View::by([0, 0, 1, 1, 2, 2]);
-        let between: Rc<[u64]> = [9, 1, 2, 3, 9, 1, 2, 0, 9].into();
-        let spread: Rc<[u64]> =
-            (0..36).map(|cell| between[cell / 6 / 2 * 3 + cell % 6 / 2]).collect();
-        let edges = [[0, 1], [1, 2], [2, 3], [0, 3]];
-        let ones = (0..4).map(|v| vec![(v, None)]);
-        let twos = edges.map(|edge| edge.map(|v| (v, Some(classes.clone()))).to_vec());
-        let by_class = Order::of_classes(vec![6; 4], ones.chain(twos).collect());
-        let scopes = (0..4).map(|v| vec![v]).chain(edges.map(|edge| edge.to_vec()));
-        let by_value = Order::new(vec![6; 4], scopes.collect());
-        let tables = || vec![0, 0, 0, 0, 1, 1, 1, 1];
-        let found = by_class.eliminate(vec![own.clone(), between], tables());
-        assert_eq!(found.bound, by_value.eliminate(vec![own, spread.clone()], tables()).bound);
-        let cost = |v: [usize; 2]| spread[found.choice[v[0]] * 6 + found.choice[v[1]]];
-        let own: u64 = found.choice.iter().map(|&v| [5, 0, 4, 1, 3, 2][v]).sum();
-        assert_eq!(own + edges.map(cost).iter().sum::<u64>(), found.bound);
-        assert!(!by_class.is_plain() && by_value.is_plain());
+    fn a_chain_in_pairs_is_the_same_sum() {
+        let scopes = (0..50).map(|v| vec![v]).chain((0..49).map(|v| vec![v, v + 1]));
+        let scopes: Vec<Vec<usize>> = scopes.collect();
+        let cells: Vec<Rc<[u64]>> = vec![[3, 1, 2].into(), [1, 0, 7, 6, 9, 2, 0, 5, 3].into()];
+        let tables = || [vec![0; 50], vec![1; 49]].concat();
+        let straight = Order::new(vec![3; 50], scopes.clone()).eliminate(cells.clone(), tables());
+        let paired = Order::in_pairs(vec![3; 50], scopes).eliminate(cells.clone(), tables());
+        assert_eq!(straight.bound, paired.bound);
+        let cost = |choice: &[usize]| -> u64 {
+            let own: u64 = choice.iter().map(|&v| cells[0][v]).sum();
+            own + choice.windows(2).map(|v| cells[1][v[0] * 3 + v[1]]).sum::<u64>()
+        };
+        assert_eq!(cost(&paired.choice), paired.bound);
     }
 }

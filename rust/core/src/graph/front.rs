@@ -5,7 +5,7 @@
 //! dropped at once, and near the best multiplier few are left. Where fronts are still too wide, some of their
 //! labels are kept and the search proves nothing, but often finds a better plan.
 
-use super::charged::{Charged, Dual};
+use super::charged::{Charged, Dual, Solver};
 use super::cost::CostGraph;
 
 /// A partial plan.
@@ -71,14 +71,11 @@ struct Search<'a> {
 
 /// The fastest plan within the limit that takes less than `best` picoseconds, with at most `width` labels for each choice of
 /// what a part of the graph shares with the rest; `None` if the labels are too many all the same.
-pub fn settle(dual: &Dual<'_>, best: u64, width: usize) -> Option<Settled> {
-    let (graph, limit, order) = (dual.solver.graph, dual.limit, &dual.solver.order);
-    let charged = dual.charged();
-    let most = best.saturating_sub(1).saturating_add(charged.credit(limit));
+pub fn settle(dual: &Dual<'_>, solver: &Solver<'_>, best: u64, width: usize) -> Option<Settled> {
+    let (graph, limit, order) = (dual.graph, dual.limit, &solver.order);
+    let charged = dual.charged(solver);
+    let most = best.saturating_sub(1).saturating_add(dual.credit());
     let completions = charged.completions(most)?;
-    if order.steps.iter().any(|step| step.groups.len() != 1) {
-        return None;
-    }
     let least: Vec<u64> = (0..graph.nodes.len())
         .map(|node| graph.prices(node).iter().map(|p| p.memory.0).min().unwrap_or(0))
         .collect();
@@ -95,10 +92,9 @@ pub fn settle(dual: &Dual<'_>, best: u64, width: usize) -> Option<Settled> {
     let mut fronts: Vec<Fronts> = Vec::with_capacity(order.steps.len());
     let mut done = vec![NOTHING];
     for (sum, step) in order.steps.iter().enumerate() {
-        let group = &step.groups[0];
         let rest = &completions.rest[sum];
-        let mut front = search.take_out(step.variable, &group.tables, &fronts, rest, &least)?;
-        for &used in group.tables.iter().filter(|&&table| table >= order.given) {
+        let mut front = search.take_out(step.variable, &step.tables, &fronts, rest, &least)?;
+        for &used in step.tables.iter().filter(|&&table| table >= order.given) {
             fronts[used - order.given] = Fronts::default();
         }
         if search.traces.len() > LARGEST / 2 {

@@ -25,7 +25,7 @@ pub struct MeshAxis {
 pub type AxisIndex = u8;
 
 /// How a tensor lies on the mesh. Axes that are named nowhere hold copies.
-#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Layout {
     /// For each dimension the prime axes that cut it, the one that cuts first in front.
     pub dims: Vec<Vec<AxisIndex>>,
@@ -108,18 +108,6 @@ impl Mesh {
     /// The axes, ascending, that are not among `used`.
     pub fn others(&self, used: impl Fn(AxisIndex) -> bool) -> Vec<AxisIndex> {
         (0..self.axes.len() as AxisIndex).filter(|&i| !used(i)).collect()
-    }
-}
-
-impl Clone for Layout {
-    fn clone(&self) -> Layout {
-        Layout { dims: self.dims.clone(), summed: self.summed.clone() }
-    }
-
-    /// Keeps the room that it has: reshards are walked through in one layout.
-    fn clone_from(&mut self, other: &Layout) {
-        self.dims.clone_from(&other.dims);
-        self.summed.clone_from(&other.summed);
     }
 }
 

@@ -7,6 +7,7 @@
 //! so that little is moved.
 
 use super::layout::{runs, AxisIndex, Layout, Mesh};
+use super::packed::{mask, List, Packed};
 use super::problem::{Collective, ReshardStep};
 use crate::estimate::collective::Fabric;
 use crate::estimate::compute::Device;
@@ -38,7 +39,9 @@ impl Carrier<'_> {
     /// The steps that turn `from` into `to`, which holds no summands, for a tensor of `shape` in `width` bytes an element.
     pub fn steps(&self, from: &Layout, to: &Layout, shape: &[u64], width: u64) -> Vec<ReshardStep> {
         let mut steps = Vec::new();
-        self.walk(&mut from.clone(), to, shape, width, |taken, bytes, time_ps| {
+        let mut now = Packed::new(from, shape, self.mesh);
+        let to = Packed::new(to, shape, self.mesh);
+        self.walk(&mut now, &to, width, |taken, bytes, time_ps| {
             let Move { operation, axes, dimension, cut } = taken;
             let axes = axes.map(usize::from).collect();
             steps.push(ReshardStep { operation, axes, dimension, cut, bytes, time_ps });
@@ -47,24 +50,23 @@ impl Carrier<'_> {
     }
 
     /// The time of these steps. `now` begins as the layout from which they go, and ends as `to`.
-    pub fn time(&self, now: &mut Layout, to: &Layout, shape: &[u64], width: u64) -> Time {
+    pub fn time(&self, now: &mut Packed, to: &Packed, width: u64) -> Time {
         let mut total = Time::ZERO;
-        self.walk(now, to, shape, width, |_, _, time| total += time);
+        self.walk(now, to, width, |_, _, time| total += time);
         total
     }
 
     fn walk(
         &self,
-        now: &mut Layout,
-        to: &Layout,
-        shape: &[u64],
+        now: &mut Packed,
+        to: &Packed,
         width: u64,
         mut step: impl FnMut(Move, Bytes, Time),
     ) {
-        let mut before = now.elements(shape, self.mesh) * width;
+        let mut before = now.elements() * width;
         while now != to {
             let taken = self.next(now, to);
-            let after = now.elements(shape, self.mesh) * width;
+            let after = now.elements() * width;
             let bytes = if taken.operation == Collective::AllGather { after } else { before };
             let (size, group) = (bytes as f64, self.mesh.neighbours(&taken.axes));
             let seconds = match taken.operation {
@@ -99,78 +101,59 @@ impl Carrier<'_> {
     }
 
     /// Takes the next step towards `to`.
-    fn next(&self, now: &mut Layout, to: &Layout) -> Move {
-        let shared = |now: &Layout, dim: usize| {
-            let pairs = now.dims[dim].iter().zip(&to.dims[dim]);
-            pairs.take_while(|(a, b)| a == b).count()
-        };
-        // Axes that a dimension is to be cut by next: everything that it is cut by now stays.
-        let wanted = |now: &Layout, dim: usize| {
-            let kept = shared(now, dim);
-            let ready = now.dims[dim].len() == kept;
-            if ready {
-                &to.dims[dim][kept..]
-            } else {
-                &[]
-            }
-        };
+    fn next(&self, now: &mut Packed, to: &Packed) -> Move {
         let rank = now.dims.len();
+        let used = now.used();
         for dim in 0..rank {
-            let wanted = wanted(now, dim);
-            let summed = neighbours(wanted, |axis| now.summed.contains(&axis));
+            // What a dimension is to be cut by next: everything that it is cut by now stays.
+            let wanted = now.dims[dim].wanted(&to.dims[dim]);
+            if wanted == List::EMPTY {
+                continue;
+            }
+            let summed = wanted.neighbours(now.summed);
             if !summed.is_empty() {
-                now.summed.retain(|axis| !summed.contains(axis));
-                now.dims[dim].extend(summed.clone());
+                now.summed &= !mask(&summed);
+                now.dims[dim].push(&summed, self.mesh);
                 let (operation, cut) = (Collective::ReduceScatter, Some(dim));
                 return Move { operation, axes: summed, dimension: None, cut };
             }
-            let free = neighbours(wanted, |axis| !now.uses(axis));
+            let free = wanted.neighbours(!used);
             if !free.is_empty() {
-                now.dims[dim].extend(free.clone());
+                now.dims[dim].push(&free, self.mesh);
                 let (operation, cut) = (Collective::Slice, Some(dim));
                 return Move { operation, axes: free, dimension: None, cut };
             }
         }
         for dim in (0..rank).filter(|_| self.all_to_all) {
-            let wanted = wanted(now, dim);
-            for source in (0..rank).filter(|_| !wanted.is_empty()) {
-                let loose = &now.dims[source][shared(now, source)..];
-                let most = neighbours(wanted, |axis| loose.contains(&axis)).len();
-                if let Some(count) = (1..=most).rev().find(|&n| loose.ends_with(&wanted[..n])) {
-                    let axes = wanted[0]..wanted[0] + count as AxisIndex;
-                    let left = now.dims[source].len() - count;
-                    now.dims[source].truncate(left);
-                    now.dims[dim].extend(axes.clone());
+            let wanted = now.dims[dim].wanted(&to.dims[dim]);
+            for source in (0..rank).filter(|_| wanted != List::EMPTY) {
+                let loose = now.dims[source].loose(&to.dims[source]);
+                let most = wanted.neighbours(loose.mask()).len();
+                if let Some(count) = (1..=most).rev().find(|&n| loose.ends_with(wanted.first(n))) {
+                    let axes = wanted.neighbours(u32::MAX);
+                    let axes = axes.start..axes.start + count as AxisIndex;
+                    now.dims[source].pop(count, self.mesh);
+                    now.dims[dim].push(&axes, self.mesh);
                     let (operation, dimension) = (Collective::AllToAll, Some(source));
                     return Move { operation, axes, dimension, cut: Some(dim) };
                 }
             }
         }
-        let unwanted = now.summed.iter().copied().find(|&axis| !to.uses(axis));
-        if let Some(first) = unwanted {
-            let goes = |axis: &AxisIndex| now.summed.contains(axis) && !to.uses(*axis);
-            let axes = first..(first..).find(|axis| !goes(axis)).unwrap_or(first);
-            now.summed.retain(|axis| !axes.contains(axis));
+        let unwanted = now.summed & !to.used();
+        if unwanted != 0 {
+            let first = unwanted.trailing_zeros() as AxisIndex;
+            let axes = first..first + (unwanted >> first).trailing_ones() as AxisIndex;
+            now.summed &= !mask(&axes);
             let operation = Collective::AllReduce;
             return Move { operation, axes, dimension: None, cut: None };
         }
         // Something is left to go: otherwise every dimension would be ready or done.
-        let dim = (0..rank).find(|&dim| now.dims[dim].len() > shared(now, dim)).unwrap_or_default();
-        let loose = &now.dims[dim][shared(now, dim)..];
-        let last = loose.chunk_by(|a, b| a + 1 == *b).next_back().unwrap_or_default();
-        let axes = last.first().map_or(0..0, |&first| first..first + last.len() as AxisIndex);
-        let left = now.dims[dim].len() - last.len();
-        now.dims[dim].truncate(left);
+        let loose = |dim: &usize| now.dims[*dim].loose(&to.dims[*dim]);
+        let dim = (0..rank).find(|dim| loose(dim) != List::EMPTY).unwrap_or_default();
+        let axes = loose(&dim).last_neighbours();
+        now.dims[dim].pop(axes.len(), self.mesh);
         Move { operation: Collective::AllGather, axes, dimension: Some(dim), cut: None }
     }
-}
-
-/// The longest beginning of `axes` that consists of neighbours for which `takes` holds.
-fn neighbours(axes: &[AxisIndex], takes: impl Fn(AxisIndex) -> bool) -> Range<AxisIndex> {
-    let Some(&first) = axes.first() else { return 0..0 };
-    let next = |(&axis, expected): (&AxisIndex, AxisIndex)| axis == expected && takes(axis);
-    let count = axes.iter().zip(first..).take_while(|&pair| next(pair)).count();
-    first..first + count as AxisIndex
 }
 
 #[cfg(test)]

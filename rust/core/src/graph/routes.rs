@@ -1,7 +1,8 @@
 //! How long tensors of one shape take from each layout to each other: worked out once a pair, whichever edge asks.
 
 use super::ir::Tensor;
-use super::layout::Layout;
+use super::layout::{Layout, Mesh};
+use super::packed::Packed;
 use super::price::Reading;
 use super::reshard::Carrier;
 use std::collections::HashMap;
@@ -11,6 +12,8 @@ use std::collections::HashMap;
 pub struct Routes {
     /// Places of the layouts that were seen.
     places: HashMap<Layout, usize>,
+    /// The layouts by place.
+    packed: Vec<Packed>,
     /// By places of both layouts.
     times: Vec<Vec<Option<u64>>>,
 }
@@ -24,41 +27,40 @@ impl Routes {
         written: &[Layout],
         readings: &[Reading],
     ) -> Vec<u64> {
-        let rows: Vec<usize> = written.iter().map(|layout| self.place(layout)).collect();
+        let mut place = |layout| self.place(layout, &tensor.shape, carrier.mesh);
+        let rows: Vec<usize> = written.iter().map(&mut place).collect();
         let columns: Vec<(usize, Option<usize>)> = readings
             .iter()
-            .map(|r| (self.place(&r.layout), r.gradient.as_ref().map(|layout| self.place(layout))))
+            .map(|reading| (place(&reading.layout), reading.gradient.as_ref().map(&mut place)))
             .collect();
-        let mut now = Layout::replicated(0);
+        let mut now = Packed::default();
         let mut cells = Vec::with_capacity(rows.len() * columns.len());
-        for (from, &row) in written.iter().zip(&rows) {
+        for &row in &rows {
             for (reading, &(read, gradient)) in readings.iter().zip(&columns) {
-                let mut time = |(from, start): (&Layout, usize), (to, end): (&Layout, usize)| {
-                    let known = &mut self.times[start];
-                    if known.len() <= end {
-                        known.resize(self.places.len(), None);
+                let mut time = |from: usize, to: usize| {
+                    let known = &mut self.times[from];
+                    if known.len() <= to {
+                        known.resize(self.packed.len(), None);
                     }
-                    *known[end].get_or_insert_with(|| {
-                        now.clone_from(from);
-                        carrier.time(&mut now, to, &tensor.shape, tensor.dtype.bytes()).0
+                    *known[to].get_or_insert_with(|| {
+                        now.clone_from(&self.packed[from]);
+                        carrier.time(&mut now, &self.packed[to], tensor.dtype.bytes()).0
                     })
                 };
-                let forward = time((from, row), (&reading.layout, read));
-                let backward = match (&reading.gradient, gradient) {
-                    (Some(layout), Some(place)) => time((layout, place), (from, row)),
-                    _ => 0,
-                };
+                let forward = time(row, read);
+                let backward = gradient.map_or(0, |gradient| time(gradient, row));
                 cells.push(forward * (1 + u64::from(reading.again)) + backward);
             }
         }
         cells
     }
 
-    fn place(&mut self, layout: &Layout) -> usize {
+    fn place(&mut self, layout: &Layout, shape: &[u64], mesh: &Mesh) -> usize {
         if let Some(&place) = self.places.get(layout) {
             return place;
         }
         self.places.insert(layout.clone(), self.times.len());
+        self.packed.push(Packed::new(layout, shape, mesh));
         self.times.push(vec![]);
         self.times.len() - 1
     }

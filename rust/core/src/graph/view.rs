@@ -1,6 +1,5 @@
-//! Classes of a variable's values: what a table tells apart of them.
+//! Classes of a node's strategies: what a table tells apart of them.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -14,11 +13,6 @@ pub struct View {
 }
 
 impl View {
-    /// Each value by itself.
-    pub fn whole(values: usize) -> View {
-        View { class: (0..values as u32).collect(), count: values }
-    }
-
     /// Values that have the same key are in one class.
     ///
     /// ```
@@ -36,55 +30,5 @@ impl View {
             })
             .collect();
         View { class, count: places.len() }
-    }
-}
-
-/// Distinct views.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Views {
-    pub(super) all: Vec<View>,
-    places: HashMap<View, usize>,
-    joints: HashMap<(usize, usize), usize>,
-    between: RefCell<HashMap<(usize, usize), Vec<u32>>>,
-}
-
-impl Views {
-    /// The place of a view.
-    pub(super) fn place(&mut self, view: View) -> usize {
-        *self.places.entry(view).or_insert_with_key(|view| {
-            self.all.push(view.clone());
-            self.all.len() - 1
-        })
-    }
-
-    /// The coarsest view that tells apart what any of some views of one variable does; there is one at least.
-    pub(super) fn joint(&mut self, views: Vec<usize>) -> usize {
-        views.into_iter().reduce(|a, b| self.both(a.min(b), a.max(b))).unwrap_or_default()
-    }
-
-    fn both(&mut self, a: usize, b: usize) -> usize {
-        if a == b {
-            return a;
-        }
-        if let Some(&known) = self.joints.get(&(a, b)) {
-            return known;
-        }
-        let pairs = self.all[a].class.iter().zip(self.all[b].class.iter());
-        let joint = View::by(pairs.map(|(a, b)| (*a, *b)));
-        let place = self.place(joint);
-        self.joints.insert((a, b), place);
-        place
-    }
-
-    /// For each class of a view the class of a coarser one.
-    pub(super) fn between(&self, fine: usize, coarse: usize) -> Vec<u32> {
-        let mut known = self.between.borrow_mut();
-        let classes = known.entry((fine, coarse)).or_insert_with(|| {
-            let mut classes = vec![0; self.all[fine].count];
-            let values = self.all[fine].class.iter().zip(self.all[coarse].class.iter());
-            values.for_each(|(&of, &class)| classes[of as usize] = class);
-            classes
-        });
-        classes.clone()
     }
 }
