@@ -198,11 +198,10 @@ def _by_parts(random: Random, plan: Plan) -> Plan:
     """Returns a plan some of whose stages compute layers and operators again one by one."""
     stages = []
     for stage in plan.stages:
-        chunk = -(-stage.layers // plan.vpp)
         names = ("norm", "projections", "attention", "expansion", "activation")
-        counts = {name: random.choice((0, random.randrange(chunk))) for name in names}
+        counts = {name: random.choice((0, random.randrange(stage.layers))) for name in names}
         counts["gather"] = random.choice((0, counts["norm"])) if plan.sp else 0
-        whole = random.choice((0, random.randrange(chunk)))
+        whole = random.choice((0, random.randrange(stage.layers)))
         said = {name: count if count > whole else 0 for name, count in counts.items()}
         if any(said.values()):
             parts = Recompute("parts", whole, regathers=False, operators=NamedLayers(**said))
