@@ -47,6 +47,7 @@ SUBJECTS: dict[str, list[tuple[str, str, str]]] = {
         ("llama2-7b", "ascend_910b", "mindformers"),
         ("gpt3-6.7b", "h100", "mindformers"),
         ("qwen2.5-14b", "ascend_910b", "torchtitan"),
+        ("mixtral-8x7b", "ascend_910b", "mindformers"),
     ],
     "accelerate": [
         ("llama2-7b", "a100", "fsdp"),
