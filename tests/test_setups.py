@@ -443,6 +443,18 @@ def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: 
     assert said("no DeepEP; CUDA graphs not in the table; no EP overlap") == usual
 
 
+@pytest.mark.parametrize(
+    ("notes", "share"),
+    [("loss in eight pieces", 8), ("loss in 4 chunks", 4), ("Liger kernels", 8), ("no Liger", 1)],
+)
+def test_a_loss_in_pieces_has_fewer_logits_at_its_peak(
+    notes: str, share: int, shelf: Shelf
+) -> None:
+    whole = setup(run_of(), shelf).problem.framework.held.logit_bytes
+    found = setup(run_of(notes=notes), shelf).problem.framework.held.logit_bytes
+    assert found == -(-whole // share)
+
+
 def test_a_shard_group_may_lie_inside_a_node(shelf: Shelf) -> None:
     wide = {"gpus": "32", "dp": "32", "tp": "1", "sp": "0"}
     notes = "optimizer sharded over 4 GPUs inside a node"

@@ -112,6 +112,8 @@ def _as_run(framework: Framework, run: Run) -> Framework:
 
     8-bit moments are 2 bytes in place of 8; offloaded is a share of each layer's activations.
     DeepEP and HybridEP send a token once to a node, and CUDA graphs leave the host nothing to do.
+    A loss in pieces has so many times fewer logits at its peak: eight where nobody says (torchtune,
+    torchtitan, Liger-Kernel).
     """
     said = f"{run.framework} {run.notes}"
     if re.search(rf"{TAKEN_BACK}(deep|hybrid)-?ep\b", said, re.I):
@@ -124,10 +126,21 @@ def _as_run(framework: Framework, run: Run) -> Framework:
         stored = framework.bytes
         framework = replace(framework, bytes=replace(stored, optimizer=stored.optimizer - 6))
     held = replace(framework.held, offloaded_share=run.offload_fraction or 0.0)
+    if re.search(IN_PIECES, said, re.I):
+        pieces = noted(r"loss in (\d+) (?:pieces|chunks)", said) or 8
+        held = replace(
+            held,
+            logit_bytes=-(-held.logit_bytes // pieces),
+            split_logit_bytes=-(-held.split_logit_bytes // pieces),
+        )
     return replace(framework, held=held)
 
 
 TAKEN_BACK = r"(?<!no )(?<!not )(?<!without )\b"
+IN_PIECES = (
+    rf"\bloss in \w+ (pieces|chunks)|{TAKEN_BACK}"
+    r"(chunked (loss|cross-?entropy)|liger|fused linear cross-?entropy)"
+)
 HIDDEN_EXCHANGE = (
     r"dualpipe|(all-to-all|a2a|EP) (communication )?overlap|overlap\w* (of )?(all-to-all|a2a|EP)\b"
 )
