@@ -172,15 +172,34 @@ def test_what_mindspore_does_besides_is_in_its_files() -> None:
         sums_in_fp32=True,
         whole_vocabulary=True,
         slices_kept_inputs=True,
-        keeps_tensor_results=True,
     )
     run = yaml.safe_load(texts("mindformers", said)["mindformers.yaml"])
     assert run["parallel"]["force_fp32_communication"] is True
     assert run["parallel_config"]["vocab_emb_dp"] is True
-    assert run["recompute_config"]["mp_comm_recompute"] is False
+    assert run["recompute_config"]["mp_comm_recompute"] is True
     assert run["recompute_config"]["recompute_slice_activation"] is True
-    module = texts("mindspore", said)["auto_parallel_context.py"]
+    kept = in_framework(said, keeps_tensor_results=True)
+    module = texts("mindspore", kept)["auto_parallel_context.py"]
     assert "'force_fp32_communication': True" in module
+    keywords = "{'mp_comm_recompute': False, 'recompute_slice_activation': True}"
+    assert f"RECOMPUTE = {keywords}" in module
+    assert "Cell.recompute(**RECOMPUTE)" in module
+
+
+def test_what_no_layer_of_mindformers_is_told_is_refused() -> None:
+    # LayerSetting passes on recompute_slice_activation with `recompute: true`, nothing otherwise.
+    supports = LAUNCHERS["mindformers"].supports
+    every = job(problem(*ASCEND), tp=2, sp=False, recompute=Recompute("uniform", 1))
+    some = job(problem(*ASCEND), tp=2, sp=False, recompute=Recompute("block", 3))
+    none = job(problem(*ASCEND), tp=2, sp=False)
+    sliced, kept = {"slices_kept_inputs": True}, {"keeps_tensor_results": True}
+    assert supports(in_framework(every, **sliced)) == []
+    [reason] = supports(in_framework(some, **sliced))
+    assert reason == "inputs kept in slices where some layers are recomputed"
+    for said in (every, some):
+        [reason] = supports(in_framework(said, **kept))
+        assert reason == "recompute that does not repeat communication, which no layer is told"
+    assert supports(in_framework(none, **sliced, **kept)) == []
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,22 @@ def test_operators_of_some_layers_are_read_by_stage_and_pattern(tmp_path: Path) 
     assert last.operators == NamedLayers(gather=5, activation=4)
 
 
+def test_keywords_of_recompute_that_mindformers_gives_no_layer_change_nothing(
+    tmp_path: Path,
+) -> None:
+    lists = "recompute: [2, 2, 1, 0, 0, 0, 0, 0]"
+    file = tmp_path / "run.yaml"
+    said = "\n  recompute_slice_activation: True\n  mp_comm_recompute: False"
+    for recompute, sliced in ((lists, False), ("recompute: True", True)):
+        file.write_text(change(MINDFORMERS, lists, recompute + said))
+        job = launches.read("mindformers", str(file))
+        assert job.changes["slices_kept_inputs"] is sliced
+        assert "keeps_tensor_results" not in job.changes
+        notes = " ".join(job.notes)
+        assert "mp_comm_recompute acts on no layer" in notes
+        assert ("recompute_slice_activation acts where" in notes) is not sliced
+
+
 def test_a_run_of_mindformers_is_read(tmp_path: Path) -> None:
     question = {"cluster": "ascend_910b"}
     problem, plan = launched("mindformers", MINDFORMERS, "yaml", tmp_path, question)
@@ -236,6 +252,8 @@ def test_a_run_of_mindformers_is_read(tmp_path: Path) -> None:
     assert [stage.layers for stage in plan.stages] == [9, 10, 10, 10, 10, 10, 10, 11]
     layers = [stage.recompute.layers for stage in plan.stages]
     assert layers == [2, 2, 1, None, None, None, None, None]
+    # 81 // 4 = 20 layers a group.
+    assert problem.framework.fused_groups == 4
 
 
 def test_deepspeed_s_file_and_flags_make_a_plan(tmp_path: Path) -> None:

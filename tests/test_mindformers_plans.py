@@ -13,6 +13,9 @@ from autopar.compat.mindformers import TransformerOpParallelConfig, TransformerR
 from autopar.compat.plans import Meaning, config_of, keywords_of, meant, reasons
 from autopar.report import NamedLayers
 
+INTERLEAVED: dict[str, Any] = {
+    "pipeline_config": {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"}
+}
 W1_W3 = r"feed_forward\.w[13]\.matmul"
 # Two stages.
 PIPED: dict[str, Any] = {"pipeline_stage": 2, "micro_batch_num": 2}
@@ -140,12 +143,20 @@ def test_fewer_degrees_than_devices_repeat_the_computation() -> None:
             "names communication beside that of norms",
         ),
         ({"recompute": {"recompute": [3]}, "vpp": 2, **PIPED}, "must be true, false, or list 2 st"),
-        ({"recompute": {"recompute": [3, 2]}, "vpp": 2, **PIPED}, "deals 3 layers out to 2 chunks"),
+        ({"recompute": {"recompute": [[1, 0], [3, 0]]}, "vpp": 2, **PIPED}, "1, 3 .* as no plan"),
     ],
 )
 def test_what_contradicts_context_or_problem_is_refused(fields: dict[str, Any], error: str) -> None:
     with pytest.raises(SpecError, match=error):
         read(problem(), **fields)
+
+
+def test_experts_on_ranks_of_a_layer_need_sequence_parallel() -> None:
+    fields = {"data_parallel": 4, "model_parallel": 4, "expert_parallel": 4, "accumulation": 4}
+    with pytest.raises(SpecError, match=r"^use_seq_parallel: is off where .* cuts experts"):
+        read(problem("mixtral-8x7b"), **fields)
+    found = read(problem("mixtral-8x7b"), use_seq_parallel=True, **fields)
+    assert autopar.estimate(found.problem, found.plan).step_s > 0
 
 
 def test_outside_the_automatic_modes_only_recompute_acts() -> None:
@@ -235,6 +246,22 @@ def test_parameters_of_recomputed_layers_are_gathered_again_in_2_3(again: Any, l
     assert "2.10 pass over it: optimizer_level level3" in effect.because
 
 
+def test_gradients_travel_in_as_many_groups_of_layers_as_are_asked_for() -> None:
+    def data_ps(groups: int, **fields: Any) -> int:
+        said = read(problem(), gradient_aggregation_group=groups, **fields)
+        key = "gradient_aggregation_group"
+        [effect] = [effect for effect in said.effects if effect.key == key]
+        assert effect.changes == {"framework.fused_groups": groups}
+        return autopar.estimate(said.problem, said.plan).time.data_ps
+
+    alone = {"data_parallel": 16, "accumulation": 4}
+    # The last group has nothing left to hide behind: the smaller, the better.
+    assert data_ps(1, **alone) > data_ps(4, **alone) > data_ps(8, **alone)
+    # With a pipeline a stage's layers are one group whatever is asked for.
+    piped = {"data_parallel": 8, "keys": {"pipeline_stages": 2}, **PIPED}
+    assert data_ps(1, **piped) == data_ps(4, **piped) == data_ps(8, **piped)
+
+
 def test_a_pipeline_of_2_3_gathers_parameters_once_a_step() -> None:
     mindspore.version = "2.3"
     recompute = TransformerRecomputeConfig(recompute=True, parallel_optimizer_comm_recompute=True)
@@ -279,6 +306,23 @@ def test_operators_of_some_layers_are_in_the_plan_and_its_cost() -> None:
     memory = [each.stages[1].memory.activations for each in (block, cost)]
     assert memory[0] - memory[1] == dropped
     assert cost.stages[0].backward_ps > block.stages[0].backward_ps
+
+
+def test_counts_of_a_stage_are_dealt_out_to_its_chunks() -> None:
+    # Two chunks of eight layers: five are three and two, four two each, twenty all of them.
+    select = {
+        r"feed_forward\.mul": [[5, 2], [4, 2]],
+        r"feed_forward\.w1\.activation\.silu": [[5, 2], [4, 2]],
+    }
+    recompute = {"recompute": [5, 4], "select_recompute": select}
+    said = read(problem(), keys={"pipeline_stages": 2, **INTERLEAVED}, data_parallel=8, vpp=2,
+                recompute=recompute, **PIPED)  # fmt: skip
+    first, last = (stage.recompute for stage in said.plan.stages)
+    assert first == Recompute("parts", 5, regathers=False, operators=NamedLayers(activation=9))
+    assert last == Recompute("block", 2)
+    every = read(problem(), keys={"pipeline_stages": 2, **INTERLEAVED}, data_parallel=8, vpp=2,
+                 recompute={"recompute": [20, True]}, **PIPED)  # fmt: skip
+    assert {stage.recompute for stage in every.plan.stages} == {Recompute("block", 8)}
 
 
 def test_gathers_of_norms_results_are_repeated_in_the_layers_that_say_so() -> None:

@@ -4,6 +4,7 @@ The fields are those of the Rust core, name by name; a contract test holds the t
 are whole picoseconds (`_ps`), amounts of memory whole bytes unless the key says otherwise.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -31,7 +32,9 @@ Cut: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class NamedLayers:
-    """In how many of the first layers of each chunk operators are computed again by themselves.
+    """In how many layers of a stage operators are computed again by themselves.
+
+    A count is dealt out to the chunks of the stage in turn, and is of the first layers of each.
 
     Attributes:
         norm: Norms before sub-layers; the operators are those of `autopar.spec.Named`.
@@ -58,8 +61,8 @@ class Recompute:
     Attributes:
         granularity: Nothing, the framework's selection of operators, the first layers of each
             chunk, groups of layers, or parts: so many layers, and operators of so many.
-        layers: Recomputed layers of a chunk (block, parts) or layers a group (uniform); else
-            absent.
+        layers: Recomputed layers of a chunk (block), of a stage, dealt out to its chunks in turn
+            (parts), or layers a group (uniform); else absent.
         regathers: Of parts, whether what ZeRO shards of the parameters of recomputed layers is
             gathered for each of their passes, not once a step; else absent.
         operators: Of parts, the layers in which operators are computed again by themselves; else
@@ -74,6 +77,36 @@ class Recompute:
     layers: int | None = field(default=None, metadata={"absent": True})
     regathers: bool | None = field(default=None, metadata={"absent": True})
     operators: NamedLayers | None = field(default=None, metadata={"absent": True})
+
+
+def chunk_layers(layers: Sequence[int], vpp: int, index: int) -> list[int]:
+    """Returns the layers of each chunk of a stage.
+
+    All chunks are equal, but the embedding may stand in the first of the first stage for layers,
+    and the head in the last of the last stage.
+
+    Args:
+        layers: Layers of each stage.
+        vpp: Chunks of a stage.
+        index: The stage.
+
+    Example:
+        >>> chunk_layers((5, 6), 2, 0), chunk_layers((5, 6), 2, 1)
+        ([2, 3], [3, 3])
+    """
+    chunks = [-(-layers[index] // vpp)] * vpp
+    chunks[0 if index == 0 else -1] -= sum(chunks) - layers[index]
+    return chunks
+
+
+def dealt(count: int, vpp: int) -> list[int]:
+    """Returns how many of so many layers each of a stage's chunks is dealt, in turn.
+
+    Example:
+        >>> dealt(7, 3)
+        [3, 2, 2]
+    """
+    return [(count + vpp - 1 - chunk) // vpp for chunk in range(vpp)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -437,6 +437,9 @@ class Framework:
             their bytes: ascending places in the order of a stage's parameters; none for groups by
             bytes. Gradients that ZeRO scatters are grouped by bytes all the same.
         fused_gather_bytes: Bytes of parameters that are gathered together; 0 for those of a layer.
+        fused_groups: Groups of layers whose gradients are reduced, and parameters gathered,
+            together where neither bytes nor places say otherwise; a stage of several has all of its
+            layers in one. 0 for each layer by itself.
         whole_below_bytes: Parameters of at most so many bytes on a rank stay whole on every
             replica, with their gradients and optimizer state; 0 for none.
         selective: What selective recompute computes again: the core of `attention`, of single
@@ -480,6 +483,7 @@ class Framework:
     fused_reduce_bytes: int = 0
     fused_reduce_places: tuple[int, ...] = ()
     fused_gather_bytes: int = 0
+    fused_groups: int = 0
     whole_below_bytes: int = 0
     selective: Selective = "attention"
     named: Named = Named()

@@ -44,8 +44,9 @@ def export(
     from autopar.export import launchers
 
     check_image(image, launcher, "--to")
-    job = replace(_job(document, rank, asked), image=image)
-    writing.folder(launchers.export(launcher, job), output, force)
+    job, report = _job(document, rank, asked)
+    said = launchers.export(launcher, replace(job, image=image), report)
+    writing.folder(said, output, force)
     return DONE
 
 
@@ -119,8 +120,8 @@ def launched(launcher: str | None, file: str, spelled: dict[str, Any]) -> tuple[
     return found
 
 
-def _job(document: str, rank: int | None, asked: dict[str, Any]) -> "Job":
-    """Returns the plan of a report, or the plan of a file with the question that flags spell."""
+def _job(document: str, rank: int | None, asked: dict[str, Any]) -> tuple["Job", Report | None]:
+    """Returns the plan of a report, with it, or of a file with the question that flags spell."""
     from autopar.export.job import Job
     from autopar.report import Estimate
 
@@ -137,7 +138,7 @@ def _job(document: str, rank: int | None, asked: dict[str, Any]) -> "Job":
             what = f"no plan {rank} in a report of {len(report.ranked)}"
             raise SpecError("--rank", what, "Search with a larger --top.")
         ranked = report.ranked[rank - 1]
-        return Job(report.problem, ranked.plan, ranked.estimate)
+        return Job(report.problem, ranked.plan, ranked.estimate), report
     if rank is not None:
         raise SpecError("--rank", "given beside a plan", "Leave it out, or give a report.")
     plan = wire.read(Plan, table, f"{place}: ")
@@ -147,7 +148,7 @@ def _job(document: str, rank: int | None, asked: dict[str, Any]) -> "Job":
             raise SpecError(f"--{flag}", "missing", "A plan alone does not say what it is for.")
     problem = planner.problem(**with_devices(asked, plan.devices))
     cost = wire.loads(Estimate, planner.estimate_json(problem, plan))
-    return Job(problem, plan, cost)
+    return Job(problem, plan, cost), None
 
 
 def _is_given(name: str) -> bool:

@@ -79,6 +79,35 @@ class Context:
         self._cut: list[list[int]] = []
         self._layouts: tuple[Any, ...] | None = None
 
+    @property
+    def mode(self) -> str:
+        """The parallel mode."""
+        return str(self.get("parallel_mode"))
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the mode is one of those in which the keys of scope `auto` apply."""
+        return self.mode in ("semi_auto_parallel", "auto_parallel")
+
+    @property
+    def devices(self) -> int:
+        """Devices that train one model together."""
+        return 1 if self.mode == "stand_alone" else int(self.get("device_num"))
+
+    @property
+    def stages(self) -> int:
+        """The most pipeline stages that a plan may have."""
+        return int(self.get("pipeline_stages")) if self.automatic else 1
+
+    @property
+    def search(self) -> str:
+        """The search over operators; empty outside auto_parallel."""
+        if self.mode != "auto_parallel":
+            return ""
+        if self.get("sharding_propagation"):
+            return "sharding_propagation"
+        return str(self.get("search_mode"))
+
     def get(self, name: str) -> Any:
         """Returns the value of a key; a copy where it is a list or a dictionary.
 

@@ -69,38 +69,12 @@ class Asked:
     problem: Problem
 
     @property
-    def mode(self) -> str:
-        """The parallel mode."""
-        return str(self.context.get("parallel_mode"))
-
-    @property
-    def automatic(self) -> bool:
-        """Whether the mode is one of those in which the keys of scope `auto` apply."""
-        return self.mode in ("semi_auto_parallel", "auto_parallel")
-
-    @property
-    def devices(self) -> int:
-        """Devices that train one model together."""
-        return 1 if self.mode == "stand_alone" else int(self.context.get("device_num"))
-
-    @property
-    def search(self) -> str:
-        """The search over operators; empty outside auto_parallel."""
-        if self.mode != "auto_parallel":
-            return ""
-        if self.context.get("sharding_propagation"):
-            return "sharding_propagation"
-        return str(self.context.get("search_mode"))
-
-    @property
     def chooses_stages(self) -> bool:
         """Whether auto_pipeline acts."""
-        return bool(self.context.get("auto_pipeline")) and self.search == "recursive_programming"
-
-    @property
-    def stages(self) -> int:
-        """The most pipeline stages that a plan may have."""
-        return int(self.context.get("pipeline_stages")) if self.automatic else 1
+        return (
+            bool(self.context.get("auto_pipeline"))
+            and self.context.search == "recursive_programming"
+        )
 
     @property
     def shards(self) -> bool:
@@ -109,7 +83,7 @@ class Asked:
         chips = [group.chip.name for group in self.problem.cluster.groups]
         ascend = all(name.startswith("ascend") for name in chips)
         return bool(self.context.get("enable_parallel_optimizer")) and (
-            self.automatic or (self.mode == "data_parallel" and ascend)
+            self.context.automatic or (self.context.mode == "data_parallel" and ascend)
         )
 
 
@@ -142,8 +116,8 @@ def applied(context: Context, problem: Problem) -> tuple[Problem, tuple[Effect, 
     effects = []
     for key, rule in _RULES.items():
         scope = KEYS[key.split(".")[0]].scope
-        if scope == "auto" and not asked.automatic:
-            rule = _nothing(f"does not apply in {asked.mode}")
+        if scope == "auto" and not asked.context.automatic:
+            rule = _nothing(f"does not apply in {asked.context.mode}")
         changes, because = rule(asked)
         for path, value in changes.items():
             _put(document, key, path, value)
@@ -204,14 +178,14 @@ def _nothing(because: str) -> Rule:
 
 
 def _device_num(asked: Asked) -> tuple[Changes, str]:
-    if asked.mode == "stand_alone":
+    if asked.context.mode == "stand_alone":
         return {"cluster.devices": 1}, "in stand_alone each device trains by itself"
-    return {"cluster.devices": asked.devices}, "the devices of the job"
+    return {"cluster.devices": asked.context.devices}, "the devices of the job"
 
 
 def _parallel_mode(asked: Asked) -> tuple[Changes, str]:
     one: Changes = {f"options.{degree}": [1] for degree in ("tp", "cp", "ep", "pp")}
-    match asked.mode:
+    match asked.context.mode:
         case "stand_alone":
             return one | {"options.dp": [1]}, "one device, nothing is split"
         case "data_parallel":
@@ -225,43 +199,47 @@ def _parallel_mode(asked: Asked) -> tuple[Changes, str]:
 
 
 def _search_mode(asked: Asked) -> tuple[Changes, str]:
-    if asked.search in ("", "sharding_propagation"):
+    if asked.context.search in ("", "sharding_propagation"):
         return {}, "acts on single operators, and in auto_parallel only"
-    largest = RECURSIVE_LIMIT if asked.search == "recursive_programming" else asked.devices
+    largest = (
+        RECURSIVE_LIMIT
+        if asked.context.search == "recursive_programming"
+        else asked.context.devices
+    )
     allowed = [
         stages
-        for stages in range(1, asked.stages + 1)
-        if asked.devices % stages == 0
-        and (asked.devices // stages).bit_count() == 1
-        and asked.devices // stages <= largest
+        for stages in range(1, asked.context.stages + 1)
+        if asked.context.devices % stages == 0
+        and (asked.context.devices // stages).bit_count() == 1
+        and asked.context.devices // stages <= largest
     ]
-    needs = f"{asked.search} needs a power of two devices a stage"
-    if asked.search == "recursive_programming":
+    needs = f"{asked.context.search} needs a power of two devices a stage"
+    if asked.context.search == "recursive_programming":
         needs += f", at most {RECURSIVE_LIMIT}"
     if not allowed:
         hint = "Change device_num or pipeline_stages, or search by sharding_propagation."
-        raise SpecError("search_mode", f"{needs}, found {asked.devices} devices", hint)
+        raise SpecError("search_mode", f"{needs}, found {asked.context.devices} devices", hint)
     return {"options.pp": allowed}, needs
 
 
 def _pipeline_stages(asked: Asked) -> tuple[Changes, str]:
-    if asked.devices % asked.stages:
-        what = f"{asked.stages} stages do not divide {asked.devices} devices"
+    if asked.context.devices % asked.context.stages:
+        what = f"{asked.context.stages} stages do not divide {asked.context.devices} devices"
         raise SpecError("pipeline_stages", what, "Give a divisor of device_num.")
     if asked.chooses_stages:
         return {}, "the most that auto_pipeline may choose"
-    return {"options.pp": [asked.stages]}, "the stages are given"
+    return {"options.pp": [asked.context.stages]}, "the stages are given"
 
 
 def _auto_pipeline(asked: Asked) -> tuple[Changes, str]:
     if not asked.chooses_stages:
         return {}, "acts where it is on, in auto_parallel with recursive_programming only"
-    divisors = [n for n in range(1, asked.stages + 1) if asked.devices % n == 0]
+    divisors = [n for n in range(1, asked.context.stages + 1) if asked.context.devices % n == 0]
     return {"options.pp": divisors}, "stages are chosen up to pipeline_stages"
 
 
 def _interleave(asked: Asked) -> tuple[Changes, str]:
-    if asked.stages == 1:
+    if asked.context.stages == 1:
         return {}, "there is no pipeline"
     if asked.context.get("pipeline_interleave"):
         return {}, "a stage may hold several model chunks"
@@ -269,7 +247,7 @@ def _interleave(asked: Asked) -> tuple[Changes, str]:
 
 
 def _scheduler(asked: Asked) -> tuple[Changes, str]:
-    if asked.stages == 1:
+    if asked.context.stages == 1:
         return {}, "there is no pipeline"
     scheduler = asked.context.get("pipeline_scheduler")
     interleaves = asked.context.get("pipeline_interleave")
@@ -390,7 +368,7 @@ def _comm_fusion(asked: Asked) -> tuple[Changes, str]:
     }
     if changes:
         return changes, "collectives of so many bytes start once and end together"
-    because = "without a size for the collectives of this plan a layer's are taken together"
+    because = "without a size for the collectives of this plan the framework's groups stay"
     return {}, because
 
 

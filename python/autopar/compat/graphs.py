@@ -134,27 +134,9 @@ class _Asked:
     strategies: tuple[FixedStrategy, ...]
 
     @property
-    def mode(self) -> str:
-        return str(self.context.get("parallel_mode"))
-
-    @property
-    def automatic(self) -> bool:
-        return self.mode in ("semi_auto_parallel", "auto_parallel")
-
-    @property
-    def searches(self) -> str:
-        """The search over operators; empty where none runs."""
-        if self.mode != "auto_parallel":
-            return ""
-        if self.context.get("sharding_propagation"):
-            return "sharding_propagation"
-        return str(self.context.get("search_mode"))
-
-    @property
     def ranks(self) -> int:
         """Devices of a stage."""
-        devices = 1 if self.mode == "stand_alone" else int(self.context.get("device_num"))
-        stages = int(self.context.get("pipeline_stages")) if self.automatic else 1
+        devices, stages = self.context.devices, self.context.stages
         if devices % stages:
             what = f"{stages} stages do not divide {devices} devices"
             raise SpecError("pipeline_stages", what, "Give a divisor of device_num.")
@@ -167,15 +149,15 @@ class _Asked:
         return {}, "the graph is that of one stage, on its share of the devices"
 
     def others(self) -> Found:
-        if self.mode == "hybrid_parallel":
+        if self.context.mode == "hybrid_parallel":
             hint = "Set semi_auto_parallel and give the strategies."
             raise SpecError("parallel_mode", "hybrid_parallel writes every cut by hand", hint)
-        if self.mode == "auto_parallel":
+        if self.context.mode == "auto_parallel":
             return {"others": "search"}, "operators that were told nothing are searched"
         return {"others": "data_parallel"}, "operators that were told nothing cut the batch"
 
     def search(self) -> Found:
-        search = self.searches
+        search = self.context.search
         if not search:
             return {"method": "dp"}, "there is nothing to search; borders are priced"
         limit = RECURSIVE_LIMIT if search == "recursive_programming" else self.ranks
@@ -187,8 +169,8 @@ class _Asked:
 
     def loaded(self) -> Found:
         """Returns what operators were told: by the file where there is one, else by hand."""
-        file = str(self.context.get("strategy_ckpt_load_file")) if self.automatic else ""
-        if not file or self.searches == "recursive_programming":
+        file = str(self.context.get("strategy_ckpt_load_file")) if self.context.automatic else ""
+        if not file or self.context.search == "recursive_programming":
             because = "recursive_programming passes over it" if file else "no file is named"
             return ({"strategies": self.strategies} if self.strategies else {}), because
         read = graph_file.read_strategies(file, self.graph)
@@ -197,8 +179,8 @@ class _Asked:
         return {"strategies": (*kept, *read)}, "strategies of the file overrule those by hand"
 
     def dataset(self) -> Found:
-        if not self.automatic:
-            return {}, f"does not apply in {self.mode}"
+        if not self.context.automatic:
+            return {}, f"does not apply in {self.context.mode}"
         inputs = [tensor for tensor in self.graph.tensors if tensor.role == "input"]
         said = self.context.get("dataset_strategy")
         if said == "full_batch":
@@ -217,7 +199,7 @@ class _Asked:
         return {"dataset": fixed}, "how each input lies as it is read"
 
     def optimizer(self) -> Found:
-        if not self.context.get("enable_parallel_optimizer") or not self.automatic:
+        if not self.context.get("enable_parallel_optimizer") or not self.context.automatic:
             return {"zero": 0}, "every device that holds a parameter holds its optimizer state"
         level = 1
         if self.context.gradient_accumulation_shard:
@@ -235,15 +217,15 @@ class _Asked:
 
     def gradients(self) -> Found:
         wide = self.context.get("force_fp32_communication")
-        if not self.automatic and not wide:
-            return {}, f"does not apply in {self.mode}"
+        if not self.context.automatic and not wide:
+            return {}, f"does not apply in {self.context.mode}"
         wide = wide or self.context.get("gradient_fp32_sync")
         return {"gradient_bytes": 4 if wide else 2}, "bytes of a gradient on the wire"
 
     def fusion(self) -> Found:
         said = self.context.get("comm_fusion")
-        if not self.automatic:
-            return {}, f"does not apply in {self.mode}"
+        if not self.context.automatic:
+            return {}, f"does not apply in {self.context.mode}"
         if not said["openstate"]:
             return {"fusion": None}, "each exchange is charged by itself, behind nothing"
         kinds = {

@@ -13,6 +13,7 @@ from autopar.compat.effects import Asked, Effect, applied
 from autopar.compat.mindformers import TransformerOpParallelConfig, TransformerRecomputeConfig
 from autopar.errors import SpecError
 from autopar.export import mindformers_recompute
+from autopar.frontends.mindformers import fused_groups
 from autopar.frontends.mindformers_recompute import Chunks, Settings, stages
 from autopar.report import NamedLayers, Plan, Recompute, Stage
 from autopar.spec import Framework, Named, Problem, Schedule
@@ -95,7 +96,10 @@ def meant(
     asked_again = config.recompute
     if isinstance(asked_again, bool):
         asked_again = TransformerRecomputeConfig(recompute=asked_again)
-    sp = asked.automatic and config.use_seq_parallel and tp > 1
+    sp = asked.context.automatic and config.use_seq_parallel and tp > 1
+    if problem.model.moe is not None and tp > 1 and not sp:
+        what = "is off where model_parallel cuts experts, which no estimate has"
+        raise SpecError("use_seq_parallel", what, "Set it, or model_parallel to 1.")
     zero = min(limited.options.zero, default=0)
     size = next((n for n in limited.options.shard_group if dp * cp % n == 0), dp * cp)
     slices = size > 1 and zero in (1, 2) and limited.framework.held.gathered_copy_bytes > 0
@@ -124,20 +128,21 @@ def meant(
         slices_kept_inputs=_slices(config),
         keeps_tensor_results=_keeps(config),
         whole_vocabulary=_whole_vocabulary(config, asked),
+        fused_groups=_groups(config, asked),
     )
     if selected is not None:
         framework = replace(framework, selective="named", named=selected)
     alone = replace(limited, cluster=replace(limited.cluster, devices=used), framework=framework)
     said = _said(config, asked, plan, framework, regathers)
-    return Meaning(alone, plan, asked.devices // used, (*said, *effects))
+    return Meaning(alone, plan, asked.context.devices // used, (*said, *effects))
 
 
 def _degrees(config: TransformerOpParallelConfig, asked: Asked) -> tuple[int, int, int, int, int]:
     """Returns the degrees that act: dp, tp, cp, pp, ep."""
-    if not asked.automatic:
-        return (asked.devices if asked.mode == "data_parallel" else 1), 1, 1, 1, 1
-    if config.pipeline_stage != asked.stages:
-        what = f"is {config.pipeline_stage} where the context has {asked.stages}"
+    if not asked.context.automatic:
+        return (asked.context.devices if asked.context.mode == "data_parallel" else 1), 1, 1, 1, 1
+    if config.pipeline_stage != asked.context.stages:
+        what = f"is {config.pipeline_stage} where the context has {asked.context.stages}"
         raise SpecError("pipeline_stage", what, "Make the configuration after the context.")
     if config.pipeline_stage > 1 and config.micro_batch_num < config.pipeline_stage:
         what = f"must be at least pipeline_stage, {config.pipeline_stage}"
@@ -152,8 +157,9 @@ def _degrees(config: TransformerOpParallelConfig, asked: Asked) -> tuple[int, in
         config.context_parallel,
         config.pipeline_stage,
     )
-    if asked.devices % (dp * tp * cp * pp):
-        what = f"degrees of {dp * tp * cp * pp} devices do not divide the {asked.devices} there are"
+    used, devices = dp * tp * cp * pp, asked.context.devices
+    if devices % used:
+        what = f"degrees of {used} devices do not divide the {devices} there are"
         raise SpecError("data_parallel", what, "Give degrees whose product divides device_num.")
     return dp, tp, cp, pp, ep
 
@@ -192,9 +198,15 @@ def _keeps(config: TransformerOpParallelConfig) -> bool:
     return not isinstance(config.recompute, bool) and not config.recompute.mp_comm_recompute
 
 
+def _groups(config: TransformerOpParallelConfig, asked: Asked) -> int:
+    if not asked.context.automatic:
+        return asked.problem.framework.fused_groups
+    return fused_groups(config.gradient_aggregation_group, asked.problem.model.layers)
+
+
 def _whole_vocabulary(config: TransformerOpParallelConfig, asked: Asked) -> bool:
     # MindFormers turns it off with a pipeline.
-    return asked.automatic and config.vocab_emb_dp and config.pipeline_stage == 1
+    return asked.context.automatic and config.vocab_emb_dp and config.pipeline_stage == 1
 
 
 def _regathers(config: TransformerOpParallelConfig, slices: bool) -> tuple[bool, str]:
@@ -242,7 +254,11 @@ def _said(
         ),
         "use_seq_parallel": ({"plan.sp": plan.sp}, "norms and residuals cut over the sequence"),
         "optimizer_shard": ({}, "the context's enable_parallel_optimizer says it"),
-        "gradient_aggregation_group": ({}, "fuses by number; comm_fusion fuses by size"),
+        "gradient_aggregation_group": (
+            {"framework.fused_groups": _groups(config, asked)},
+            "groups of layers whose gradients travel together, one in a pipeline's stage;"
+            " comm_fusion and all_reduce_fusion_config come before it",
+        ),
         "vocab_emb_dp": (
             {"framework.whole_vocabulary": _whole_vocabulary(config, asked)},
             "without a pipeline each rank of a layer holds embedding and head whole where it is on",
@@ -275,8 +291,8 @@ def _said(
     }
     outer = [
         Effect(key, value, *said[key])
-        if asked.automatic
-        else Effect(key, value, {}, f"does not act in {asked.mode}")
+        if asked.context.automatic
+        else Effect(key, value, {}, f"does not act in {asked.context.mode}")
         for key, value in written.items()
     ]
     return (*outer, *(Effect(f"recompute.{k}", v, *inner[k]) for k, v in recompute.items()))
@@ -387,6 +403,7 @@ def config_of(problem: Problem, plan: Plan) -> TransformerOpParallelConfig:
         ),
         use_seq_parallel=plan.sp,
         vocab_emb_dp=problem.framework.whole_vocabulary,
+        gradient_aggregation_group=problem.framework.fused_groups or 4,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from autopar import report
 from autopar.render.text import GIB, estimate_summary
 from autopar.report import Estimate, Plan, Recompute
 from autopar.spec import Problem
@@ -54,29 +55,21 @@ class Job:
         return all(
             stage.recompute == Recompute("uniform", 1)
             or (
-                stage.recompute.granularity in ("block", "parts")
+                stage.recompute.granularity == "block"
                 and (stage.recompute.layers or 0) >= max(chunk_layers(self.plan, index))
+            )
+            or (
+                stage.recompute.granularity == "parts"
+                and (stage.recompute.layers or 0)
+                >= self.plan.vpp * max(chunk_layers(self.plan, index))
             )
             for index, stage in enumerate(self.plan.stages)
         )
 
 
 def chunk_layers(plan: Plan, index: int) -> list[int]:
-    """Returns the layers of each chunk of a stage.
-
-    All chunks are equal, but the embedding may stand in the first of the first stage for layers,
-    and the head in the last of the last stage.
-
-    Example:
-        >>> from autopar.report import Stage
-        >>> ends = Plan(pp=2, vpp=2, stages=(Stage(layers=5), Stage(layers=6)))
-        >>> chunk_layers(ends, 0), chunk_layers(ends, 1)
-        ([2, 3], [3, 3])
-    """
-    layers = plan.stages[index].layers
-    chunks = [-(-layers // plan.vpp)] * plan.vpp
-    chunks[0 if index == 0 else -1] -= sum(chunks) - layers
-    return chunks
+    """Returns the layers of each chunk of a stage of a plan."""
+    return report.chunk_layers([stage.layers for stage in plan.stages], plan.vpp, index)
 
 
 @dataclass(frozen=True, slots=True)

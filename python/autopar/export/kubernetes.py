@@ -11,6 +11,8 @@ from typing import Any
 from autopar.errors import SpecError
 from autopar.export.job import File, Job, commented, header, yaml_text
 from autopar.placement import Servers
+from autopar.render.placement import NAMES
+from autopar.render.text import GIB, PS_PER_S
 
 PORT = 29500
 # What a node offers, by how the names of its chips begin: the resource of the vendor's plugin.
@@ -126,6 +128,13 @@ def servers_job(found: Servers, image: str) -> File:
     servers = f"{options.servers} server{'' if options.servers == 1 else 's'}"
     lines = [
         f"{found.problem.graph.name} on {workers} x {chip} and {servers}.",
+        *(
+            f"Expected, {NAMES[each.parameters]}:"
+            f" {each.synchronous.step_ps / PS_PER_S:.6g} s a step,"
+            f" {each.worker_bytes / GIB:.1f} GiB a worker, {each.server_bytes / GIB:.1f} a server."
+            for each in found.placements
+            if each.lost_server_s is not None
+        ),
         f"Written by autopar {found.problem.version}, catalog {found.problem.catalog}.",
         f"The script of the pods: kubectl create configmap {name}-run --from-file=run.sh=FILE",
         f"Label the nodes: kubectl label node NODE chip={chip}",

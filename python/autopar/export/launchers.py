@@ -57,16 +57,27 @@ LAUNCHERS = MappingProxyType(
 TOPS = (1, 8, 64, 512, 4096)
 
 
-def export(name: str, job: Job) -> list[File]:
+def export(name: str, job: Job, report: Report | None = None) -> list[File]:
     """Returns the files of a plan for a launcher.
 
+    Args:
+        name: The launcher.
+        job: The plan.
+        report: The report that it stands in, if in any.
+
     Raises:
-        SpecError: The launcher cannot say the plan; the error names what it lacks.
+        SpecError: The launcher cannot say the plan; the error names what it lacks, and the first
+            plan of the report that it can say.
     """
     launcher = LAUNCHERS[name]
     if reasons := launcher.supports(job):
         what = f"{name} cannot say {', '.join(reasons)}"
-        hint = f"Choose another --rank, or search with --export {name}."
+        ranked = report.ranked if report else ()
+        jobs = (Job(job.problem, each.plan, each.estimate) for each in ranked)
+        rank = next((n for n, each in enumerate(jobs, 1) if not launcher.supports(each)), None)
+        hint = f"Search with --export {name}."
+        if rank is not None:
+            hint = f"Give --rank {rank}, the first that it can say, or search with --export {name}."
         raise SpecError("--to", what, hint)
     return launcher.files(job)
 

@@ -19,7 +19,7 @@ from autopar.export.job import (
     when,
     yaml_text,
 )
-from autopar.export.mindformers_recompute import by_chunk
+from autopar.export.mindformers_recompute import by_chunk, whole_layers
 from autopar.frontends.mindformers_recompute import NONE
 from autopar.render.text import GIB
 from autopar.report import Plan
@@ -51,7 +51,7 @@ def supports(job: Job) -> list[str]:
         *unsaid_host(plan),
         *_unsaid_model(problem),
         *unsaid_step(job),
-        *_unsaid_selective(job),
+        *_unsaid_recompute(job),
         *when(
             (not chip.name.startswith("ascend"), f"the chip {chip.name}"),
             (plan.pp > 1 and job.micro_batches < plan.pp,
@@ -110,14 +110,27 @@ def unsaid_step(job: Job) -> list[str]:
     )
 
 
-def _unsaid_selective(job: Job) -> list[str]:
-    """Returns whether selective recompute is of other operators than those of a LLaMA by name."""
+def _unsaid_recompute(job: Job) -> list[str]:
+    """Returns what of its recompute the layers of a LLaMA are not told, or have no names for."""
     plan, framework = job.plan, job.problem.framework
     kinds = {stage.recompute.granularity for stage in plan.stages}
     single = "selective" in kinds or any(
         stage.recompute.operators not in (None, NONE) for stage in plan.stages
     )
+    whole = [any(whole_layers(plan, index)) for index in range(plan.pp)]
     return when(
+        (
+            plan.tp > 1 and any(whole) and framework.keeps_tensor_results,
+            "recompute that does not repeat communication, which no layer is told",
+        ),
+        (
+            plan.tp > 1
+            and not plan.sp
+            and any(whole)
+            and not job.whole_recompute
+            and framework.slices_kept_inputs,
+            "inputs kept in slices where some layers are recomputed",
+        ),
         ("selective" in kinds and framework.selective != "named", "selective recompute"),
         (
             single and job.problem.model.moe is not None,
@@ -162,7 +175,7 @@ def _parallel_arguments(job: Job) -> dict[str, Any]:
         "expert_parallel": plan.ep,
         "pipeline_stage": plan.pp,
         "micro_batch_num": job.micro_batches if plan.pp > 1 else 1,
-        "gradient_aggregation_group": 4,
+        "gradient_aggregation_group": job.problem.framework.fused_groups or 4,
         "vocab_emb_dp": job.problem.framework.whole_vocabulary and plan.pp == 1,
     }
     if plan.cp > 1:

@@ -6,7 +6,7 @@ from typing import Any
 from autopar.export.job import chunk_layers
 from autopar.frontends import mindformers_operators as operators
 from autopar.frontends.mindformers_recompute import NONE, Setting, Settings
-from autopar.report import NamedLayers, Plan
+from autopar.report import NamedLayers, Plan, dealt
 from autopar.spec import Framework, Named, Problem
 
 
@@ -22,8 +22,10 @@ def whole_layers(plan: Plan, index: int) -> list[int]:
     match recompute.granularity:
         case "none" | "selective":
             return [0 for _ in chunks]
-        case "block" | "parts":
+        case "block":
             return [min(recompute.layers or 0, chunk) for chunk in chunks]
+        case "parts":
+            return _of_chunks(recompute.layers or 0, chunks)
         case "uniform":
             return chunks
 
@@ -50,15 +52,13 @@ def settings(problem: Problem, plan: Plan) -> Settings:
     select: dict[str, Setting] = {}
     for field in fields(Named):
         counts = [
-            [min(getattr(row, field.name), chunk) for chunk in each]
+            _of_chunks(getattr(row, field.name), each)
             for row, each in zip(rows, chunks, strict=True)
         ]
         if any(map(any, counts)):
             value = True if counts == chunks else by_chunk(counts)
             select |= dict.fromkeys(operators.patterns(field.name), value)
-    gathers = [
-        [min(row.gather, chunk) for chunk in each] for row, each in zip(rows, chunks, strict=True)
-    ]
+    gathers = [_of_chunks(row.gather, each) for row, each in zip(rows, chunks, strict=True)]
     return Settings(
         recompute=by_chunk(whole) if any(map(any, whole)) else False,
         select_recompute=_shortest(select),
@@ -69,6 +69,12 @@ def settings(problem: Problem, plan: Plan) -> Settings:
     )
 
 
+def _of_chunks(count: int, chunks: list[int]) -> list[int]:
+    """Returns how many layers of each chunk so many of a stage are."""
+    found = zip(dealt(count, len(chunks)), chunks, strict=True)
+    return [min(own, layers) for own, layers in found]
+
+
 def _named(framework: Framework, plan: Plan, stage: int) -> NamedLayers:
     """Returns the operators that a stage computes again by themselves."""
     recompute = plan.stages[stage].recompute
@@ -76,7 +82,7 @@ def _named(framework: Framework, plan: Plan, stage: int) -> NamedLayers:
         return recompute.operators or NONE
     if recompute.granularity != "selective":
         return NONE
-    layers = plan.stages[stage].layers
+    layers = plan.vpp * max(chunk_layers(plan, stage))
     again = framework.named
     row = NamedLayers(
         **{field.name: layers * getattr(again, field.name) for field in fields(Named)}

@@ -81,7 +81,7 @@ def files(job: Job) -> list[File]:
         *header(job),
         "Pass CONTEXT to mindspore.set_auto_parallel_context, MICRO_BATCHES to PipelineCell or to",
         "gradient accumulation, and each row of LAYERS to its cell: Cell.pipeline_stage,",
-        "Cell.pipeline_segment, and Cell.recompute() where the last item is true.",
+        "Cell.pipeline_segment, and Cell.recompute(**RECOMPUTE) where the last item is true.",
     ]
     rows, cuts, more = _layers(job), "", []
     if mindspore_operators.is_cut(job):
@@ -106,7 +106,7 @@ def files(job: Job) -> list[File]:
     text = (
         f"CONTEXT = {pformat(context, sort_dicts=False)}\n\n"
         f"MICRO_BATCH_SIZE = {plan.mbs}\nMICRO_BATCHES = {job.micro_batches}\n\n"
-        f"LAYERS = {pformat(rows, width=100)}\n{cuts}"
+        f"LAYERS = {pformat(rows, width=100)}\nRECOMPUTE = {_recompute(job)}\n{cuts}"
     )
     return [File("auto_parallel_context.py", commented(lines) + text), *more]
 
@@ -115,6 +115,17 @@ def _commented_json(job: Job, table: dict[str, Any]) -> str:
     """Returns a strategy file in the compiler's form, with a key that its loader passes over."""
     said = {"_comment": header(job), **table}
     return json.dumps(said, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def _recompute(job: Job) -> dict[str, bool]:
+    """Returns the keywords of `Cell.recompute` that are not at their default."""
+    framework = job.problem.framework
+    said = {
+        "mp_comm_recompute": not framework.keeps_tensor_results,
+        "recompute_slice_activation": framework.slices_kept_inputs,
+    }
+    usual = {"mp_comm_recompute": True, "recompute_slice_activation": False}
+    return {key: value for key, value in said.items() if value != usual[key]}
 
 
 def _layers(job: Job) -> list[tuple[int, int, bool]]:

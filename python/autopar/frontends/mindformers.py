@@ -15,6 +15,7 @@ from autopar.report import Recompute
 from autopar.spec import Model
 
 P, M, R = "parallel_config", "model.model_config", "recompute_config"
+SLICES = f"{R}.recompute_slice_activation"
 LEVELS = {"level1": 1, "level2": 2, "level3": 3}
 
 
@@ -50,8 +51,9 @@ def read(file: str) -> Launch:
         "layers": _layers(settings, layers, pp, vpp),
         **_sharding(settings),
     }
+    ep = settings.count(f"{P}.expert_parallel", 1)
     if settings.has("moe_config.expert_num") and settings.count("moe_config.expert_num") > 1:
-        plan |= {"ep": settings.count(f"{P}.expert_parallel", 1), "etp": tp}
+        plan |= {"ep": ep, "etp": tp}
     recompute, chosen, unclear = _recompute(settings, plan)
     return Launch(
         file=settings.file,
@@ -147,14 +149,29 @@ def _whole_or_no(value: Any) -> Any:
     return False if value is None else value
 
 
+def fused_groups(wanted: int, layers: int) -> int:
+    """Returns the groups of layers that `gradient_aggregation_group` makes.
+
+    Layers are numbered through, and so many of them take one number as a group has in a model of
+    one layer more.
+
+    Example:
+        >>> fused_groups(4, 32), fused_groups(4, 30), fused_groups(64, 32)
+        (4, 5, 32)
+    """
+    share = max((layers + 1) // wanted, 1)
+    return (layers - 1) // share + 1
+
+
 def _changes(settings: Settings, pp: int, zero: int) -> dict[str, Any]:
     """Returns what the file sets of the framework."""
     whole = settings.flag(f"{P}.vocab_emb_dp", True)
+    groups = settings.count(f"{P}.gradient_aggregation_group", 4)
     changes: dict[str, Any] = {
+        "fused_groups": fused_groups(groups, settings.count(f"{M}.num_layers")),
         # MindFormers turns it off with a pipeline.
         "whole_vocabulary": whole and pp == 1,
-        "keeps_tensor_results": not settings.flag(f"{R}.mp_comm_recompute", True),
-        "slices_kept_inputs": settings.flag(f"{R}.recompute_slice_activation"),
+        "slices_kept_inputs": settings.flag(SLICES) and settings.value(f"{R}.recompute") is True,
         "sums_in_fp32": settings.flag("parallel.force_fp32_communication"),
     }
     if zero:
@@ -171,10 +188,15 @@ def _changes(settings: Settings, pp: int, zero: int) -> dict[str, Any]:
 
 def _notes(settings: Settings, copies: int) -> tuple[str, ...]:
     notes = []
+    recomputed = settings.value(f"{R}.recompute")
+    if recomputed and not settings.flag(f"{R}.mp_comm_recompute", True):
+        notes.append(f"{R}.mp_comm_recompute acts on no layer: LayerSetting does not pass it on")
+    if recomputed and recomputed is not True and settings.flag(SLICES):
+        notes.append(f"{SLICES} acts where recompute is true, not where it lists layers")
     if copies > 1:
         notes.append(f"micro_batch_interleave_num {copies} counts as so many more micro-batches")
     unread = settings.unread([P])
-    known = {f"{P}.{name}" for name in ("vocab_emb_dp", "gradient_aggregation_group", "mem_coeff")}
+    known = {f"{P}.{name}" for name in ("vocab_emb_dp", "mem_coeff")}
     if rest := [key for key in unread if key not in known]:
         notes.append(f"not read: {', '.join(rest)}")
     return tuple(notes)

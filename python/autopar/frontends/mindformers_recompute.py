@@ -1,7 +1,7 @@
 """What MindFormers' recompute settings have each stage compute again.
 
-The rules are those of its `LayerSetting`: a count is of the first layers of a stage, dealt out to
-its chunks in turn; layers that are computed again whole pass over their operators.
+The rules are those of its `LayerSetting`: a count of a stage's layers is dealt out to its chunks in
+turn, and is of the first of each; layers that are computed again whole pass over their operators.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 from autopar.errors import SpecError
 from autopar.frontends import mindformers_operators as operators
-from autopar.report import NamedLayers, Recompute
+from autopar.report import NamedLayers, Recompute, chunk_layers, dealt
 from autopar.spec import Named
 
 NONE = NamedLayers()
@@ -34,35 +34,34 @@ class Chunks:
     layers: Sequence[int]
     vpp: int
 
-    def of_stage(self, stage: int) -> int:
-        """Returns the layers of a stage's largest chunk."""
-        return -(-self.layers[stage] // self.vpp)
+    def of_stage(self, stage: int) -> list[int]:
+        """Returns the layers of each chunk of a stage."""
+        return chunk_layers(self.layers, self.vpp, stage)
 
     def counted(self, asked: Setting, key: str) -> tuple[int, ...]:
-        """Returns of how many layers of each stage's chunks a truth value or a list speaks.
+        """Returns of how many layers of each stage a truth value or a list speaks.
 
         Raises:
-            UnsaidError: Chunks of a stage differ.
+            UnsaidError: Chunks of a stage differ otherwise than if layers are dealt out in turn.
             SpecError: It is neither.
 
         Example:
-            >>> Chunks((8, 8), 2).counted([6, True], "recompute")
-            (3, 4)
+            >>> Chunks((8, 8), 2).counted([[3, 4], [2, True]], "recompute")
+            (5, 8)
         """
         if isinstance(asked, bool):
             return self.counted([asked] * len(self.layers), key)
         rows = asked if isinstance(asked, list) else [None]
         if rows and all(isinstance(row, list | bool) for row in rows) and not self._flat(rows):
-            every = [self._whole(row, key) for row in rows]
+            every = [self._row(row, key) for row in rows]
             if len(every) != self.vpp:
                 raise self._malformed(key)
-            if any(row != every[0] for row in every):
-                what = "differs between the chunks of a stage, as no plan does"
-                raise UnsaidError(key, what, "Give each chunk as many layers.")
-            return every[0]
-        if not self._flat(rows):
+            by_stage = [[row[stage] for row in every] for stage in range(len(self.layers))]
+        elif self._flat(rows):
+            by_stage = [self._dealt(stage, count) for stage, count in enumerate(rows)]
+        else:
             raise self._malformed(key)
-        return tuple(self._dealt(stage, count, key) for stage, count in enumerate(rows))
+        return tuple(self._total(stage, counts, key) for stage, counts in enumerate(by_stage))
 
     def _flat(self, row: Any) -> bool:
         """Returns whether a list has a count, or a truth value, for each stage."""
@@ -72,31 +71,45 @@ class Chunks:
             and all(isinstance(count, int) and count >= 0 for count in row)
         )
 
-    def _whole(self, row: Any, key: str) -> tuple[int, ...]:
-        """Returns the counts of one chunk of each stage, at most the layers that it has."""
+    def _row(self, row: Any, key: str) -> list[int]:
+        """Returns the counts of one chunk of each stage; more than it has for all."""
         row = [row] * len(self.layers) if isinstance(row, bool) else row
         if not self._flat(row):
             raise self._malformed(key)
-        return tuple(
-            min(count, self.of_stage(stage)) if count is not True else self.of_stage(stage)
-            for stage, count in enumerate(row)
-        )
+        return [max(self.layers) if count is True else int(count) for count in row]
 
-    def _dealt(self, stage: int, count: int, key: str) -> int:
-        """Returns the layers of each chunk where a stage's are dealt out to them in turn."""
-        if count is True or count >= self.layers[stage]:
-            return self.of_stage(stage)
-        share, rest = divmod(count, self.vpp)
-        if rest:
-            what = f"deals {count} layers out to {self.vpp} chunks, which then differ"
-            raise UnsaidError(key, what, "Give multiples.")
-        return share
+    def _dealt(self, stage: int, count: int) -> list[int]:
+        """Returns the layers of each chunk where those that are full are passed over."""
+        sizes = self.of_stage(stage)
+        left = sum(sizes) if count is True else min(count, sum(sizes))
+        found = [0] * self.vpp
+        while left:
+            for chunk, size in enumerate(sizes):
+                if left and found[chunk] < size:
+                    found[chunk] += 1
+                    left -= 1
+        return found
+
+    def _total(self, stage: int, counts: Sequence[int], key: str) -> int:
+        """Returns the layers that are dealt out so; a full chunk may be passed over."""
+        sizes = self.of_stage(stage)
+        wanted = [min(count, size) for count, size in zip(counts, sizes, strict=True)]
+        for total in range(sum(wanted), self.vpp * max(sizes) + 1):
+            found = zip(dealt(total, self.vpp), sizes, strict=True)
+            if [min(count, size) for count, size in found] == wanted:
+                return total
+        what = f"has {_listed(wanted)} layers in the chunks of stage {stage}, as no plan does"
+        raise UnsaidError(key, what, "Deal them out in turn, first chunks first.")
 
     def _malformed(self, key: str) -> SpecError:
         form = f"must be true, false, or list {len(self.layers)} stages"
         if self.vpp > 1:
             form += f", or such for each of {self.vpp} chunks"
         return SpecError(key, form, "Give a count of layers for each stage.")
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +159,7 @@ def stages(
     if selection is not None:
         return (
             tuple(
-                Recompute("selective") if row != NONE else _block(count)
+                Recompute("selective") if row != NONE else _block(count, chunks.vpp)
                 for row, count in zip(rows, whole, strict=True)
             ),
             selection,
@@ -155,15 +168,20 @@ def stages(
         tuple(
             Recompute("parts", count, regathers=asked.regathers and count > 0, operators=row)
             if row != NONE or (asked.regathers and count)
-            else _block(count)
+            else _block(count, chunks.vpp)
             for row, count in zip(rows, whole, strict=True)
         ),
         None,
     )
 
 
-def _block(count: int) -> Recompute:
-    return Recompute("block", count) if count else Recompute()
+def _block(count: int, vpp: int) -> Recompute:
+    """Returns what recomputes so many layers of a stage: as many of each chunk, if they divide."""
+    if count == 0:
+        return Recompute()
+    if count % vpp:
+        return Recompute("parts", count, regathers=False, operators=NONE)
+    return Recompute("block", count // vpp)
 
 
 def _operators(asked: Settings, chunks: Chunks, cut_sequence: bool) -> list[NamedLayers]:
@@ -222,10 +240,11 @@ def _selection(
         if row == NONE:
             continue
         counts = {field.name: getattr(row, field.name) for field in fields(row)}
-        if count or set(counts.values()) - {0, chunks.of_stage(stage)}:
+        every = chunks.vpp * max(chunks.of_stage(stage))
+        if count or set(counts.values()) - {0, chunks.layers[stage], every}:
             return None
         gather = counts.pop("gather")
-        if gather != (counts["norm"] if cut_sequence else 0):
+        if (gather > 0) != (counts["norm"] > 0 and cut_sequence):
             return None
         found.add(Named(**{name: count > 0 for name, count in counts.items()}))
     return found.pop() if len(found) == 1 else None

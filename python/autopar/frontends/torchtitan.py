@@ -147,6 +147,7 @@ def _degrees(settings: Settings) -> dict[str, Any]:
     tp = settings.count(f"{P}.tensor_parallel_degree", 1)
     cp = settings.count(f"{P}.context_parallel_degree", 1)
     ep = settings.count(f"{P}.expert_parallel_degree", 1)
+    inside = settings.count(f"{P}.expert_tensor_parallel_degree", 1)
     replicas = settings.count(REPLICAS, 1)
     kept = settings.word(RESHARD, tuple(GATHERS), "default")
     plan: dict[str, Any] = {
@@ -155,7 +156,7 @@ def _degrees(settings: Settings) -> dict[str, Any]:
         "cp": cp,
         "pp": settings.count(f"{P}.pipeline_parallel_degree", 1),
         "ep": ep,
-        "etp": settings.count(f"{P}.expert_tensor_parallel_degree", 1) if ep > 1 else tp,
+        "etp": inside if ep > 1 else tp,
         "zero": 2 if kept == "never" else 3,
     }
     path = f"{P}.data_parallel_shard_degree"

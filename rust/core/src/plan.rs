@@ -79,7 +79,8 @@ pub enum Recompute {
 }
 
 /// What is computed again where layers and operators are marked one by one (MindSpore: `Cell.recompute` and
-/// `Primitive.recompute`). A count is of the first layers of each chunk; a smaller chunk computes all of its own again.
+/// `Primitive.recompute`). A count is dealt out to the chunks of a stage in turn, first to first, and is of the first layers of
+/// each; a smaller chunk computes all of its own again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parts {
@@ -109,6 +110,30 @@ pub struct NamedLayers {
     pub expansion: u32,
     /// The nonlinearity of an MLP with its gate.
     pub activation: u32,
+}
+
+impl Parts {
+    /// What is dealt out to one of `vpp` chunks.
+    pub fn of_chunk(self, chunk: u64, vpp: u64) -> Parts {
+        let dealt = |count: u32| {
+            let before = u64::from(count).saturating_sub(chunk);
+            before.div_ceil(vpp) as u32
+        };
+        let NamedLayers { norm, gather, projections, attention, expansion, activation } =
+            self.operators;
+        Parts {
+            layers: dealt(self.layers),
+            regathers: self.regathers,
+            operators: NamedLayers {
+                norm: dealt(norm),
+                gather: dealt(gather),
+                projections: dealt(projections),
+                attention: dealt(attention),
+                expansion: dealt(expansion),
+                activation: dealt(activation),
+            },
+        }
+    }
 }
 
 impl NamedLayers {
@@ -420,7 +445,8 @@ fn check_stages(problem: &Problem, plan: &Plan, rule: Tell<'_>) {
             Recompute::Block { layers } | Recompute::Uniform { layers } => layers,
             Recompute::Parts(parts) => {
                 check_parts(problem, plan, i, &parts, rule);
-                parts.layers.max(parts.operators.most())
+                let first = parts.of_chunk(0, plan.vpp);
+                first.layers.max(first.operators.most())
             }
         };
         // A setting of a kind of chip: a chunk with fewer layers than it says recomputes them all.

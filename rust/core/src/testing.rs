@@ -146,6 +146,7 @@ pub fn framework() -> Framework {
         fused_reduce_bytes: 0,
         fused_reduce_places: vec![],
         fused_gather_bytes: 0,
+        fused_groups: 0,
         whole_below_bytes: 0,
         selective: Selective::Attention,
         named: named(),

@@ -107,7 +107,7 @@ fn what_was_gathered_of_a_norm_is_kept_in_slices_or_with_the_norm_not_at_all() {
 }
 
 #[test]
-fn every_chunk_counts_from_its_own_first_layer() {
+fn layers_are_dealt_out_to_chunks_in_turn() {
     let problem = problem(2);
     let stage = |recompute| Stage { chip: 0, layers: LAYERS / 2, recompute, offload: 0 };
     let interleaved = |recompute: Recompute| Plan {
@@ -124,10 +124,14 @@ fn every_chunk_counts_from_its_own_first_layer() {
     };
     // Two chunks of two layers: in one of each the activation's 3 h is dropped, as often as a chunk's passes are under way:
     // 2 (2 - i - 1) + 2 + 1 of them, five on the first stage and three on the last.
-    let once = NamedLayers { activation: 1, ..none() };
-    let (plain, again) = (kept(Recompute::None), kept(parts(0, once)));
+    let of = |activation| NamedLayers { activation, ..none() };
+    let (plain, again) = (kept(Recompute::None), kept(parts(0, of(2))));
     assert_eq!(plain[0] - again[0], Bytes(5 * SH * 6));
     assert_eq!(plain[1] - again[1], Bytes(3 * SH * 6));
+    // A third layer is the first chunk's second: three of the first stage's passes are its, two of the last's.
+    let more = kept(parts(0, of(3)));
+    assert_eq!(again[0] - more[0], Bytes(3 * SH * 6));
+    assert_eq!(again[1] - more[1], Bytes(2 * SH * 6));
 }
 
 /// Eight replicas that slice parameters in 4 bytes and gather them in 2, once a step.

@@ -177,6 +177,38 @@ fn gradients_that_are_fused_start_once_a_piece_and_show_the_last() {
 }
 
 #[test]
+fn groups_of_layers_start_once_each_and_show_the_last() {
+    // Three groups of four layers: two starts of 56 us more than one, and a third of all behind nothing. There are no more groups
+    // than layers.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.gradient_reduce = false;
+    let data = |problem: &Problem| replicas(problem, 8).1.time.data_ps.seconds();
+    let one = data(&problem);
+    problem.framework.fused_groups = 3;
+    let all = data(&problem);
+    close(all, one + 2.0 * 56e-6, 1e-6);
+    problem.framework.fused_groups = 9;
+    close(data(&problem), one + 3.0 * 56e-6, 1e-6);
+    problem.framework.fused_groups = 3;
+    problem.framework.overlap.gradient_reduce = true;
+    let backward = replicas(&problem, 8).1.stages[0].backward_ps.seconds();
+    close(data(&problem), (all - backward).max(all / 3.0), 1e-6);
+    // Bytes say it in their place.
+    let mut by_bytes = problem.clone();
+    by_bytes.framework.fused_reduce_bytes = 64 << 20;
+    let seven = data(&by_bytes);
+    by_bytes.framework.fused_groups = 0;
+    close(data(&by_bytes), seven, 1e-12);
+    // A stage of two has one group, which begins when its backward pass has ended.
+    let stage = Stage { chip: 0, layers: 2, recompute: Recompute::None, offload: 0 };
+    let piped = Plan { dp: 4, ..testing::plan(vec![stage; 2]) };
+    let data = |problem: &Problem| estimate(problem, &piped).unwrap().time.data_ps;
+    let behind_nothing = data(&problem);
+    problem.framework.overlap.gradient_reduce = false;
+    assert_eq!(behind_nothing, data(&problem));
+}
+
+#[test]
 fn one_replica_sums_nothing() {
     let mut problem = gpt_problem(1024, 512);
     problem.cluster.devices = 1;

@@ -54,12 +54,13 @@ def check_layers(setting: LayerSetting, case: Case) -> None:
     plan = case["plan"]
     expect(setting.layer_list.sum(axis=0).tolist(), layers_of(case), "layers of the stages")
     wanted = []
-    for row in setting.layer_list.tolist():
+    for number, row in enumerate(setting.layer_list.tolist()):
         wanted.append([])
         for chunk, stage in zip(row, plan["stages"], strict=True):
             recompute = stage["recompute"]
-            first = min(recompute.get("layers") or 0, chunk)
-            count = {"none": 0, "selective": 0, "block": first, "parts": first}
+            layers = recompute.get("layers") or 0
+            own = min(dealt(layers, number, plan["vpp"]), chunk)
+            count = {"none": 0, "selective": 0, "block": min(layers, chunk), "parts": own}
             wanted[-1].append(count.get(recompute["granularity"], chunk))
     expect(setting.layer_recompute, wanted, "recomputed layers")
     check_operators(setting, case)
@@ -101,16 +102,21 @@ def check_operators(setting: LayerSetting, case: Case) -> None:
         expect(each, gathers, "layers that gather what norms made again")
 
 
+def dealt(count: int, chunk: int, chunks: int) -> int:
+    """Returns how many of a stage's layers one of its chunks is dealt, all in turn."""
+    return (count + chunks - 1 - chunk) // chunks
+
+
 def first_layers(
     setting: LayerSetting, stages: list[dict[str, Any]], field: str, named: dict[str, bool]
 ) -> list[list[int]]:
     """Returns the layers of each chunk of each stage that compute an operator again by itself."""
-    rows = []
-    for row in setting.layer_list.tolist():
+    rows, chunks = [], setting.layer_list.tolist()
+    for number, row in enumerate(chunks):
         rows.append([])
         for chunk, stage in zip(row, stages, strict=True):
             recompute = stage["recompute"]
-            count = (recompute.get("operators") or {}).get(field, 0)
+            count = dealt((recompute.get("operators") or {}).get(field, 0), number, len(chunks))
             if recompute["granularity"] == "selective":
                 count = chunk * named[field]
             rows[-1].append(min(count, chunk))

@@ -24,7 +24,7 @@ def check(folder: Path, case: Case) -> None:
     for inputs, outputs in module.get("CUTS", {}).values():
         # Values are looked at when a network is compiled; types and what goes beside what, here.
         ops.MatMul().shard(inputs, outputs)
-    cut = plan["tp"] * plan["cp"] > 1
+    cut = plan["tp"] * plan["cp"] * plan["ep"] > 1
     expect((folder / "strategies.json").exists(), cut, "strategy file")
     if cut:
         check_strategies(json.loads((folder / "strategies.json").read_text()), module, case)
@@ -56,7 +56,7 @@ def check_cells(module: dict[str, Any], case: Case) -> None:
         cell = nn.Dense(1, 1)
         cell.pipeline_stage = stage
         if again:
-            cell.recompute()
+            cell.recompute(**module["RECOMPUTE"])
         cells.append(cell)
     network = nn.PipelineCell(nn.SequentialCell(cells), module["MICRO_BATCHES"])
     expect(network.micro_size, module["MICRO_BATCHES"], "micro-batches")
@@ -72,13 +72,18 @@ def check_cells(module: dict[str, Any], case: Case) -> None:
 
 def check_strategies(table: dict[str, Any], module: dict[str, Any], case: Case) -> None:
     plan = case["plan"]
-    # Tokens are rows: replicas and context ranks cut the same dimension.
+    # Tokens are rows: replicas and context ranks cut the same dimension. Experts are the first of
+    # their products' three.
     cuts = [[plan["dp"] * plan["cp"], plan["tp"]], [plan["tp"], 1]]
+    of_experts = [[plan["ep"], 1, 1]] * 2
     stages = [stage for stage, *_ in module["LAYERS"]]
     for layer, stage in enumerate(stages):
-        name = f"MatMul_layers.{layer}.mlp.down.weight"
-        said = table["parallel_strategy_item"][name]
-        expect(said, {"parallel_strategy": cuts, "stage": stage}, name)
+        wanted = {f"MatMul_layers.{layer}.mlp.down.weight": cuts}
+        if plan["ep"] > 1:
+            wanted = {f"BatchMatMul_layers.{layer}.mlp.experts.down.weight": of_experts}
+        for name, each in wanted.items():
+            said = table["parallel_strategy_item"][name]
+            expect(said, {"parallel_strategy": each, "stage": stage}, name)
 
 
 if __name__ == "__main__":

@@ -122,10 +122,14 @@ fn again(plan: &Plan, weights: impl Fn(u32) -> f64, attention: impl Fn(u32) -> f
                 .map(|i| weights(i) + attention(i))
                 .sum::<f64>(),
             Recompute::Parts(parts) => layers
-                .map(|i| match (i - first) % chunk {
-                    n if n < parts.layers => weights(i) + attention(i),
-                    n if n < parts.operators.attention => attention(i),
-                    _ => 0.0,
+                .map(|i| {
+                    let (index, n) = ((i - first) / chunk, (i - first) % chunk);
+                    let own = parts.of_chunk(u64::from(index), plan.vpp);
+                    match n {
+                        n if n < own.layers => weights(i) + attention(i),
+                        n if n < own.operators.attention => attention(i),
+                        _ => 0.0,
+                    }
                 })
                 .sum::<f64>(),
         };

@@ -91,6 +91,8 @@ pub struct Rates {
     /// Whether gradients are reduced behind computation.
     reduced_beside: bool,
     tied: Rate,
+    /// Groups of layers whose collectives are one; 0 for each layer's by itself.
+    groups: u64,
     /// Share of the processors that collectives take from what they run beside.
     processor_share: f64,
     update: [f64; 2],
@@ -122,6 +124,11 @@ impl Rates {
             reduced_beside: framework.overlap.gradient_reduce
                 && !(framework.overlap.replicas_alone && (shard.tp > 1 || shard.pipelined)),
             processor_share: chip.link.processor_share,
+            groups: if shard.pipelined {
+                framework.fused_groups.min(1)
+            } else {
+                framework.fused_groups
+            },
             tied: Rate::of(|parameters| fabric.all_reduce(parameters * sent, pair)),
             update: groups.map(|g| update_rate(shard, false, framework, chip, g)),
             update_on_host: groups.map(|g| update_rate(shard, true, framework, chip, g)),
@@ -201,29 +208,45 @@ fn owned(
 
 /// Time of a step's end that nothing hides: gradient reduction and parameter gathering.
 pub fn synchronise(end: &StepEnd, rates: &Rates, framework: &Framework) -> Time {
-    exposed(end, rates, framework, [framework.fused_reduce_bytes, framework.fused_gather_bytes])
+    let fused = Fused {
+        reduce_bytes: framework.fused_reduce_bytes,
+        gather_bytes: framework.fused_gather_bytes,
+        groups: rates.groups,
+    };
+    exposed(end, rates, framework, fused)
 }
 
 /// What [`synchronise`] is at least, whatever the size of the pieces that travel: convex in parameters and windows.
 pub fn synchronise_at_least(end: &StepEnd, rates: &Rates, framework: &Framework) -> Time {
     let fused = framework.fused_reduce_bytes > 0
         || framework.fused_gather_bytes > 0
+        || framework.fused_groups > 0
         || !framework.fused_reduce_places.is_empty();
     // Without a last piece that nothing hides.
     let endless = StepEnd { layers: u64::MAX, ..*end };
-    exposed(if fused { &endless } else { end }, rates, framework, [0; 2])
+    exposed(if fused { &endless } else { end }, rates, framework, Fused::default())
 }
 
-/// The same with pieces of `fused` bytes of gradients and of parameters; a layer's where it is 0.
-fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2]) -> Time {
+/// What travels together: bytes of gradients and of parameters, groups of layers in place of bytes; layers where all are 0.
+#[derive(Clone, Copy, Default)]
+struct Fused {
+    reduce_bytes: u64,
+    gather_bytes: u64,
+    groups: u64,
+}
+
+/// The same with pieces that are fused so.
+fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: Fused) -> Time {
     let (overlap, bytes) = (&framework.overlap, &framework.bytes);
-    // Pieces whose start is charged, and how many as large as the last would be all: of a given size each; of a layer they
-    // start behind one another.
-    let pieces = |fused: u64, each: u64| match fused {
-        0 => (1, end.layers.max(1) as f64),
+    // Pieces whose start is charged, and how many as large as the last would be all: of a given size or number each; of a
+    // layer they start behind one another.
+    let layers = end.layers.max(1);
+    let pieces = |bytes: u64, each: u64| match (bytes, fused.groups) {
+        (0, 0) => (1, layers as f64),
+        (0, groups) => (groups.min(layers), groups.min(layers) as f64),
         _ => {
             let parameters = end.dense_parameters + end.expert_parameters;
-            let count = (parameters * each).div_ceil(fused).max(1);
+            let count = (parameters * each).div_ceil(bytes).max(1);
             (count, count as f64)
         }
     };
@@ -253,13 +276,13 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: [u64; 2])
         exposed(
             &rates.reduce,
             all,
-            groups.unwrap_or_else(|| pieces(fused[0], bytes.gradient_sent)),
+            groups.unwrap_or_else(|| pieces(fused.reduce_bytes, bytes.gradient_sent)),
             end.backward_window,
             rates.reduced_beside,
         ) + exposed(
             &rates.gather,
             once,
-            pieces(fused[1], bytes.parameter),
+            pieces(fused.gather_bytes, bytes.parameter),
             end.forward_window,
             overlap.parameter_gather,
         )

@@ -302,7 +302,7 @@ impl<'a> Table<'a> {
             Recompute::Block { layers } => self.layers(from, layers.min(count)).recompute_full,
             Recompute::Uniform { .. } => all.recompute_full,
             Recompute::Parts(parts) => {
-                let cost = self.parts(&parts, from, count);
+                let cost = self.parts(parts, place, chunk);
                 passes.forward += cost.gather;
                 cost.again.total() + cost.gather
             }
@@ -339,7 +339,7 @@ impl<'a> Table<'a> {
             Recompute::Block { layers: n } => layers(n.min(count)).recompute_full,
             Recompute::Uniform { .. } => all.recompute_full,
             Recompute::Parts(parts) => {
-                let cost = self.parts(&parts, from, count);
+                let cost = self.parts(parts, place, chunk);
                 let gathers = Split { shard: cost.gather, ..Split::default() };
                 all.forward = all.forward + gathers;
                 cost.again + gathers

@@ -118,6 +118,7 @@ impl<'a> Calls<'a> {
                 Recompute::None | Recompute::Selective => (0, 1),
                 Recompute::Block { layers } => (layers.min(held), 1),
                 Recompute::Parts(parts) => {
+                    let parts = parts.of_chunk(chunk, place.vpp);
                     let kept = self.problem.framework.held.gathered_inputs;
                     gathered = if kept { parts.operators.gather } else { 0 };
                     (parts.layers.min(held), 1)

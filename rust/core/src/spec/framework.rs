@@ -73,6 +73,10 @@ pub struct Framework {
     pub fused_reduce_places: Vec<u32>,
     /// Bytes of parameters that are gathered together; 0 for those of a layer.
     pub fused_gather_bytes: u64,
+    /// Groups of layers whose gradients are reduced, and parameters gathered, together where neither bytes nor places say
+    /// otherwise; a stage of several has all of its layers in one (MindFormers, `gradient_aggregation_group`). 0 for each layer
+    /// by itself.
+    pub fused_groups: u64,
     /// Parameters of at most so many bytes on a rank stay whole on every replica, with their gradients and optimizer state; 0
     /// for none.
     pub whole_below_bytes: u64,

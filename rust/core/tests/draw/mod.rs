@@ -144,6 +144,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.whole_below_bytes = draw.pick(&[0, 0, 1 << 13, 1 << 22]);
     f.selective = draw.pick(&[Selective::Attention, Selective::Named, Selective::Operators]);
     // Made of what was drawn already: one more draw would change every problem after it.
+    f.fused_groups = f.fused_gather_bytes % 7;
     f.named = Named {
         norm: f.fused.norm,
         projections: f.fused.rope,

@@ -29,7 +29,7 @@ impl Table<'_> {
                 let groups = u64::from(count.div_ceil(layers.max(1)));
                 self.layers(from, count.min(1)).kept_input * groups
             }
-            Recompute::Parts(parts) => self.parts(&parts, from, count).kept,
+            Recompute::Parts(parts) => self.parts(parts, place, chunk).kept,
         }
     }
 
@@ -242,7 +242,7 @@ impl Table<'_> {
             Recompute::Selective => self.widest.core,
             Recompute::Block { .. } => self.widest.kept,
             Recompute::Uniform { layers } => self.widest.kept * u64::from(layers.min(place.layers)),
-            Recompute::Parts(parts) => self.parts_brought_back(&parts),
+            Recompute::Parts(parts) => self.parts_brought_back(parts, place.vpp),
         };
         let layer = match place.recompute {
             Recompute::Uniform { .. } => self.widest.kept_input,

@@ -18,8 +18,10 @@ pub(super) struct PartsCost {
 }
 
 impl Table<'_> {
-    /// What `count` layers from `from` on, those of a chunk, compute again and keep.
-    pub(super) fn parts(&self, parts: &Parts, from: u32, count: u32) -> PartsCost {
+    /// What the layers of a chunk compute again and keep.
+    pub(super) fn parts(&self, parts: Parts, place: &Place, chunk: u64) -> PartsCost {
+        let parts = parts.of_chunk(chunk, place.vpp);
+        let (from, count) = self.range(place, chunk);
         let mut cost = PartsCost::default();
         for n in 0..count {
             let layer = self.layer(from + n);
@@ -38,11 +40,14 @@ impl Table<'_> {
     }
 
     /// The most bytes that a layer of a chunk brings back to compute its gradients.
-    pub(super) fn parts_brought_back(&self, parts: &Parts) -> Bytes {
+    pub(super) fn parts_brought_back(&self, parts: Parts, vpp: u64) -> Bytes {
         let whole = if parts.layers > 0 { self.widest.kept } else { Bytes::ZERO };
-        let named = parts.operators.of_layer(parts.layers);
         let launch = self.pricer.launch();
-        let made = self.layer_kinds.iter().map(|layer| layer.repeats.priced(named, launch).1);
+        let made = (0..vpp).flat_map(|chunk| {
+            let own = parts.of_chunk(chunk, vpp);
+            let named = own.operators.of_layer(own.layers);
+            self.layer_kinds.iter().map(move |layer| layer.repeats.priced(named, launch).1)
+        });
         made.fold(whole, Bytes::max)
     }
 
@@ -53,7 +58,8 @@ impl Table<'_> {
         };
         let of_chunk = |chunk| {
             let (from, count) = self.range(place, chunk);
-            let layers = self.layers(from, parts.layers.min(count));
+            let again = parts.of_chunk(chunk, place.vpp).layers;
+            let layers = self.layers(from, again.min(count));
             let dense = layers.dense_parameters - layers.dense_whole;
             (dense, layers.expert_parameters - layers.expert_whole)
         };
