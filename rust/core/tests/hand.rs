@@ -10,7 +10,7 @@ use autopar_core::estimate::shard::{LayerCost, Shard};
 use autopar_core::estimate::{estimate, MemoryItems, StageEstimate};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::{ExpertDispatch, Fp8Scaling, Framework};
+use autopar_core::spec::framework::{ExpertDispatch, Fp8Scaling, Framework, Selective};
 use autopar_core::spec::model::{Activation, LayerKind, Model, Norm, Position};
 use autopar_core::spec::problem::Problem;
 use autopar_core::spec::workload::{Attention, Precision};
@@ -163,6 +163,30 @@ fn experts() -> Problem {
 fn expert_layer(problem: &Problem, ep: u64) -> LayerCost {
     let kind = LayerKind { moe: true, windowed: false };
     block::price(&Pricer::new(problem, 0, Shard { dp: ep, ep, ..whole() }), kind).cost
+}
+
+#[test]
+fn single_operators_leave_grouped_products_to_be_computed_again_and_keep_what_was_exchanged() {
+    // torchtitan keeps every second result of single products, none of a grouped one (its save list has aten.mm and not
+    // aten._grouped_mm), and both exchanges: 512 tokens that visit 2 experts, 2 bytes a channel, there and back.
+    let mut problem = experts();
+    problem.framework.selective = Selective::Operators;
+    let wide = |problem: &Problem, ep| {
+        let mut problem = problem.clone();
+        problem.model.moe = Some(testing::moe(8, 2, 2048));
+        expert_layer(&problem, ep)
+    };
+    let (narrow, wider) = (expert_layer(&problem, 1), wide(&problem, 1));
+    assert_eq!(narrow.kept_selective, wider.kept_selective);
+    let more = wider.forward.total() - narrow.forward.total();
+    assert_eq!(wider.recompute_selective.total() - narrow.recompute_selective.total(), more);
+    let apart = expert_layer(&problem, 8).kept_selective - narrow.kept_selective;
+    assert_eq!(apart, Bytes(2 * 512 * 2 * 1024 * 2));
+    // Products of their own are single ones: half of their results are kept: of 1,024 channels more
+    // of 1,024 visits half, in 2 bytes.
+    problem.framework.fused.grouped_gemm = false;
+    let own = wide(&problem, 1).kept_selective - expert_layer(&problem, 1).kept_selective;
+    assert_eq!(own, Bytes(512 * 2 * 1024));
 }
 
 #[test]

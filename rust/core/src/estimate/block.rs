@@ -50,12 +50,14 @@ pub(super) struct Block<'p, 'a> {
     pub(super) products: (f64, u32, f64),
     /// Forward seconds of gathers over the tensor-parallel group.
     pub(super) gathered: f64,
-    /// Launches of the forward pass that selective recompute does not repeat: sums over the tensor-parallel group, and the exchange
-    /// of context parallel.
+    /// Launches of the forward pass that selective recompute does not repeat: sums over the tensor-parallel group with the exchanges
+    /// of experts, and the exchange of context parallel.
     pub(super) summed: u32,
     pub(super) exchanged: u32,
     /// Bytes of the output of attention.
     pub(super) attention_output: f64,
+    /// Bytes that a layer's exchanges of experts bring.
+    pub(super) dispatched: f64,
     pub(super) transient: f64,
     /// Bytes that tensor-parallel communication brings and the backward pass reads: inputs that were gathered, and every sum but
     /// the layer's last, its output.
@@ -84,6 +86,7 @@ impl<'p, 'a> Block<'p, 'a> {
             summed: 0,
             exchanged: 0,
             attention_output: 0.0,
+            dispatched: 0.0,
             transient: 0.0,
             brought: 0.0,
             last_sum: 0.0,

@@ -65,7 +65,10 @@ impl Block<'_, '_> {
     /// A product of `rows` tokens for each of this rank's experts.
     fn expert_products(&mut self, experts: u64, rows: u64, n: u64, k: u64) {
         if self.p.framework.fused.grouped_gemm {
+            // No matrix product of those that recompute of single operators tells apart.
+            let products = self.products;
             self.linear(Gemm::batched(experts, rows, n, k));
+            self.products = products;
         } else {
             for _ in 0..experts {
                 self.linear(Gemm::new(rows, n, k));
@@ -111,6 +114,10 @@ impl Block<'_, '_> {
         let launches = 2 * (u32::from(group.size > 1) + u32::from(s.etp > 1));
         self.forward.expert += 2.0 * once;
         self.forward.kernels += launches;
+        self.summed += launches;
+        if group.size > 1 {
+            self.dispatched += 2.0 * bytes;
+        }
         self.input.expert += 2.0 * once;
         self.input.kernels += launches;
     }

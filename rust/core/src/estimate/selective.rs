@@ -64,11 +64,11 @@ impl Block<'_, '_> {
                         - self.exchanged,
                     ..Pass::default()
                 };
-                // The layer's input, the outputs of half of the products, that of attention with its sums, and of the two
-                // reduce-scatters.
+                // The layer's input, the outputs of half of the products, that of attention with its sums, of the two
+                // reduce-scatters, and of the exchanges of experts.
                 let sums = if p.shard.sp { 2.0 * p.residual_bytes() } else { 0.0 };
                 let kept = p.residual_bytes() + outputs / 2.0 * p.width + self.attention_output;
-                (again, (kept + sums).min(self.kept))
+                (again, (kept + sums + self.dispatched).min(self.kept))
             }
         }
     }
