@@ -85,10 +85,12 @@ def check(folder: Path, case: Case) -> None:
             [count] = pod.containers[0].resources.limits.values()
             kind = pod.node_selector["chip"]
             devices[kind] = devices.get(kind, 0) + replicas.replicas * int(count)
-    of_stage = plan["dp"] * plan["tp"] * plan["cp"]
+    # Kinds may have a tensor-parallel degree each.
+    degrees = plan["tp_of_kind"] or [plan["tp"]] * len(names)
     wanted: dict[str, int] = {}
     for stage in plan["stages"]:
         name = names[stage["chip"]]
+        of_stage = plan["dp"] * degrees[stage["chip"]] * plan["cp"]
         wanted[name] = wanted.get(name, 0) + of_stage
     expect(devices, wanted, "devices of each kind")
 
