@@ -1,7 +1,7 @@
 //! What the stages of a schedule can hold within a time, each on any kind of chip.
 //!
-//! The paths through the schedule that meet a stage most often leave it time for some layers, wherever the others are. And the
-//! others are somewhere: what the stages behind cannot hold lies before it, where each of its micro-batches passes first.
+//! The paths through the schedule that meet a stage most often leave it time for some layers, wherever the others are. And on one
+//! kind of chip the others are somewhere: what the stages behind cannot hold lies before it, where each micro-batch passes first.
 
 use super::bound::Shape;
 use super::caps::{largest_first, sums, Caps, Held, NOTHING};
@@ -142,12 +142,12 @@ impl<'q> Places<'q> {
         if let [places] = &self.kinds[..] {
             let enough = self.offered[0].most >= self.shape.pp;
             let holds = |places| {
-                let mut ways = self.ways(places, self.left(seconds), None);
+                let mut ways = self.ways(places, self.left(seconds));
                 ways.any(|held| held.all() >= self.layers)
             };
             return enough && places.as_deref().is_some_and(holds);
         }
-        let held = self.held_of(self.left(seconds), None);
+        let held = self.held(seconds);
         let (best, more) = self.best(&held);
         best.iter().sum::<i64>() + more >= self.layers
             && (self.offered.iter().all(|s| s.most >= self.shape.pp)
@@ -174,22 +174,9 @@ impl<'q> Places<'q> {
     /// By kind and way, what each stage can hold; nothing of a kind that no stage can be on.
     fn held(&self, seconds: f64) -> Vec<Vec<Held>> {
         let seconds = self.left(seconds);
-        let held = self.held_of(seconds, None);
-        if self.kinds.len() == 1 {
-            return held;
-        }
-        let (best, more) = self.best(&held);
-        match self.around(&best, more) {
-            Some(around) => self.held_of(seconds, Some(&around)),
-            None => held,
-        }
-    }
-
-    /// The same where what lies around each stage is known.
-    fn held_of(&self, seconds: f64, around: Option<&Around>) -> Vec<Vec<Held>> {
         let nothing = || Held { stages: vec![NOTHING; self.shape.pp as usize], more: 0 };
         let of_kind = |places: &Option<Vec<Place>>| match places {
-            Some(places) => self.ways(places, seconds, around).collect(),
+            Some(places) => self.ways(places, seconds).collect(),
             None => vec![nothing()],
         };
         self.kinds.iter().map(of_kind).collect()
@@ -216,12 +203,7 @@ impl<'q> Places<'q> {
 
     /// What stages of one kind can hold, by the place of the optimizer's state and the way to save memory, which are the same on all
     /// of them; with no other kind, what they leave for each other is seen to.
-    fn ways<'s>(
-        &'s self,
-        places: &'s [Place],
-        seconds: f64,
-        around: Option<&'s Around>,
-    ) -> impl Iterator<Item = Held> + 's {
+    fn ways<'s>(&'s self, places: &'s [Place], seconds: f64) -> impl Iterator<Item = Held> + 's {
         let alone = self.kinds.len() == 1;
         let simple = [
             (Way::Any, !self.tied),
@@ -236,7 +218,7 @@ impl<'q> Places<'q> {
         let hosts = move |way| (0..2).map(move |host| (host, way));
         let allowed = ways.flat_map(hosts).filter(|(host, _)| places[0].stalls[*host].is_some());
         allowed.map(move |(host, way)| {
-            let first = self.held_in(places, host, way, seconds, around);
+            let first = self.held_in(places, host, way, seconds, None);
             match self.around(&first.stages, first.more).filter(|_| alone) {
                 Some(around) => self.held_in(places, host, way, seconds, Some(&around)),
                 None => first,
