@@ -17,7 +17,7 @@ use crate::units::Bytes;
 
 /// Labels for each choice that parts of a graph share, one attempt after the other.
 const WIDTHS: [usize; 4] = [8, 64, 512, 1 << 16];
-/// The same where a node has hundreds of strategies: these find plans, and leave a small gap rather than prove for minutes.
+/// The same where a node has hundreds of strategies: these find plans, and the rest of a proof is a knapsack over all of them.
 const NARROW: [usize; 2] = [8, 64];
 /// The share of its time by which a plan may be slower than its bound and is left as it is, where a node has hundreds of
 /// strategies.
