@@ -5,6 +5,8 @@
 use autopar_core::estimate::block;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::shard::{LayerCost, Shard};
+use autopar_core::estimate::{estimate, Estimate};
+use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::model::LayerKind;
 use autopar_core::spec::problem::Problem;
 use autopar_core::testing;
@@ -24,4 +26,13 @@ pub fn gpt_problem(hidden: u64, sequence: u64) -> Problem {
 /// What a dense layer costs.
 pub fn layer(problem: &Problem, shard: Shard) -> LayerCost {
     block::price(&Pricer::new(problem, 0, shard), DENSE).cost
+}
+
+/// A plan of one stage with `dp` replicas.
+pub fn replicas(problem: &Problem, dp: u64) -> (Plan, Estimate) {
+    let stage =
+        Stage { chip: 0, layers: problem.model.layers, recompute: Recompute::None, offload: 0 };
+    let plan = Plan { dp, ..testing::plan(vec![stage]) };
+    let estimate = estimate(problem, &plan).expect("a legal plan");
+    (plan, estimate)
 }

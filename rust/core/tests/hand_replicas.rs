@@ -1,0 +1,182 @@
+//! The end of a step worked by hand: gradients summed over replicas, parameters gathered, the optimizer's step.
+
+mod sums;
+
+use autopar_core::estimate::collective::Fabric;
+use autopar_core::estimate::estimate;
+use autopar_core::estimate::shard::Shard;
+use autopar_core::plan::{Plan, Recompute, Stage};
+use autopar_core::spec::cluster::Group;
+use autopar_core::spec::framework::{Gradients, Shards};
+use autopar_core::spec::problem::Problem;
+use autopar_core::testing::{self, whole};
+use autopar_core::units::Time;
+use sums::{close, gpt_problem, layer, replicas};
+
+#[test]
+fn an_all_reduce_of_gradients_that_nothing_hides_is_charged_in_full() {
+    // A layer 12h^2 + 13h, embedding (51200 + 2048 rows) h, last norm 2h; 4 bytes each; 8 ranks of one node at 235 GB/s:
+    // 2 * 7/8 of the bytes, 8.4 us to start and 14 steps of 3.4 us.
+    let h = 1024;
+    let mut problem = gpt_problem(h, 512);
+    problem.framework.overlap.gradient_reduce = false;
+    let (_, e) = replicas(&problem, 8);
+    let parameters = 4 * (12 * h * h + 13 * h) + (51_200 + 2048) * h + 2 * h;
+    let seconds = 2.0 * 7.0 / 8.0 * parameters as f64 * 4.0 / 235e9 + 56e-6;
+    close(e.time.data_ps.seconds(), seconds, 1e-6);
+}
+
+#[test]
+fn behind_the_backward_pass_only_the_longer_rest_or_last_layer_of_it_shows() {
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.gradient_reduce = false;
+    let all = replicas(&problem, 8).1.time.data_ps.seconds();
+    problem.framework.overlap.gradient_reduce = true;
+    let (_, e) = replicas(&problem, 8);
+    let backward = e.stages[0].backward_ps.seconds();
+    close(e.time.data_ps.seconds(), (all - backward).max(all / 4.0), 1e-6);
+}
+
+#[test]
+fn owners_of_whole_tensors_are_served_one_after_another() {
+    // Each further owner costs a reduction and a broadcast once round the ring: 8.4 us and 7 steps of 3.4 us in a node of 8.
+    // A layer has 16 tensors: four products and their biases but two of the MLP, which are as many, and two norms of two.
+    let h = 1024;
+    let mut problem = gpt_problem(h, 512);
+    problem.framework.overlap.gradient_reduce = false;
+    problem.framework.overlap.parameter_gather = false;
+    let step = |problem: &Problem, dp| {
+        let plan = Plan { zero: 1, shard_group: dp, ..replicas(problem, dp).0 };
+        estimate(problem, &plan).expect("a legal plan").time.data_ps.seconds()
+    };
+    let slices = step(&problem, 8);
+    problem.framework.shards = Shards::Tensors;
+    close(step(&problem, 8) - slices, 2.0 * 7.0 * (8.4 + 7.0 * 3.4) * 1e-6, 1e-4);
+    // Of 128 ranks 68 own one: 4 x 16 of the layers, the words' table, which is the head too, that of the positions and two of
+    // the last norm. Sixteen nodes: 112 steps inside and 16 between.
+    problem.cluster.devices = 128;
+    problem.workload.global_batch_size = 128;
+    let round = (8.4 + 112.0 * 3.4 + 16.0 * 14.0) * 1e-6;
+    let tensors = step(&problem, 128);
+    problem.framework.shards = Shards::Slices;
+    close(tensors - step(&problem, 128), 2.0 * 67.0 * round, 1e-4);
+}
+
+#[test]
+fn a_framework_of_one_stream_hides_gradients_only_without_tensor_and_pipeline_parallel() {
+    let mut problem = gpt_problem(1024, 512);
+    let step = |problem: &Problem, tp: u64| {
+        let plan = Plan { tp, dp: 8 / tp, ..replicas(problem, 8).0 };
+        estimate(problem, &plan).expect("a legal plan").time.data_ps
+    };
+    let hidden = [1, 2].map(|tp| step(&problem, tp));
+    problem.framework.overlap.replicas_alone = true;
+    let alone = [1, 2].map(|tp| step(&problem, tp));
+    problem.framework.overlap.gradient_reduce = false;
+    let shown = [1, 2].map(|tp| step(&problem, tp));
+    assert_eq!(alone, [hidden[0], shown[1]]);
+    assert!(hidden[1] < shown[1]);
+}
+
+#[test]
+fn gradients_that_are_fused_start_once_a_piece_and_show_the_last() {
+    // 32-bit gradients of 105 million parameters, in pieces of 64 MiB: 421 MB / 67 MB, so 7 starts of 56 us in place of 1.
+    let h = 1024;
+    let mut problem = gpt_problem(h, 512);
+    problem.framework.overlap.gradient_reduce = false;
+    let parameters = 4 * (12 * h * h + 13 * h) + (51_200 + 2048) * h + 2 * h;
+    let pieces = (parameters * 4).div_ceil(64 << 20);
+    assert_eq!(pieces, 7);
+    let one = replicas(&problem, 8).1.time.data_ps.seconds();
+    problem.framework.fused_reduce_bytes = 64 << 20;
+    let all = replicas(&problem, 8).1.time.data_ps.seconds();
+    close(all, one + 6.0 * 56e-6, 1e-6);
+    problem.framework.overlap.gradient_reduce = true;
+    let (_, e) = replicas(&problem, 8);
+    let backward = e.stages[0].backward_ps.seconds();
+    close(e.time.data_ps.seconds(), (all - backward).max(all / 7.0), 1e-6);
+}
+
+#[test]
+fn groups_of_layers_start_once_each_and_show_the_last() {
+    // Three groups of four layers: two starts of 56 us more than one, and a third of all behind nothing. There are no more groups
+    // than layers.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.gradient_reduce = false;
+    let data = |problem: &Problem| replicas(problem, 8).1.time.data_ps.seconds();
+    let one = data(&problem);
+    problem.framework.fused_groups = 3;
+    let all = data(&problem);
+    close(all, one + 2.0 * 56e-6, 1e-6);
+    problem.framework.fused_groups = 9;
+    close(data(&problem), one + 3.0 * 56e-6, 1e-6);
+    problem.framework.fused_groups = 3;
+    problem.framework.overlap.gradient_reduce = true;
+    let backward = replicas(&problem, 8).1.stages[0].backward_ps.seconds();
+    close(data(&problem), (all - backward).max(all / 3.0), 1e-6);
+    // Bytes say it in their place.
+    let mut by_bytes = problem.clone();
+    by_bytes.framework.fused_reduce_bytes = 64 << 20;
+    let seven = data(&by_bytes);
+    by_bytes.framework.fused_groups = 0;
+    close(data(&by_bytes), seven, 1e-12);
+    // A stage of two has one group, which begins when its backward pass has ended.
+    let stage = Stage { chip: 0, layers: 2, recompute: Recompute::None, offload: 0 };
+    let piped = Plan { dp: 4, ..testing::plan(vec![stage; 2]) };
+    let data = |problem: &Problem| estimate(problem, &piped).unwrap().time.data_ps;
+    let behind_nothing = data(&problem);
+    problem.framework.overlap.gradient_reduce = false;
+    assert_eq!(behind_nothing, data(&problem));
+}
+
+#[test]
+fn one_replica_sums_nothing() {
+    let mut problem = gpt_problem(1024, 512);
+    problem.cluster.devices = 1;
+    problem.framework.overlap.gradient_reduce = false;
+    assert_eq!(replicas(&problem, 1).1.time.data_ps, Time::ZERO);
+}
+
+#[test]
+fn adam_in_separate_operators_passes_its_32_bit_numbers_twenty_times() {
+    // A parameter alone on its rank: the norm reads 4 bytes of gradient, clipping reads and writes them, zeroing writes them;
+    // fused, Adam moves 4 + 2 x 12 + 2 bytes, else 20 x 4 + 2.
+    let mut problem = gpt_problem(1024, 512);
+    let fused = replicas(&problem, 8).1.time.optimizer_ps.seconds();
+    problem.framework.fused.optimizer = false;
+    let apart = replicas(&problem, 8).1.time.optimizer_ps.seconds();
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let h = 1024;
+    let parameters = (4 * (12 * h * h + 13 * h) + (51_200 + 2048) * h + 2 * h) as f64;
+    close(fused, 46.0 * parameters / memory, 1e-6);
+    close(apart, 98.0 * parameters / memory, 1e-6);
+    // Gradients that are dropped after the step need no zeroing.
+    problem.framework.held.gradients = Gradients::Passing;
+    let dropped = replicas(&problem, 8).1.time.optimizer_ps.seconds();
+    close(dropped, 94.0 * parameters / memory, 1e-6);
+    // Weights of 32 bits in two halves of 2 bytes, of which the optimizer holds one, are no copy: 12 of clipping and the norm,
+    // 4 + 2 x 12 fused.
+    problem.framework.fused.optimizer = true;
+    problem.framework.bytes.optimizer = 10;
+    let in_place = replicas(&problem, 8).1.time.optimizer_ps.seconds();
+    close(in_place, 40.0 * parameters / memory, 1e-6);
+}
+
+#[test]
+fn parameters_that_are_gathered_after_the_gradients_before_show_in_full() {
+    // ZeRO-3 over 8 ranks of a node behind a device so slow that it hides all: backward one gather of 2 bytes a parameter.
+    let mut problem = gpt_problem(1024, 512);
+    let chip = &mut problem.cluster.groups[0].chip;
+    (chip.peak_tflops.bf16, chip.link.processor_share) = (Some(1.0), 0.0);
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let before = layer(&problem, shard);
+    assert_eq!(before.input_gradient.shard, Time::ZERO);
+    problem.framework.overlap.backward_gather = false;
+    let after = layer(&problem, shard);
+    assert_eq!(after.forward, before.forward);
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let bytes = 2.0 * after.dense_parameters as f64;
+    let gather = fabric.all_gather(bytes, Group { size: 8, stride: 1 });
+    close(after.input_gradient.shard.seconds(), gather, 1e-6);
+}
