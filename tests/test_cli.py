@@ -279,7 +279,11 @@ def test_a_chinese_path_is_read_and_named_in_a_locale_without_utf8(tmp_path: Pat
     assert r'\u62a5\u544a.json" exists' in again.stderr.decode()
 
 
-def test_a_closed_pipe_ends_a_command_quietly() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_pipe_ends_a_command_quietly(
+    unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     reading, writing = os.pipe()
     os.close(reading)
     run = subprocess.run([*PROGRAM, "models"], stdout=writing, stderr=subprocess.PIPE, check=False)
@@ -287,8 +291,12 @@ def test_a_closed_pipe_ends_a_command_quietly() -> None:
     assert (run.returncode, run.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("listener", ["nobody", "one who left"])
-def test_notes_that_nobody_reads_keep_nothing_from_standard_output(listener: str) -> None:
+def test_notes_that_nobody_reads_keep_nothing_from_standard_output(
+    listener: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     command = [*PROGRAM, "apss", "--model-name", "llama2-7b", "--num-gpus", "8"]
     heard = subprocess.run(command, capture_output=True, check=True)
     assert heard.stderr.startswith(b"note: ")

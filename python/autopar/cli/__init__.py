@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 no plan exists, 2 wrong input, 70 a defect, 130 stopped.
 """
 
 import logging
-import os
 import sys
 from io import TextIOWrapper
 
@@ -12,7 +11,7 @@ import click
 
 from autopar import catalog, files, planner
 from autopar.cli import catalogs, jobs, launchers, measured, operators
-from autopar.cli.ends import DEFECT, DONE, STOPPED, WRONG_INPUT, fail
+from autopar.cli.ends import DEFECT, DONE, STOPPED, WRONG_INPUT, fail, forget
 from autopar.errors import AutoparError
 
 
@@ -28,8 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader has what it wanted. What is still buffered must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # The reader has what it wanted.
+        forget(sys.stdout)
         return DONE
     except (KeyboardInterrupt, click.Abort):
         return fail("stopped", STOPPED)

@@ -1,8 +1,11 @@
 """How a command ends: its exit code, its notes, one line for what went wrong."""
 
+import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
 
 from autopar.report import Report
 
@@ -28,8 +31,17 @@ def verdict(report: Report) -> int:
     return fail(infeasible_text(report), NO_PLAN)
 
 
+def forget(stream: TextIO | None) -> None:
+    """Lets what a stream still holds go nowhere, so that it does not fail again at exit."""
+    if stream is not None:
+        with suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())
+
+
 def _tell(line: str) -> None:
     """Writes a line to standard error; nobody listening there changes nothing else."""
     if sys.stderr is not None:
-        with suppress(OSError):
+        try:
             print(line, file=sys.stderr, flush=True)
+        except OSError:
+            forget(sys.stderr)
