@@ -322,6 +322,31 @@ def test_a_search_for_a_launcher_prints_its_file(command: Command) -> None:
     assert "llama2-7b on 8 x a800" in table["_comment"][0]
 
 
+SMALL = ["--model", "llama2-7b"]
+SEQUENCE = ["--sequence-length", "4096"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "cluster", "file", "unsaid"),
+    [
+        ("megatron", "h100:16", "megatron.sh", []),
+        ("mindformers", "910b:16", "mindformers.yaml", []),
+        ("deepspeed", "h100:16", "deepspeed.json", [*SMALL, *SEQUENCE]),
+        ("torchtitan", "h100:16", "torchtitan.toml", SMALL),
+    ],
+)
+def test_what_is_exported_costs_what_its_launcher_is_read_to_cost(
+    command: Command, launcher: str, cluster: str, file: str, unsaid: list[str]
+) -> None:
+    asked = [*SMALL, "--cluster", cluster, *SEQUENCE, "--global-batch-size", "64"]
+    wrote = command("search", *asked, "--export", launcher, "-o", "job")
+    assert wrote.code == 0
+    expected = re.search(r"Expected: (\S+ s) a step", Path("job", file).read_text())
+    assert expected is not None
+    run = command("estimate", "--from", launcher, f"job/{file}", "--cluster", cluster, *unsaid)
+    assert f"step {expected[1]}," in run.out
+
+
 def test_the_table_names_the_launchers_that_can_say_each_plan(command: Command) -> None:
     asked = ["--model", "llama2-7b", "--cluster", "a800:16", "--global-batch-size", "256",
              "--sequence-length", "4096", "--top", "9"]  # fmt: skip

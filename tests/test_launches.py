@@ -340,10 +340,13 @@ def test_megatron_s_model_is_read_back_too(tmp_path: Path) -> None:
         ("A=(x)\nA+=(y)\nrun ${A[*]}", ["run", "x", "y"]),
         ("run ${NONE:-7} # no", ["run", "7"]),
         ("N=8\nM=4\nrun $((N*M)) $(( $N / 2 ))", ["run", "32", "4"]),
-        ("run a \\\n  b > out 2>&1", ["run", "a", "b", "2"]),
+        ("run a \\\n  b > out 2>&1", ["run", "a", "b"]),
         ("export A=3 B=4\nrun $A $B", ["run", "3", "4"]),
         ('cat <<EOF\nrun "not this\nEOF\nrun it', ["run", "it"]),
         ('run "$@" end', ["run", "end"]),
+        ("run --n 4 > log 2>&1 &", ["run", "--n", "4"]),
+        ("run 2>err --n 4 2 | cat", ["run", "--n", "4", "2"]),
+        ("A=1 &&\nB=2\nrun $A $B", ["run", "1", "2"]),
     ],
 )
 def test_a_script_becomes_the_words_that_a_shell_would_pass(script: str, words: list[str]) -> None:
@@ -355,11 +358,16 @@ def test_a_script_becomes_the_words_that_a_shell_would_pass(script: str, words: 
 
 @pytest.mark.parametrize(
     "script", ["run $NONE", "run $(nproc)", "run `nproc`", "run ${A#x}",
-               "if true; then A=1; fi\nrun $A", "for A in 1 2; do run $A; done"]
+               "if true; then A=1; fi\nrun $A", "for A in 1 2; do run $A; done",
+              'A=(1); if true; then A+=(2); fi\nrun "${A[@]}"', "A=1; test && A=2; run $A",
+              "A=1; test || A=2; run $A", "cd /x &&\nA=2\nrun $A", "A=1; (A=2); run $A",
+              "A=1; A=2 & run $A", "A=1; A=2 | cat; run $A", "A=1; read A; run $A",
+              "A=1; unset A; run $A", "A=1; let A=2; run $A", "A=1; eval A=2; run $A",
+              "A=1; printf -v A 2; run $A", "A=$(get --n 4); run $A"]
 )  # fmt: skip
 def test_what_only_a_running_shell_knows_stays_open(script: str) -> None:
-    found = [word for words in shell.commands(script, "f") for word in words]
-    assert any(word.open for word in found)
+    found = [words for words in shell.commands(script, "f") if words[0].text == "run"]
+    assert [[bool(word.open) for word in words] for words in found] == [[False, True]]
 
 
 # --- What is wrong
@@ -376,6 +384,8 @@ def change(text: str, old: str, new: str) -> str:
         ("megatron", "sh", change(SCRIPT, "TP=2", "TP=$1"), '"$1" cannot be resolved'),
         ("megatron", "sh", change(SCRIPT, "${TRAINING_ARGS}", "$EXTRA"), '"$EXTRA" cannot be'),
         ("megatron", "sh", change(SCRIPT, "--num-layers 32", "--num-layers $(n)"), '"$(n)" cannot'),
+        ("megatron", "sh", change(SCRIPT, "TP=2", "TP=2\nif x; then TP=4; fi"),
+         '"$TP" cannot be resolved without running the script, set where only a running'),
         ("megatron", "sh", change(SCRIPT, "--bf16", "--bf16 --fp16"), "--fp16: given beside"),
         ("megatron", "sh", change(SCRIPT, "layers 32 ", "layers 31 "), "31 layers do not divide"),
         ("megatron", "sh", change(SCRIPT, "layers 32 ", "layers x "), "--num-layers: must be a"),
@@ -395,6 +405,12 @@ def change(text: str, old: str, new: str) -> str:
         ("megatron", "yaml", "a: !!python/object/apply:os.system [x]\n", "not YAML"),
         ("megatron", "yaml", "a: " + "[" * 40 + "]" * 40, "nested over 32 levels"),
         ("mindformers", "yaml", change(MINDFORMERS, "[-1,", "[1,"), "adds up to 2"),
+        ("mindformers", "yaml", change(MINDFORMERS, "parallel_mode: 1", "parallel_mode: 0"),
+         "model_parallel: has no effect beside parallel_mode: 0, found 4"),
+        ("mindformers", "yaml", change(MINDFORMERS, "use_parallel: True", "use_parallel: False"),
+         "model_parallel: has no effect beside use_parallel: false, found 4"),
+        ("mindformers", "yaml", change(MINDFORMERS, "parallel_mode: 1", "parallel_mode: semi"),
+         "parallel_mode: must be one of 1, semi_auto_parallel"),
         ("mindformers", "yaml", change(MINDFORMERS, "[-1,", "["), "run.yaml:29: model.model"),
         ("mindformers", "yaml", change(MINDFORMERS, "model_parallel: 4", "model_parallel: 0"),
          "run.yaml:10: parallel_config.model_parallel: must be a whole number from 1, found 0"),

@@ -119,7 +119,9 @@ def _problem(command: F, *, required: bool) -> F:
             click.option("--attention", type=click.Choice(get_args(Attention)), default="flash"),
             click.option("--dropout/--no-dropout", default=False, help="Dropout as in GPT-3."),
             click.option(
-                "--framework", default="megatron-core", help="Framework: a name or a TOML file."
+                "--framework",
+                default="megatron-core",
+                help="Framework: a name or a TOML file; a launcher's own where one is named.",
             ),
             click.option(
                 "--memory-margin",

@@ -10,7 +10,7 @@ import click
 from autopar import files, flags, planner, wire, writing
 from autopar.cli.asking import QUESTION, reported, solve, with_devices
 from autopar.cli.ends import DONE, NO_PLAN, fail, print_notes, verdict
-from autopar.cli.launchers import check_image, launched, search_for, search_like
+from autopar.cli.launchers import check_image, is_given, launched, search_for, search_like
 from autopar.errors import SpecError, shown
 from autopar.report import Plan, Ranked, Report
 from autopar.spec import Problem
@@ -96,6 +96,10 @@ def search(
             raise SpecError("--at-most", "given beside --devices", "Give one of the two.")
         given["devices"] = at_most
     flags.check_question()
+    if (name := launcher or within) is not None and not is_given("framework"):
+        from autopar.export.launchers import LAUNCHERS
+
+        given["framework"] = LAUNCHERS[name].framework
     problem = planner.problem(**given)
     if objective == "cost" or frontier:
         planner.check_one_price(problem)

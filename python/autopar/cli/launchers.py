@@ -111,7 +111,7 @@ def launched(launcher: str | None, file: str, spelled: dict[str, Any]) -> tuple[
 
     job = launches.read(launcher, file)
     context = click.get_current_context()
-    question = {key: context.params[key] for key in QUESTION if _is_given(key)}
+    question = {key: context.params[key] for key in QUESTION if is_given(key)}
     if (text := spelled.pop("recompute", None)) is not None:
         kinds = [flags.recompute(setting) for setting in text.split(",")]
         spelled["recompute"] = kinds[0] if len(kinds) == 1 else kinds
@@ -127,7 +127,7 @@ def _job(document: str, rank: int | None, asked: dict[str, Any]) -> tuple["Job",
 
     place = "standard input" if document == "-" else document
     table = wire.parse_json(files.read_bytes(document), f"{place}: ")
-    given = [key for key in asked if _is_given(key)]
+    given = [key for key in asked if is_given(key)]
     if isinstance(table, dict) and "ranked" in table:
         if given:
             what = f"given beside a report, --{given[0].replace('_', '-')}"
@@ -151,7 +151,7 @@ def _job(document: str, rank: int | None, asked: dict[str, Any]) -> tuple["Job",
     return Job(problem, plan, cost), None
 
 
-def _is_given(name: str) -> bool:
+def is_given(name: str) -> bool:
     """Returns whether a flag of the command stands on the command line."""
     source = click.get_current_context().get_parameter_source(name)
     return source is click.core.ParameterSource.COMMANDLINE

@@ -30,25 +30,27 @@ class Launcher:
         files: Returns the files that start a plan that it can say.
         limits: Fields of `Options` that hold a search to what it can say, as far as they reach;
             each table is a part of that space.
+        framework: Profile of the framework that it starts.
     """
 
     supports: Callable[[Job], list[str]]
     files: Callable[[Job], list[File]]
     limits: tuple[dict[str, Any], ...]
+    framework: str
 
 
 LAUNCHERS = MappingProxyType(
     {
-        name: Launcher(module.supports, module.files, module.LIMITS)
-        for name, module in (
-            ("megatron", megatron),
-            ("mindformers", mindformers),
-            ("mindspore", mindspore),
-            ("deepspeed", deepspeed),
-            ("torchtitan", torchtitan),
-            ("accelerate", accelerate),
-            ("flagscale", flagscale),
-            ("kubernetes", kubernetes),
+        name: Launcher(module.supports, module.files, module.LIMITS, framework)
+        for name, module, framework in (
+            ("megatron", megatron, "megatron-core"),
+            ("mindformers", mindformers, "mindformers"),
+            ("mindspore", mindspore, "mindformers"),
+            ("deepspeed", deepspeed, "deepspeed"),
+            ("torchtitan", torchtitan, "torchtitan"),
+            ("accelerate", accelerate, "fsdp"),
+            ("flagscale", flagscale, "megatron-core"),
+            ("kubernetes", kubernetes, "megatron-core"),
         )
     }
 )

@@ -168,8 +168,9 @@ def _named(words: list[shell.Word], place: str) -> Arguments:
     lines: dict[str, int] = {}
     name = ""
     for word in words:
-        if word.open and (not name or word.text.startswith(word.open)) and _may_name(word, name):
-            what = f"{shown(word.open)} cannot be resolved without running the script"
+        if word.open and (not name or word.begins_open) and _may_name(word, name):
+            why = f", {word.why}" if word.why else ""
+            what = f"{shown(word.open)} cannot be resolved without running the script{why}"
             raise SpecError(f"{place}:{word.line}", what, "Write its value into the file.")
         if word.text.startswith("--") and len(word.text) > 2:
             name, equals, value = word.text.removeprefix("--").partition("=")
@@ -184,7 +185,7 @@ def _named(words: list[shell.Word], place: str) -> Arguments:
 def _may_name(word: shell.Word, name: str) -> bool:
     """Returns whether an open word may stand for arguments, or for a value that is read."""
     if not name:
-        return word.text.startswith(word.open)
+        return word.begins_open
     known = name in READ or not name.startswith(WITHOUT_EFFECT)
     return known and name not in OPEN_VALUES
 

@@ -17,6 +17,12 @@ from autopar.spec import Model
 P, M, R = "parallel_config", "model.model_config", "recompute_config"
 SLICES = f"{R}.recompute_slice_activation"
 LEVELS = {"level1": 1, "level2": 2, "level3": 3}
+MODE = "parallel.parallel_mode"
+# As numbers and as words; only in the first two do the degrees of `parallel_config` act.
+MODES = (
+    *(1, "semi_auto_parallel", 2, "auto_parallel"),
+    *(0, "data_parallel", "stand_alone", 3, "hybrid_parallel"),
+)
 
 
 def read(file: str) -> Launch:
@@ -26,6 +32,7 @@ def read(file: str) -> Launch:
         SpecError: The file is wrong or contradicts itself.
     """
     settings = launch.yaml_settings(file)
+    _check_mode(settings)
     pp, vpp = settings.count(f"{P}.pipeline_stage", 1), settings.count(f"{M}.pp_interleave_num", 1)
     if vpp > 1 and not settings.flag("parallel.pipeline_config.pipeline_interleave"):
         # MindFormers gives each stage one chunk unless the pipeline interleaves.
@@ -72,6 +79,24 @@ def read(file: str) -> Launch:
         changes=_changes(settings, pp, plan["zero"]) | chosen,
         notes=_notes(settings, copies),
     )
+
+
+def _check_mode(settings: Settings) -> None:
+    """Refuses degrees that the run would pass over."""
+    mode = settings.value(MODE)
+    if settings.has(MODE) and (type(mode) is bool or mode not in MODES):
+        words = ", ".join(map(str, MODES))
+        raise settings.error(MODE, f"must be one of {words}, found {shown(mode)}")
+    alone = settings.has("use_parallel") and not settings.flag("use_parallel")
+    if not alone and mode not in MODES[4:]:
+        return
+    setting = "use_parallel: false" if alone else f"parallel_mode: {mode}"
+    kinds = ("model_parallel", "context_parallel", "pipeline_stage", "expert_parallel")
+    for kind in (*kinds, "data_parallel") if alone else kinds:
+        degree = settings.count(f"{P}.{kind}", 1)
+        if degree > 1:
+            what = f"has no effect beside {setting}, found {degree}"
+            raise settings.error(f"{P}.{kind}", what, "Write 1, or parallel_mode: 1.")
 
 
 def _precision(settings: Settings) -> str:

@@ -7,7 +7,7 @@ condition or a loop) is kept as an open word, which its reader refuses where it 
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autopar.errors import SpecError
 
@@ -15,6 +15,9 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OPENERS = {"if", "for", "while", "until", "case", "{", "select"}
 CLOSERS = {"fi", "done", "esac", "}"}
 BETWEEN = {"then", "do", "else", "elif", "!", "time", "exec", "export", "local", "declare"}
+# Commands that set the variables that they name, each to what only a shell could tell.
+SETTERS = {"read", "unset", "let", "eval", "mapfile", "readarray", "getopts"}
+PERHAPS = "set where only a running script knows it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +28,18 @@ class Word:
         text: The word; `open` parts of it stand as they are written.
         line: Its line, counted from 1.
         open: What could not be resolved; empty for a word that is known.
+        why: Why not, where the script itself sets it.
     """
 
     text: str
     line: int
     open: str = ""
+    why: str = ""
+
+    @property
+    def begins_open(self) -> bool:
+        """Whether it begins with what could not be resolved, and so may be any words."""
+        return bool(self.open) and self.text.startswith(self.open)
 
 
 def commands(text: str, file: str) -> list[list[Word]]:
@@ -66,6 +76,10 @@ class _Raw:
         return "".join(piece.text for piece in self.pieces)
 
 
+def _is_number(raw: _Raw) -> bool:
+    return (raw.plain or "").isdecimal()
+
+
 class _Reader:
     """Walks over a script once, keeping the values of its variables."""
 
@@ -77,6 +91,8 @@ class _Reader:
         self.values: dict[str, list[Word]] = {}
         self.depth = 0
         self.shells = 0
+        # Whether the statement at hand runs at all, and in this shell.
+        self.perhaps = False
 
     def commands(self) -> list[list[Word]]:
         found = []
@@ -90,15 +106,23 @@ class _Reader:
 
     def _statements(self) -> Iterator[list[_Raw]]:
         words: list[_Raw] = []
+        chained = False
         while self.at < len(self.text):
             char = self.text[self.at]
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
                 self.line += 1
             elif char == "\n" or char in ";&|":
+                sign = char * (
+                    2 if char in "&|" and self.text[self.at + 1 : self.at + 2] == char else 1
+                )
                 self.line += char == "\n"
-                self.at += 1
+                self.at += len(sign)
+                self.perhaps = chained or sign in ("&", "|")
                 yield words
+                if words or sign != "\n":
+                    sure = sign == "&&" and all(map(self._assigns, words))
+                    chained = self.perhaps if sure else sign in ("&&", "||", "|")
                 words = []
             elif char.isspace():
                 self.at += 1
@@ -110,7 +134,9 @@ class _Reader:
             ):
                 self._skip_document()
             elif char in "<>":
-                # A redirection takes the next word, which is no argument.
+                # A redirection takes the next word, and a number right before it: no arguments.
+                if words and self.text[self.at - 1].isdecimal() and _is_number(words[-1]):
+                    words.pop()
                 self.at += 1
                 while self.text[self.at : self.at + 1] in ("<", ">", "&"):
                     self.at += 1
@@ -119,14 +145,15 @@ class _Reader:
                     self._word()
             elif char in "()":
                 # A closing bracket alone ends a pattern of `case`.
-                if char == "(" or self.shells > 0:
-                    self.shells += 1 if char == "(" else -1
-                    self.depth += 1 if char == "(" else -1
                 self.at += 1
                 yield words
                 words = []
+                if char == "(" or self.shells > 0:
+                    self.shells += 1 if char == "(" else -1
+                    self.depth += 1 if char == "(" else -1
             else:
                 words.append(self._word())
+        self.perhaps = chained
         yield words
 
     def _skip_document(self) -> None:
@@ -243,12 +270,28 @@ class _Reader:
         else:
             while rest and self._assign(rest[0]):
                 rest = rest[1:]
-        return [word for part in rest for word in self._expand(part)]
+        words = [word for part in rest for word in self._expand(part)]
+        if words and words[0].text in SETTERS:
+            named = (name for word in words[1:] for name in NAME.findall(word.text))
+            for name in {*named} & {*self.values}:
+                self._leave_open(name, words[0].line)
+        if [word.text for word in words[:2]] == ["printf", "-v"] and len(words) > 2:
+            self._leave_open(words[2].text, words[0].line)
+        return words
 
     def _poison(self, rest: list[_Raw]) -> None:
         """Leaves open the variable of a loop."""
         if len(rest) > 1 and rest[0].plain in ("for", "select") and (name := rest[1].plain):
-            self.values[name] = [Word(f"${name}", rest[1].line, f"${name}")]
+            self._leave_open(name, rest[1].line)
+
+    def _leave_open(self, name: str, line: int) -> None:
+        self.values[name] = [Word(f"${name}", line, f"${name}", PERHAPS)]
+
+    @staticmethod
+    def _assigns(raw: _Raw) -> bool:
+        """Returns whether a word sets a variable and so cannot fail."""
+        start = "".join(piece.text for piece in raw.pieces if not piece.quoted)
+        return raw.plain in BETWEEN or re.match(rf"{NAME.pattern}\+?=", start) is not None
 
     def _assign(self, raw: _Raw) -> bool:
         """Keeps the value of an assignment; returns whether the word is one."""
@@ -269,10 +312,10 @@ class _Reader:
         value = self._value(_Raw(pieces, raw.line))
         if added:
             value = self._joined(self.values.get(name, []), value, raw)
-        if self.depth > 0:
-            # Whether a branch is taken is only known when the script runs.
-            value = [Word(f"${name}", raw.line, f"${name}, set in a condition or a loop")]
         self.values[name] = value
+        if self.depth > 0 or self.perhaps:
+            # Whether a branch is taken is only known when the script runs.
+            self._leave_open(name, raw.line)
         return True
 
     def _value(self, raw: _Raw) -> list[Word]:
@@ -295,7 +338,8 @@ class _Reader:
         if any(piece.text.startswith("(") for piece in raw.pieces) or not old:
             return old + new
         first, second = old[-1], new[0]
-        text = Word(first.text + second.text, first.line, first.open or second.open)
+        unknown = first if first.open else second
+        text = Word(first.text + second.text, first.line, unknown.open, unknown.why)
         return [*old[:-1], text]
 
     def _expand(self, raw: _Raw) -> list[Word]:
@@ -304,7 +348,7 @@ class _Reader:
         begun = False
         for piece in raw.pieces:
             if not piece.expansion:
-                words[-1] = Word(words[-1].text + piece.text, raw.line, words[-1].open)
+                words[-1] = replace(words[-1], text=words[-1].text + piece.text)
                 begun = begun or bool(piece.text) or piece.quoted
                 continue
             items = self._resolve(piece.text, piece.quoted, raw.line)
@@ -312,7 +356,8 @@ class _Reader:
                 if i > 0:
                     words.append(Word("", raw.line))
                 last = words[-1]
-                words[-1] = Word(last.text + item.text, raw.line, last.open or item.open)
+                unknown = last if last.open else item
+                words[-1] = Word(last.text + item.text, raw.line, unknown.open, unknown.why)
                 begun = True
         return words if begun else []
 
@@ -338,11 +383,17 @@ class _Reader:
             return value[:1]
         if quoted:
             return value
-        parts = [(part, word.open) for word in value for part in word.text.split()]
-        return [
-            Word(part, line, why if why and why.partition(",")[0] in part else "")
-            for part, why in parts
-        ]
+        return [part for word in value for part in self._parts(word, line)]
+
+    def _parts(self, word: Word, line: int) -> Iterator[Word]:
+        """Yields the words that a value falls apart into; what is open in it stays whole."""
+        if not word.open:
+            yield from (Word(part, line) for part in word.text.split())
+            return
+        known = word.text.split(word.open)
+        for part in "\0".join(known).split():
+            text = part.replace("\0", word.open)
+            yield Word(text, line, word.open, word.why) if "\0" in part else Word(text, line)
 
     def _sum(self, text: str, line: int) -> Word:
         """Returns a product or quotient of numbers; other arithmetic stays open."""
