@@ -99,6 +99,7 @@ LLAMA = GOLDEN["llama2-7b"]["config"]
         ({**LLAMA, "hidden_size": "4096"}, 'hidden_size: must be a whole number, found "4096"'),
         ({**LLAMA, "hidden_size": True}, "hidden_size: must be a whole number, found true"),
         ({**LLAMA, "num_attention_heads": 0}, "heads"),
+        ({**LLAMA, "num_attention_heads": 30}, "30 attention heads do not divide the hidden size"),
         ({**LLAMA, "attention_bias": 1}, "attention_bias: must be true or false, found 1"),
         ({**LLAMA, "hidden_act": "relu"}, "hidden_act: must be silu or gelu beside a gate"),
         ({**LLAMA, "hidden_size": 10**30}, "hidden"),

@@ -50,6 +50,11 @@ def model(name: str) -> ModelEntry:
         raise SpecError(f"{place}: model_type", what, f"Known: {', '.join(sorted(FAMILIES))}.")
     stem = path.parent.resolve().name if path.name == "config.json" else path.stem
     fields = {"name": stem or family, **FAMILIES[family](config)}
+    hidden, heads = fields["hidden"], fields["heads"]
+    shared = config.table.get("head_dim") is None and heads > 0
+    if shared and hidden % heads and fields["head_dim"] == hidden // heads:
+        what = f"{heads} attention heads do not divide the hidden size {hidden}"
+        raise SpecError(place, what, "Give head_dim, or heads that divide it.")
     return ModelEntry(
         model=wire.read(Model, fields, f"{place}: "),
         family=family,
