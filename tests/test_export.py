@@ -347,6 +347,17 @@ def test_what_is_exported_costs_what_its_launcher_is_read_to_cost(
     assert f"step {expected[1]}," in run.out
 
 
+def test_of_several_files_none_is_written_where_one_cannot_be(command: Command) -> None:
+    Path("job/megatron.yaml").mkdir(parents=True)
+    run = command(
+        "search", *SMALL, "--cluster", "a800:8", *SEQUENCE, "--global-batch-size", "64",
+        "--export", "megatron", "-o", "job", "--force",
+    )  # fmt: skip
+    assert run.code == 2
+    assert "job/megatron.yaml: cannot be written: is a directory" in run.err
+    assert [path.name for path in Path("job").iterdir()] == ["megatron.yaml"]
+
+
 def test_the_table_names_the_launchers_that_can_say_each_plan(command: Command) -> None:
     asked = ["--model", "llama2-7b", "--cluster", "a800:16", "--global-batch-size", "256",
              "--sequence-length", "4096", "--top", "9"]  # fmt: skip

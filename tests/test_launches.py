@@ -384,6 +384,7 @@ def change(text: str, old: str, new: str) -> str:
         ("megatron", "sh", change(SCRIPT, "TP=2", "TP=$1"), '"$1" cannot be resolved'),
         ("megatron", "sh", change(SCRIPT, "${TRAINING_ARGS}", "$EXTRA"), '"$EXTRA" cannot be'),
         ("megatron", "sh", change(SCRIPT, "--num-layers 32", "--num-layers $(n)"), '"$(n)" cannot'),
+        ("megatron", "sh", change(SCRIPT, "TP=2", "TP=3"), "run.sh: dp: 32 does not divide into"),
         ("megatron", "sh", change(SCRIPT, "TP=2", "TP=2\nif x; then TP=4; fi"),
          '"$TP" cannot be resolved without running the script, set where only a running'),
         ("megatron", "sh", change(SCRIPT, "--bf16", "--bf16 --fp16"), "--fp16: given beside"),

@@ -33,6 +33,10 @@ class SpecError(AutoparError, ValueError):
         inner = self.path if self.path.startswith("[") or not self.path else f".{self.path}"
         return SpecError(f"{outer}{inner}", self.what, self.hint)
 
+    def of(self, file: str) -> "SpecError":
+        """Returns the same error of what a file says."""
+        return SpecError(f"{file}: {self.path}" if self.path else file, self.what, self.hint)
+
 
 def shown(value: object) -> str:
     """Returns a value as an error message quotes it: on one line and at most 60 characters long.

@@ -1,5 +1,6 @@
 """Files that a user names: read whole, bounded, and refused in one line."""
 
+import errno
 import os
 import sys
 from collections.abc import Mapping
@@ -101,6 +102,8 @@ def write_all(contents: Mapping[Path, bytes]) -> None:
     path = Path()
     try:
         for path, draft in drafts.items():
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
             with draft.open("xb") as file:
                 file.write(contents[path])
         for path, draft in drafts.items():

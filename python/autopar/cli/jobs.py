@@ -172,7 +172,10 @@ def estimate(
     else:
         plan = wire.loads(Plan, files.read_bytes(document), f"{document}: ")
         problem = planner.problem(**with_devices(question, plan.devices))
-    cost = planner.estimate_json(problem, plan)
+    try:
+        cost = planner.estimate_json(problem, plan)
+    except SpecError as error:
+        raise (error if file is None else error.of(files.printable(file))) from None
     verdict = wire.loads(Estimate, cost)
     if form == "json":
         writing.document(cost, output, force)

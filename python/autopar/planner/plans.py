@@ -152,7 +152,11 @@ def launched(
     given_problem = problem(**asked)
     framework = job.tuned(given_problem.framework)
     given_problem = wire.read(Problem, wire.write(replace(given_problem, framework=framework)))
-    return given_problem, job.staged(plan(given_problem, **spelled))
+    try:
+        told = plan(given_problem, **spelled)
+    except SpecError as error:
+        raise error.of(job.file) from None
+    return given_problem, job.staged(told)
 
 
 def devices_of(degrees: Mapping[str, Any]) -> int | None:
