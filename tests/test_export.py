@@ -297,7 +297,7 @@ def test_a_plan_alone_is_written_with_the_question_in_flags(command: Command) ->
         (["report.json", "--rank", "9"], "--rank: no plan 9 in a report of 5"),
         (["report.json", "--model", "llama2-7b"], "given beside a report, --model"),
         (["absent.json"], "absent.json: no such file"),
-        (["bad.json"], "bad.json: not JSON"),
+        (["bad.json"], "bad.json:1: not JSON"),
         (["list.json"], "list.json: must be a table"),
     ],
 )

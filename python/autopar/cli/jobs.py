@@ -170,7 +170,7 @@ def estimate(
     elif spelled:
         raise SpecError("--plan", f"given beside --{min(spelled)}", "Give a file or flags.")
     else:
-        plan = wire.loads(Plan, files.read_bytes(document), f"{document}: ")
+        plan = wire.loads(Plan, files.read_bytes(document), document)
         problem = planner.problem(**with_devices(question, plan.devices))
     try:
         cost = planner.estimate_json(problem, plan)
@@ -192,7 +192,7 @@ def estimate(
 def rerun(report: str, threads: int, output: Path | None, force: bool) -> int:
     """Answer the problem of a REPORT again, to the same bytes; - reads standard input."""
     flags.check_output(output, force)
-    old = wire.loads(Report, files.read_bytes(report), f"{report}: ")
+    old = wire.loads(Report, files.read_bytes(report), report)
     if old.problem.version != planner.__version__:
         written = f"the report was written by version {old.problem.version}"
         print_notes([f"{written}, this is {planner.__version__}"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autopar import files, flags, planner, wire, writing
+from autopar import files, flags, planner, texts, wire, writing
 from autopar.cli.asking import MARGIN, QUESTION, reported, with_devices
 from autopar.cli.ends import DONE, print_notes, verdict
 from autopar.errors import SpecError
@@ -126,13 +126,15 @@ def _job(document: str, rank: int | None, asked: dict[str, Any]) -> tuple["Job",
     from autopar.report import Estimate
 
     place = "standard input" if document == "-" else document
-    table = wire.parse_json(files.read_bytes(document), f"{place}: ")
+    said = texts.parse_json(files.read_bytes(document), place)
+    table = said.value
     given = [key for key in asked if is_given(key)]
     if isinstance(table, dict) and "ranked" in table:
         if given:
             what = f"given beside a report, --{given[0].replace('_', '-')}"
             raise SpecError(place, what, "A report holds its question; leave the flag out.")
-        report = wire.read(Report, table, f"{place}: ")
+        with said.placing():
+            report = wire.read(Report, table, f"{place}: ")
         rank = rank or 1
         if rank > len(report.ranked):
             what = f"no plan {rank} in a report of {len(report.ranked)}"
@@ -141,7 +143,8 @@ def _job(document: str, rank: int | None, asked: dict[str, Any]) -> tuple["Job",
         return Job(report.problem, ranked.plan, ranked.estimate), report
     if rank is not None:
         raise SpecError("--rank", "given beside a plan", "Leave it out, or give a report.")
-    plan = wire.read(Plan, table, f"{place}: ")
+    with said.placing():
+        plan = wire.read(Plan, table, f"{place}: ")
     for key in ("model", "cluster", "global_batch_size", "sequence_length"):
         if key not in given:
             flag = key.replace("_", "-")
