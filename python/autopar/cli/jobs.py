@@ -99,7 +99,8 @@ def search(
     if (name := launcher or within) is not None and not is_given("framework"):
         from autopar.export.launchers import LAUNCHERS
 
-        given["framework"] = LAUNCHERS[name].framework
+        if frameworks := LAUNCHERS[name].frameworks:
+            given["framework"] = frameworks[0]
     problem = planner.problem(**given)
     if objective == "cost" or frontier:
         planner.check_one_price(problem)
@@ -286,7 +287,8 @@ def _list_within(
     def found(part: Problem) -> Report:
         return reported(part, threads, time_limit)
 
-    jobs, reports = launchers.fastest(name, problem, found, problem.options.top)
+    questions = launchers.questions if is_given("framework") else launchers.own_questions
+    jobs, reports = launchers.fastest(name, questions(name, problem), found, problem.options.top)
     if len(jobs) < problem.options.top and launchers.stopped_listing(reports):
         looked = sum(len(report.ranked) for report in reports)
         print_notes([f"{name} can say {len(jobs):,} of the {looked:,} plans that were looked at"])
