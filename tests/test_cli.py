@@ -385,8 +385,8 @@ def test_a_plan_with_a_degree_for_each_kind_is_found_spelled_and_read(
     command: Command, tmp_path: Path
 ) -> None:
     question = (
-        "--model", "llama2-13b", "--cluster", "a800:8,h800:16", "--devices", "24",
-        "--global-batch-size", "96", "--sequence-length", "4096",
+        "--model", "llama2-13b", "--cluster", "v100:8,h800:8", "--devices", "16",
+        "--global-batch-size", "96", "--sequence-length", "4096", "--precision", "fp16",
     )  # fmt: skip
     searched = command("search", *question, "--mixed-tp", "--top", "1", "--format", "json")
     best = json.loads(searched.out)["ranked"][0]
@@ -394,7 +394,7 @@ def test_a_plan_with_a_degree_for_each_kind_is_found_spelled_and_read(
     assert plan["tp_of_kind"][0] != plan["tp_of_kind"][1]
     written = tmp_path / "plan.json"
     written.write_text(json.dumps(plan))
-    asked = [word for word in question if word not in ("--devices", "24")]
+    asked = [word for word in question if word not in ("--devices", "16")]
     read = command("estimate", *asked, "--plan", str(written), "--format", "json")
     assert json.loads(read.out) == best["estimate"]
     spelled = command(
