@@ -23,6 +23,7 @@ pub mod ilp;
 pub mod ir;
 pub mod layout;
 pub mod loops;
+mod minplus;
 pub mod overlap;
 pub mod packed;
 pub mod price;
