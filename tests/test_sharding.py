@@ -101,9 +101,9 @@ def least_of_all(program: ilp.Program) -> float:
 
 def programmed(problem: ShardingProblem) -> ilp.Program:
     """Returns a problem as an integer program."""
-    arrays = _core.sharding_program(wire.dumps(problem))
-    assert arrays is not None
-    return ilp.program(arrays)
+    program = _core.sharding_program(wire.dumps(problem))
+    assert program is not None
+    return ilp.program(program.arrays())
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("AUTOPAR_ORACLE_GRAPHS", "25"))))

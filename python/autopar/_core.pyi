@@ -1,9 +1,11 @@
 from collections.abc import Callable
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "ShardingProgram",
     "__version__",
     "calibrate",
     "canonical",
@@ -17,7 +19,6 @@ __all__ = [
     "search",
     "servers",
     "shard",
-    "sharding_chosen",
     "sharding_program",
     "sharding_slices",
     "sizes",
@@ -26,6 +27,11 @@ __all__ = [
 ]
 
 __version__: str
+
+@final
+class ShardingProgram:
+    def arrays(self) -> dict[str, bytes | int | float]: ...
+    def chosen(self, columns: list[int], bound: float | None = None) -> str: ...
 
 def search(
     problem: str,
@@ -51,8 +57,7 @@ def check_graph(graph: str) -> str: ...
 def model_graph(document: str) -> str: ...
 def shard(problem: str) -> str: ...
 def servers(problem: str) -> str: ...
-def sharding_program(problem: str) -> dict[str, bytes | int] | None: ...
-def sharding_chosen(problem: str, columns: list[int], bound: float | None = None) -> str: ...
+def sharding_program(problem: str) -> ShardingProgram | None: ...
 def sharding_slices(sharding: str) -> str: ...
 def model_facts(model: str) -> str: ...
 def operators(document: str) -> str: ...

@@ -223,32 +223,38 @@ pub fn shard(problem: ShardingProblem) -> Result<Sharding, Error> {
     Ok(asked.answer(&pricer, &graph, found))
 }
 
+/// A problem as an integer program, with what its answer needs.
+pub struct Programmed {
+    asked: Asked,
+    graph: CostGraph,
+    core: Core,
+    /// For a solver.
+    pub program: Program,
+}
+
 /// The problem as an integer program; nothing if no plan fits in memory.
 ///
 /// # Errors
 /// A problem that is wrong, or too large for a solver.
-pub fn program(problem: ShardingProblem) -> Result<Option<Program>, Error> {
+pub fn program(problem: ShardingProblem) -> Result<Option<Programmed>, Error> {
     let asked = Asked::new(problem)?;
     let graph = CostGraph::new(&asked.pricer(), asked.choices())?;
     if dp::least_memory(&graph) > asked.limit {
         return Ok(None);
     }
-    Program::new(&Core::new(&graph, asked.limit), asked.limit).map(Some)
+    let core = Core::new(&graph, asked.limit);
+    let program = Program::new(&core, asked.limit)?;
+    Ok(Some(Programmed { asked, graph, core, program }))
 }
 
-/// The answer for a solver's choice: its columns of ones among the whole ones, and its lower bound if it has one.
-///
-/// # Errors
-/// A problem that is wrong, or a choice that is not one of its.
-pub fn chosen(
-    problem: ShardingProblem,
-    columns: &[usize],
-    bound: Option<f64>,
-) -> Result<Sharding, Error> {
-    let asked = Asked::new(problem)?;
-    let pricer = asked.pricer();
-    let graph = CostGraph::new(&pricer, asked.choices())?;
-    let core = Core::new(&graph, asked.limit);
-    let found = ilp::found(&graph, &core, columns, bound, asked.limit)?;
-    Ok(asked.answer(&pricer, &graph, found))
+impl Programmed {
+    /// The answer for a solver's choice: its columns of ones among the whole ones, and its lower bound if it has one.
+    ///
+    /// # Errors
+    /// A choice that is not one of the problem's.
+    pub fn chosen(&self, columns: &[usize], bound: Option<f64>) -> Result<Sharding, Error> {
+        let Programmed { asked, graph, core, .. } = self;
+        let found = ilp::found(graph, core, columns, bound, asked.limit)?;
+        Ok(asked.answer(&asked.pricer(), graph, found))
+    }
 }
