@@ -97,14 +97,10 @@ impl Asked {
         }
     }
 
-    /// The finest division of the mesh's axes in which tables are not too large. Two uses of each axis only recursion lists,
-    /// which decides one operator after another: a search over all of them at once within a memory limit ends too late.
+    /// The finest division of the mesh's axes in which tables are not too large.
     fn finest(&self) -> Division {
         let few = |division: &Division| self.mesh.ways(LOOPS, *division) <= LARGEST_WAYS;
-        let two_uses = self.problem.options.method == Method::Recursive;
-        let divisions = [Division::Primes, Division::Twice];
-        let listed = if two_uses { &divisions[..] } else { &divisions[..1] };
-        listed.iter().copied().find(few).unwrap_or(Division::Whole)
+        [Division::Primes, Division::Twice].into_iter().find(few).unwrap_or(Division::Whole)
     }
 
     /// Which nodes have a strategy of the user's.
