@@ -48,7 +48,8 @@ RUST_ORDER = """
 """.split()
 
 PYTHON_ORDER = """
-    errors cluster spec bulk report fit forms graph sharding placement wire schema files protobuf
+    errors lines texts
+    cluster spec bulk report fit forms graph sharding placement wire schema files protobuf
     catalog
     runs points shelf trained
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
@@ -111,7 +112,7 @@ PYTHON_OWNERS = {
     "click": {"cli", "cli.*", "flags"},
     "highspy": {"ilp"},
     "rich": {"render.terminal"},
-    "yaml": {"files", "export.job"},
+    "yaml": {"lines", "texts", "export.job"},
 }
 
 # What the core does not have: global state.

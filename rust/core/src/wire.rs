@@ -71,6 +71,14 @@ fn told(steps: impl IntoIterator<Item = Time>) -> Result<(), Error> {
     )
 }
 
+/// Checks a problem, as each verb does that is asked of one.
+///
+/// # Errors
+/// A document that is not a valid problem.
+pub fn check_problem(problem: &str) -> Result<(), Error> {
+    read_problem(problem).map(drop)
+}
+
 /// Estimates a plan; the estimate as JSON.
 ///
 /// # Errors

@@ -31,9 +31,9 @@ type Outcome<T> = thread::Result<Result<T, Error>>;
 mod _core {
     #[pymodule_export]
     use super::{
-        calibrate, canonical, check_graph, estimate, estimate_many, measured_seconds, model_facts,
-        model_graph, operators, search, servers, shard, sharding_program, sharding_slices, sizes,
-        stage_communications, timeline, ShardingProgram,
+        calibrate, canonical, check_graph, check_problem, estimate, estimate_many,
+        measured_seconds, model_facts, model_graph, operators, search, servers, shard,
+        sharding_program, sharding_slices, sizes, stage_communications, timeline, ShardingProgram,
     };
 
     #[pymodule_export]
@@ -137,6 +137,12 @@ fn timeline(py: Python<'_>, problem: &str, plan: &str) -> PyResult<String> {
 #[pyfunction]
 fn canonical(py: Python<'_>, kind: &str, document: &str) -> PyResult<String> {
     brief(py, || wire::canonical(kind, document))
+}
+
+/// Nothing, of a valid problem.
+#[pyfunction]
+fn check_problem(py: Python<'_>, problem: &str) -> PyResult<()> {
+    brief(py, || wire::check_problem(problem))
 }
 
 /// Names of a graph's operators in an order in which they can run; a graph that is wrong is refused.
