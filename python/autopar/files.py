@@ -134,6 +134,37 @@ def parse_toml(data: bytes, name: str) -> dict[str, Any]:
         raise SpecError(name, f"not TOML: {error}", "See toml.io.") from None
 
 
+def yaml_lines(text: str) -> dict[str, int]:
+    """Returns the line of each key of nested tables of YAML, and of most JSON, from 1.
+
+    Keys are paths with dots; a text that is no YAML has none.
+
+    Example:
+        >>> yaml_lines("a:\\n  size: 1\\nb: {size: 2}")
+        {'a': 1, 'a.size': 2, 'b': 3, 'b.size': 3}
+    """
+    import yaml
+
+    lines: dict[str, int] = {}
+    seen: set[int] = set()
+
+    def walk(node: yaml.Node | None, path: str) -> None:
+        if not isinstance(node, yaml.MappingNode) or id(node) in seen:
+            # What an alias repeats stands where it was written first.
+            return
+        seen.add(id(node))
+        for key, value in node.value:
+            name = f"{path}{key.value}"
+            lines[name] = key.start_mark.line + 1
+            walk(value, f"{name}.")
+
+    try:
+        walk(yaml.compose(text, Loader=yaml.SafeLoader), "")
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return lines
+
+
 def parse_yaml(text: str, name: str) -> Any:
     """Returns the value of a YAML text: plain values only, each key once, 32 levels at most.
 

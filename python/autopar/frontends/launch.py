@@ -5,12 +5,13 @@ it says twice, or against itself, is an error with the line.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autopar import files, wire
 from autopar.errors import SpecError, shown
+from autopar.frontends.places import Keys, Place, Places, all_keys, misspelt
 from autopar.report import Plan, Recompute
 from autopar.spec import Framework, Model
 
@@ -34,6 +35,7 @@ class Launch:
         unclear: Why no plan says what the file recomputes; it is then asked for.
         changes: Fields of the framework, and of its tables, that the file sets.
         notes: What the file says and no plan can.
+        places: Where it says what the plan and the question hold.
     """
 
     file: str
@@ -47,6 +49,7 @@ class Launch:
     unclear: str = ""
     changes: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    places: Places = field(default_factory=Places)
 
     def tuned(self, framework: Framework) -> Framework:
         """Returns the framework as the file sets it."""
@@ -64,8 +67,9 @@ class Launch:
         """
         if self.copies > 1:
             if plan.dp * plan.cp % self.copies:
-                what = f"{self.copies} copies of the optimizer on {plan.dp * plan.cp} replicas"
-                raise SpecError(self.file, what, "Give a divisor.")
+                what = f"{self.copies} copies do not divide dp x cp = {plan.dp * plan.cp}"
+                fields = ("plan.shard_group", "plan.dp", "plan.cp")
+                raise SpecError("plan", what, "Give a divisor.", fields)
             plan = replace(plan, shard_group=plan.dp * plan.cp // self.copies)
         if self.every:
             counts = [stage.layers // plan.vpp // self.every for stage in plan.stages]
@@ -75,8 +79,9 @@ class Launch:
         else:
             settings = self.recompute * (plan.pp if len(self.recompute) == 1 else 1)
         if len(settings) != plan.pp:
-            what = f"recompute of {len(settings)} stages, the plan has {plan.pp}"
-            raise SpecError(self.file, what, "List each stage.")
+            what = f"recompute of {len(settings)} stages, the plan has pp {plan.pp}"
+            about = ("plan.stages.recompute", "plan.pp")
+            raise SpecError("plan", what, "List each stage.", about)
         stages = zip(plan.stages, settings, strict=True)
         return replace(plan, stages=tuple(replace(s, recompute=r) for s, r in stages))
 
@@ -87,16 +92,25 @@ class Settings:
     Keys are paths with dots, as `parallelism.tensor_parallel_degree`.
     """
 
-    def __init__(self, table: Any, text: str, file: str) -> None:
+    def __init__(self, table: Any, text: str, file: str, lines: Mapping[str, int]) -> None:
         if not isinstance(table, dict):
             raise SpecError(file, f"must be a table, found {shown(table)}", "Give keys and values.")
         self.file = file
         self._table, self._text = table, text
+        self._lines = lines
         self._read: set[str] = set()
 
     def has(self, path: str) -> bool:
         """Returns whether the file gives a value that is not null."""
         return self._find(path) is not None
+
+    def place(self, path: str) -> Place:
+        """Returns where a key stands, and what it says; without a line where it is not given."""
+        table, _, key = path.rpartition(".")
+        inside = self._find(table) if table else self._table
+        if not isinstance(inside, dict) or key not in inside:
+            return Place(path)
+        return Place(path, self._line(path), shown(inside[key]))
 
     def count(self, path: str, default: int | None = None, least: int = 1) -> int:
         """Returns a whole number from `least`.
@@ -114,6 +128,17 @@ class Settings:
             what = f"must be a whole number from {least}, found {shown(value)}"
             raise self.error(path, what, hint)
         return value
+
+    def degree(self, path: str, default: int = 1, least: int = 1) -> int:
+        """Returns a whole number: the default where the key is absent, which null is not.
+
+        Raises:
+            SpecError: It is no such number.
+        """
+        if self.place(path).line is not None and self._find(path) is None:
+            what = f"must be a whole number from {least}, found null"
+            raise self.error(path, what, f"Write {default}, or leave it out.")
+        return self.count(path, default, least)
 
     def flag(self, path: str, default: bool = False) -> bool:
         value = self._find(path)
@@ -136,7 +161,27 @@ class Settings:
 
     def error(self, path: str, what: str, hint: str = "") -> SpecError:
         """Returns an error at a key, with its line."""
-        return SpecError(f"{self.file}:{line_of(self._text, path)}: {path}", what, hint)
+        return SpecError(f"{self.file}:{self._line(path)}: {path}", what, hint)
+
+    def refuse_misspelt(self, tables: Iterable[str], fields: Mapping[str, Keys]) -> None:
+        """Refuses a key of some tables that is one of some fields' misspelt.
+
+        Raises:
+            SpecError: There is one, and the key that it is like is not given beside it.
+        """
+        paths = all_keys(fields)
+        for table in tables:
+            inside = self._find(table) if table else self._table
+            before = f"{table}." if table else ""
+            below = (path.removeprefix(before) for path in paths if path.startswith(before))
+            names = {path.partition(".")[0] for path in below}
+            for key in inside if isinstance(inside, dict) else ():
+                near = None if key in names else misspelt(str(key), names - inside.keys())
+                if near is not None:
+                    raise self.error(f"{before}{key}", "no such key", f"Write {near}.")
+
+    def _line(self, path: str) -> int:
+        return self._lines.get(path) or line_of(self._text, path)
 
     def unread(self, tables: Iterable[str]) -> list[str]:
         """Returns the keys of some tables that nothing has asked for."""
@@ -171,7 +216,7 @@ def line_of(text: str, path: str) -> int:
         >>> line_of("[a]\\nsize = 1\\n[b]\\nsize = 2\\n", "b.size")
         4
     """
-    lines = text.splitlines()
+    lines = [re.sub(r"^\s*#.*", "", line) for line in text.splitlines()]
     line = 0
     for key in path.split("."):
         form = re.compile(KEY.format(re.escape(key)))
@@ -195,19 +240,21 @@ def read_text(file: str) -> str:
 def json_settings(file: str) -> Settings:
     """Returns the settings of a JSON file."""
     text, place = read_text(file), files.printable(file)
-    return Settings(wire.parse_json(text, f"{place}: ", "See json.org."), text, place)
+    table = wire.parse_json(text, f"{place}: ", "See json.org.")
+    # Nearly all JSON is YAML; of the rest, keys are looked for.
+    return Settings(table, text, place, files.yaml_lines(text))
 
 
 def toml_settings(file: str) -> Settings:
     """Returns the settings of a TOML file."""
     text, place = read_text(file), files.printable(file)
-    return Settings(files.parse_toml(text.encode(), place), text, place)
+    return Settings(files.parse_toml(text.encode(), place), text, place, {})
 
 
 def yaml_settings(file: str) -> Settings:
     """Returns the settings of a YAML file."""
     text, place = read_text(file), files.printable(file)
-    return Settings(files.parse_yaml(text, place), text, place)
+    return Settings(files.parse_yaml(text, place), text, place, files.yaml_lines(text))
 
 
 def same(settings: Settings, path: str, said: int, implied: int, why: str) -> None:

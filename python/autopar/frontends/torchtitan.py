@@ -9,6 +9,7 @@ from typing import Any
 from autopar.errors import SpecError, shown
 from autopar.frontends import launch
 from autopar.frontends.launch import Launch, Settings
+from autopar.frontends.places import keys, places
 from autopar.report import Recompute
 
 # Models that it defines itself: by their names in the catalog, its name and flavor.
@@ -46,6 +47,37 @@ BACKEND = f"{P}.expert_parallel_comm_backend"
 # How tokens reach experts.
 EXCHANGES: dict[str, str] = {"standard": "copies", "deepep": "once_a_node"}
 REPLICAS = f"{P}.data_parallel_replicate_degree"
+SHARDS = f"{P}.data_parallel_shard_degree"
+PARTS = f"{P}.module_fqns_per_model_part"
+_TP, _CP = f"{P}.tensor_parallel_degree", f"{P}.context_parallel_degree"
+_PP, _EP = f"{P}.pipeline_parallel_degree", f"{P}.expert_parallel_degree"
+_SCHEDULE = f"{P}.pipeline_parallel_schedule"
+# Where the file says what of a plan and a problem.
+FIELDS = {
+    "plan.dp": keys(SHARDS, REPLICAS, called="data-parallel degree"),
+    "plan.tp": keys(_TP),
+    "plan.sp": keys(_TP, called="sequence parallel"),
+    "plan.cp": keys(_CP),
+    "plan.pp": keys(_PP),
+    "plan.ep": keys(_EP),
+    "plan.etp": keys(f"{P}.expert_tensor_parallel_degree", _TP),
+    "plan.vpp": keys(PARTS, _SCHEDULE, called="parts a stage"),
+    "plan.mbs": keys(f"{P}.pipeline_parallel_microbatch_size", "training.local_batch_size"),
+    "plan.zero": keys(SHARDS, RESHARD, called="ZeRO stage"),
+    "plan.shard_group": keys(SHARDS, REPLICAS, called="shards x context_parallel_degree"),
+    "plan.schedule": keys(_SCHEDULE, f"{_SCHEDULE}_csv"),
+    "plan.stages.layers": keys(PARTS, _PP),
+    "plan.stages.recompute": keys(
+        "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
+    ),
+    "workload.global_batch_size": keys("training.global_batch_size", "training.local_batch_size"),
+    "workload.sequence_length": keys("training.seq_len"),
+    "workload.precision": keys(
+        "model.converters", "training.mixed_precision_param", "training.dtype"
+    ),
+    "cluster.devices": keys(SHARDS, REPLICAS, _TP, _CP, _PP, called="world size"),
+    "model": keys("model.flavor", "model.name"),
+}
 
 
 def read(file: str) -> Launch:
@@ -55,6 +87,7 @@ def read(file: str) -> Launch:
         SpecError: The file is wrong or contradicts itself.
     """
     settings = launch.toml_settings(file)
+    settings.refuse_misspelt(("", P, "training", "activation_checkpoint"), FIELDS)
     question: dict[str, Any] = {
         "sequence_length": settings.count("training.seq_len", 2048),
         "precision": _precision(settings),
@@ -97,6 +130,7 @@ def read(file: str) -> Launch:
             "expert_dispatch": EXCHANGES[settings.word(BACKEND, tuple(EXCHANGES), "standard")],
         },
         notes=tuple(notes),
+        places=places(settings, FIELDS),
     )
 
 
@@ -144,9 +178,7 @@ def _precision(settings: Settings) -> str:
 
 
 def _degrees(settings: Settings) -> dict[str, Any]:
-    tp = settings.count(f"{P}.tensor_parallel_degree", 1)
-    cp = settings.count(f"{P}.context_parallel_degree", 1)
-    ep = settings.count(f"{P}.expert_parallel_degree", 1)
+    tp, cp, ep = settings.count(_TP, 1), settings.count(_CP, 1), settings.count(_EP, 1)
     inside = settings.count(f"{P}.expert_tensor_parallel_degree", 1)
     replicas = settings.count(REPLICAS, 1)
     kept = settings.word(RESHARD, tuple(GATHERS), "default")
@@ -154,15 +186,15 @@ def _degrees(settings: Settings) -> dict[str, Any]:
         "tp": tp,
         "sp": tp > 1,
         "cp": cp,
-        "pp": settings.count(f"{P}.pipeline_parallel_degree", 1),
+        "pp": settings.count(_PP, 1),
         "ep": ep,
+        # Alone, tensor parallel cuts experts as it cuts the rest.
         "etp": inside if ep > 1 else tp,
         "zero": 2 if kept == "never" else 3,
     }
-    path = f"{P}.data_parallel_shard_degree"
-    if settings.value(path) in (None, -1):
+    if settings.value(SHARDS) in (None, -1):
         return plan
-    shards = settings.count(path)
+    shards = settings.count(SHARDS)
     plan["dp"] = replicas * shards
     if shards * cp == 1:
         plan["zero"] = 0
@@ -172,18 +204,18 @@ def _degrees(settings: Settings) -> dict[str, Any]:
 
 
 def _pipeline(settings: Settings, pp: int) -> dict[str, Any]:
-    path = f"{P}.pipeline_parallel_schedule"
-    schedule = SCHEDULES[settings.word(path, tuple(SCHEDULES), "1F1B")]
-    chunks = settings.value(f"{P}.module_fqns_per_model_part")
+    schedule = SCHEDULES[settings.word(_SCHEDULE, tuple(SCHEDULES), "1F1B")]
+    chunks = settings.value(PARTS)
     if chunks is None:
         what = "missing key: the split of the layers depends on torchtitan's own weights"
-        raise SpecError(f"{settings.file}: {P}.module_fqns_per_model_part", what, "Add it.")
+        raise SpecError(f"{settings.file}: {PARTS}", what, "Add it.")
     if not isinstance(chunks, list) or not all(isinstance(chunk, list) for chunk in chunks):
-        raise settings.error(f"{P}.module_fqns_per_model_part", "must be a list of lists")
+        what = f"must be a list of lists, found {shown(chunks)}"
+        raise settings.error(PARTS, what, "List the modules of each part.")
     counts = [sum(str(name).startswith("layers.") for name in chunk) for chunk in chunks]
     if len(counts) % pp or not counts:
         what = f"{len(counts)} parts on {pp} stages"
-        raise settings.error(f"{P}.module_fqns_per_model_part", what, "Give whole rounds.")
+        raise settings.error(PARTS, what, "Give whole rounds.")
     rounds = [counts[i : i + pp] for i in range(0, len(counts), pp)]
     if schedule == "zb-v":
         rounds[1:] = [layers[::-1] for layers in rounds[1:]]
