@@ -115,7 +115,22 @@ WRONG = [
      "run.sh:21: --model-parallel-size: no longer an argument of Megatron-LM. "
      "Write --tensor-model-parallel-size."),
     ("sh", {"--sequence-parallel": "--fp4-format e2m1"}, "run.sh:21: --fp4-format: has no est"),
+    ("sh", {"--nproc-per-node 8": "", "--nnodes 4": ""},
+     "run.sh: --nproc-per-node: a100_80 has no limit to take all of. Give devices, or a count as"),
+    # --- torchtitan
+    ("toml", {"expert_parallel_degree = 1":
+              "pipeline_parallel_degree = 4\npipeline_parallel_layers_per_stage = 7"},
+     "run.toml:14: parallelism.pipeline_parallel_layers_per_stage: 34 layers, ends counted, make 5 "
+     "parts on 4 stages. Give a size that makes whole rounds."),
+    ("toml", {"expert_parallel_degree = 1": "pipeline_parallel_degree = 8\n"
+              "pipeline_parallel_last_stage_less_layers = 6"},
+     "run.toml:14: parallelism.pipeline_parallel_last_stage_less_layers: an end that counts as 6 "
+     "layers in parts of 4."),
+    ("toml", {'"8B"': '"8B"\nconverters = "float8"'},
+     'run.toml:4: model.converters: must be a list, found "float8".'),
     # --- MindFormers
+    ("yml", {"hidden_size: 8192": "hidden_size: 8200"},
+     "run.yml:30: model.model_config.num_heads: 64 heads do not divide model.model_config.hidden_"),
     ("yml", {"batch_num: 256": "batch_num: 4"},
      "run.yml:18: parallel_config.micro_batch_num: must be at least parallel_config.pipeline_stage "
      "8, found 4. Give as many micro-batches as stages, or more."),
@@ -229,6 +244,32 @@ def test_without_a_batch_megatron_takes_one_micro_batch_a_replica(tmp_path: Path
     text = changed("sh", {"--global-batch-size 256": "", "batch-size 1": "batch-size 2"})
     problem, plan = planned("sh", text, tmp_path)
     assert problem.workload.global_batch_size == 2 * plan.dp == 8
+
+
+@pytest.mark.parametrize(
+    ("said", "layers", "vpp"),
+    [
+        # 32 layers, the ends counting as one each: 34 = 4 x 8 + 2, the first two one more.
+        ("pipeline_parallel_degree = 4", [9 - 1, 9, 8, 8 - 1], 1),
+        # 32 + 2 + 2 = 36 = 4 x 9.
+        ("pipeline_parallel_degree = 4\npipeline_parallel_first_stage_less_layers = 2\n"
+         "pipeline_parallel_last_stage_less_layers = 2", [7, 9, 9, 7], 1),
+        # Two parts a stage: 32 = 4 x 8 without weights at the ends.
+        ("pipeline_parallel_degree = 2\npipeline_parallel_schedule = 'Interleaved1F1B'\n"
+         "pipeline_parallel_first_stage_less_layers = 0\n"
+         "pipeline_parallel_last_stage_less_layers = 0", [16, 16], 2),
+        # Parts of at most 9 layers: ceil(34 / 9) = 4, two a stage.
+        ("pipeline_parallel_degree = 2\npipeline_parallel_schedule = 'Interleaved1F1B'\n"
+         "pipeline_parallel_layers_per_stage = 9", [8 + 8, 9 + 7], 2),
+    ],
+)  # fmt: skip
+def test_layers_that_torchtitan_deals_itself_are_dealt_likewise(
+    said: str, layers: list[int], vpp: int, tmp_path: Path
+) -> None:
+    text = changed("toml", {"expert_parallel_degree = 1": said})
+    _, plan = planned("toml", text, tmp_path)
+    assert [stage.layers for stage in plan.stages] == layers
+    assert plan.vpp == vpp
 
 
 def test_a_dense_model_of_torchtitan_with_tensor_parallel_has_an_estimate(tmp_path: Path) -> None:

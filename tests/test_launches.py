@@ -386,7 +386,8 @@ def change(text: str, old: str, new: str) -> str:
         ("torchtitan", "toml", change(TITAN, "= 8\nseq", "= 8.5\nseq"), "run.toml:6: training."),
         ("torchtitan", "toml", TITAN + "[parallelism]\n", "not TOML"),
         ("torchtitan", "toml", change(TITAN, '"full"', '"some"'), "checkpoint.mode: must"),
-        ("torchtitan", "toml", change(TITAN, "tensor_", "pipeline_"), "module_fqns_per_model"),
+        ("torchtitan", "toml", change(change(TITAN, "tensor_", "pipeline_"), "70B", "7B"),
+         'run.toml: parallelism.module_fqns_per_model_part: missing key: the model, whose layers'),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_one_line(

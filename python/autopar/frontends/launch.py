@@ -143,7 +143,8 @@ class Settings:
     def flag(self, path: str, default: bool = False) -> bool:
         value = self._find(path)
         if value is not None and not isinstance(value, bool):
-            raise self.error(path, f"must be true or false, found {shown(value)}")
+            what = f"must be true or false, found {shown(value)}"
+            raise self.error(path, what, "Write it without quotes.")
         return default if value is None else value
 
     def word(self, path: str, known: Iterable[str], default: str) -> str:
@@ -152,14 +153,15 @@ class Settings:
         if value is None:
             return default
         if value not in known:
-            raise self.error(path, f"must be one of {', '.join(known)}, found {shown(value)}")
+            what = f"must be one of {', '.join(known)}, found {shown(value)}"
+            raise self.error(path, what, "Give one of them.")
         return str(value)
 
     def value(self, path: str) -> Any:
         """Returns whatever stands there; None without it."""
         return self._find(path)
 
-    def error(self, path: str, what: str, hint: str = "") -> SpecError:
+    def error(self, path: str, what: str, hint: str) -> SpecError:
         """Returns an error at a key, with its line."""
         return SpecError(f"{self.file}:{self._line(path)}: {path}", what, hint)
 

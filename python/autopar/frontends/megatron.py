@@ -205,7 +205,8 @@ def _stages(given: Arguments) -> dict[str, Any]:
     if rest < 0 or (middle > 0 and (rest % middle or not rest)) or (middle <= 0 and rest):
         what = f"{rest} layers do not divide into {middle} equal stages"
         at = next(name for name in (_PP, "num-layers") if name in given)
-        raise given.error(at, what, "Change the layers of an end.")
+        hint = f"Change --{_PP} or the layers of an end."
+        raise given.error(at, what, hint)
     held = [rest // middle if middle else 0] * pp
     for end, count in fixed.items():
         held[end] = count

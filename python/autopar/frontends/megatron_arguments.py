@@ -49,7 +49,7 @@ class Arguments:
         value = " ".join(self.given[name])
         return Place(f"--{name}", self.lines[name], value if len(value) <= 60 else "")
 
-    def error(self, name: str, what: str, hint: str = "") -> SpecError:
+    def error(self, name: str, what: str, hint: str) -> SpecError:
         return SpecError(f"{self.file}:{self.lines.get(name, 1)}: --{name}", what, hint)
 
     def word(self, name: str, known: tuple[str, ...], default: str) -> str:
@@ -58,7 +58,8 @@ class Arguments:
             return default
         value = self._single(name)
         if value not in known:
-            raise self.error(name, f"must be one of {', '.join(known)}, found {shown(value)}")
+            what = f"must be one of {', '.join(known)}, found {shown(value)}"
+            raise self.error(name, what, "Give one of them.")
         return value
 
     def count(self, name: str, default: int | None = None, least: int = 1) -> int:
@@ -70,7 +71,7 @@ class Arguments:
         value = self._single(name)
         if not re.fullmatch("[0-9]{1,18}", value) or int(value) < least:
             what = f"must be a whole number from {least}, found {shown(value)}"
-            raise self.error(name, what)
+            raise self.error(name, what, "Give a count.")
         return int(value)
 
     def number(self, name: str, default: float) -> float:
@@ -80,7 +81,7 @@ class Arguments:
             return float(self._single(name))
         except ValueError:
             found = shown(self._single(name))
-            raise self.error(name, f"must be a number, found {found}") from None
+            raise self.error(name, f"must be a number, found {found}", "Give one.") from None
 
     def unread(self) -> list[str]:
         """Returns what was given that nothing here knows."""

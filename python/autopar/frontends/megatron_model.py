@@ -9,8 +9,10 @@ from autopar.frontends.megatron_arguments import Arguments
 from autopar.frontends.places import keys
 from autopar.spec import Model
 
+FREQUENCY = "Write 1, or a list as ([0]*3+[1]*29)."
 # Where arguments say what of a model.
 FIELDS = {
+    "model": keys("vocab-size"),
     "model.layers": keys("num-layers"),
     "model.hidden": keys("hidden-size"),
     "model.ffn_hidden": keys("ffn-hidden-size", "hidden-size"),
@@ -82,7 +84,8 @@ def model(given: Arguments) -> Model:
     if (size := given.text("window-size")) is not None:
         left = re.match(r"\(?(\d{1,9}),", size)
         if left is None:
-            raise given.error("window-size", f"must be left,right, found {shown(size)}")
+            what = f"must be left,right, found {shown(size)}"
+            raise given.error("window-size", what, "Give two counts of tokens.")
         every = given.count("window-attn-skip-freq", 0, least=0)
         fields["window"] = {"size": int(left[1]) + 1, "global_every": every}
     if "num-experts" in given:
@@ -107,7 +110,7 @@ def _experts(given: Arguments, bias: bool) -> dict[str, Any]:
             break
     else:
         what = "must be dense layers first, or experts in every n-th layer"
-        raise given.error("moe-layer-freq", f"{what}, found {shown(pattern)}")
+        raise given.error("moe-layer-freq", f"{what}, found {shown(pattern)}", FREQUENCY)
     return {
         "experts": given.count("num-experts"),
         "topk": given.count("moe-router-topk", 2),
@@ -128,6 +131,7 @@ def _pattern(given: Arguments, pattern: str) -> list[bool]:
     for part in text.split("+"):
         match = re.fullmatch(r"\(?\[([01](?:,[01])*)\](?:\*(\d{1,4}))?\)?", part)
         if match is None:
-            raise given.error("moe-layer-freq", f"no list of 0 and 1, found {shown(pattern)}")
+            what = f"no list of 0 and 1, found {shown(pattern)}"
+            raise given.error("moe-layer-freq", what, FREQUENCY)
         marks += [mark == "1" for mark in match[1].split(",")] * int(match[2] or 1)
     return marks

@@ -64,7 +64,18 @@ FIELDS = {
     "model.moe.topk": keys("moe_config.num_experts_chosen"),
     "model.moe.expert_ffn": keys(f"{M}.intermediate_size", f"{M}.hidden_size", called="MLP width"),
 }  # fmt: skip
-TABLES = ("", "parallel", "parallel.pipeline_config", SHARD, P, R, M, "runner_config", "moe_config")
+TABLES = (
+    "",
+    "model",
+    "parallel",
+    "parallel.pipeline_config",
+    SHARD,
+    P,
+    R,
+    M,
+    "runner_config",
+    "moe_config",
+)
 LEVELS = {"level1": 1, "level2": 2, "level3": 3}
 MODE = "parallel.parallel_mode"
 # As numbers and as words; only in the first two do the degrees of `parallel_config` act.
@@ -147,7 +158,8 @@ def _check_mode(settings: Settings) -> None:
     mode = settings.value(MODE)
     if settings.has(MODE) and (type(mode) is bool or mode not in MODES):
         words = ", ".join(map(str, MODES))
-        raise settings.error(MODE, f"must be one of {words}, found {shown(mode)}")
+        what = f"must be one of {words}, found {shown(mode)}"
+        raise settings.error(MODE, what, "Give one of them.")
     whole = "parallel.full_batch"
     if settings.has(whole) and not settings.flag(whole):
         for path in (_TP, _CP, _PP):
@@ -202,7 +214,7 @@ def _layers(settings: Settings, layers: int, pp: int, vpp: int) -> list[int]:
         rows = [rows] * vpp
     if [_whole(row) for row in rows] != [pp] * vpp:
         what = f"must list {pp} stages" + (f" for each of {vpp} chunks" if vpp > 1 else "")
-        raise settings.error(path, f"{what}, found {shown(offset)}")
+        raise settings.error(path, f"{what}, found {shown(offset)}", "Give a number for each.")
     if (total := sum(map(sum, rows))) != rest:
         what = f"adds up to {total}, the rest of {layers} layers is {rest}"
         raise settings.error(path, what, "Make them agree.")
@@ -302,6 +314,9 @@ def _model(settings: Settings, layers: int) -> Model | None:
     if settings.value(f"{M}.type") != "LlamaConfig":
         return None
     hidden, heads = settings.count(f"{M}.hidden_size"), settings.count(f"{M}.num_heads")
+    if hidden % heads:
+        what = f"{heads} heads do not divide {M}.hidden_size {hidden}"
+        raise settings.error(f"{M}.num_heads", what, "Give a divisor.")
     fields: dict[str, Any] = {
         "name": settings.file,
         "layers": layers,
@@ -333,7 +348,8 @@ def _width(settings: Settings, hidden: int) -> int:
     if factor is not None:
         if isinstance(factor, bool) or not isinstance(factor, int | float) or factor <= 0:
             path = f"{M}.ffn_dim_multiplier"
-            raise settings.error(path, f"must be a positive number, found {shown(factor)}")
+            what = f"must be a positive number, found {shown(factor)}"
+            raise settings.error(path, what, "Give the factor of the MLP's width.")
         # Its layer adds the hundredth.
         width = int((factor + 0.01) * width)
     step = settings.count(f"{M}.multiple_of", 256)

@@ -87,6 +87,16 @@ class Places:
     keys: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
 
+    def missing(self, name: str) -> str:
+        """Returns that the file does not say a field, or not so that it is understood."""
+        if name in self.given:
+            return (
+                f"{self.file}:{self.given[name][0].line}: {self.given[name][0].said} is not known"
+            )
+        return (
+            f"{self.file} does not {f'give {self.keys[name]}' if name in self.keys else 'say it'}"
+        )
+
     def of(self, name: str) -> str:
         """Returns where the file says a field, as an error begins; the file where it does not."""
         places = self.given.get(name, ())
@@ -104,7 +114,10 @@ class Places:
         """
         found = [place for name in error.about for place in self._find(name, flags)]
         if not any(place.line for place in found):
-            return error
+            left = [self.keys[name] for name in error.about if self._is_left_out(name)]
+            if not left or any(name in flags for name in error.about):
+                return error
+            return SpecError(f"{self.file}: {left[0]}", error.what, error.hint, error.about)
         first = next(place for place in found if place.line)
         others = list(dict.fromkeys(place for place in found if place != first))
         if not others:

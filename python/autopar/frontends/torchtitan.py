@@ -6,6 +6,7 @@ ranks that the others leave, which needs the devices from flags.
 
 from typing import Any
 
+from autopar import catalog
 from autopar.errors import SpecError, shown
 from autopar.frontends import launch
 from autopar.frontends.launch import Launch, Settings
@@ -49,6 +50,11 @@ EXCHANGES: dict[str, str] = {"standard": "copies", "deepep": "once_a_node"}
 REPLICAS = f"{P}.data_parallel_replicate_degree"
 SHARDS = f"{P}.data_parallel_shard_degree"
 PARTS = f"{P}.module_fqns_per_model_part"
+SIZE = f"{P}.pipeline_parallel_layers_per_stage"
+ENDS = (
+    f"{P}.pipeline_parallel_first_stage_less_layers",
+    f"{P}.pipeline_parallel_last_stage_less_layers",
+)
 _TP, _CP = f"{P}.tensor_parallel_degree", f"{P}.context_parallel_degree"
 _PP, _EP = f"{P}.pipeline_parallel_degree", f"{P}.expert_parallel_degree"
 _SCHEDULE = f"{P}.pipeline_parallel_schedule"
@@ -61,12 +67,12 @@ FIELDS = {
     "plan.pp": keys(_PP),
     "plan.ep": keys(_EP),
     "plan.etp": keys(f"{P}.expert_tensor_parallel_degree", _TP),
-    "plan.vpp": keys(PARTS, _SCHEDULE, called="parts a stage"),
+    "plan.vpp": keys(PARTS, SIZE, _SCHEDULE, called="parts a stage"),
     "plan.mbs": keys(f"{P}.pipeline_parallel_microbatch_size", "training.local_batch_size"),
     "plan.zero": keys(SHARDS, RESHARD, called="ZeRO stage"),
     "plan.shard_group": keys(SHARDS, REPLICAS, called="shards x context_parallel_degree"),
     "plan.schedule": keys(_SCHEDULE, f"{_SCHEDULE}_csv"),
-    "plan.stages.layers": keys(PARTS, _PP),
+    "plan.stages.layers": keys(PARTS, SIZE, *ENDS, _PP),
     "plan.stages.recompute": keys(
         "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
     ),
@@ -158,7 +164,8 @@ def _recompute(settings: Settings) -> tuple[tuple[Recompute, ...] | None, int, s
         # What the framework's selective recompute is.
         return (Recompute("selective"),), 0, ""
     if not option.isdecimal() or int(option) == 0:
-        raise settings.error(path, f"must be op or a positive number, found {shown(option)}")
+        what = f"must be op or a positive number, found {shown(option)}"
+        raise settings.error(path, what, "Give one of them.")
     return None, int(option), ""
 
 
@@ -172,6 +179,9 @@ def _precision(settings: Settings) -> str:
     mixed = settings.word("training.mixed_precision_param", kinds, "bfloat16")
     whole = settings.word("training.dtype", kinds, "float32")
     converters = settings.value("model.converters") or []
+    if not isinstance(converters, list):
+        what = f"must be a list, found {shown(converters)}"
+        raise settings.error("model.converters", what, "Write it in brackets.")
     if any("float8" in str(name) for name in converters):
         return "fp8"
     return "bf16" if "bfloat16" in (mixed, whole) else "fp32"
@@ -207,8 +217,8 @@ def _pipeline(settings: Settings, pp: int) -> dict[str, Any]:
     schedule = SCHEDULES[settings.word(_SCHEDULE, tuple(SCHEDULES), "1F1B")]
     chunks = settings.value(PARTS)
     if chunks is None:
-        what = "missing key: the split of the layers depends on torchtitan's own weights"
-        raise SpecError(f"{settings.file}: {PARTS}", what, "Add it.")
+        counts = _split(settings, pp, 2 if schedule in ("interleaved", "zb-v") else 1)
+        return _dealt(counts, pp, schedule)
     if not isinstance(chunks, list) or not all(isinstance(chunk, list) for chunk in chunks):
         what = f"must be a list of lists, found {shown(chunks)}"
         raise settings.error(PARTS, what, "List the modules of each part.")
@@ -216,6 +226,46 @@ def _pipeline(settings: Settings, pp: int) -> dict[str, Any]:
     if len(counts) % pp or not counts:
         what = f"{len(counts)} parts on {pp} stages"
         raise settings.error(PARTS, what, "Give whole rounds.")
+    return _dealt(counts, pp, schedule)
+
+
+def _split(settings: Settings, pp: int, usual: int) -> list[int]:
+    """Returns the layers of each part as torchtitan's `generate_llm_fqn_per_model_part` deals them.
+
+    The embedding counts as some layers of the first part and the head as some of the last; what
+    does not divide goes to the first parts.
+
+    Args:
+        settings: The file.
+        pp: Stages.
+        usual: Parts of a stage where the file does not say how many layers one has.
+    """
+    name = _model(settings)
+    if name is None:
+        what = "missing key: the model, whose layers it lists, is none that is known here"
+        raise SpecError(f"{settings.file}: {PARTS}", what, "Add it.")
+    ends = [settings.count(path, 1, least=0) for path in ENDS]
+    layers = catalog.model(name).model.layers + sum(ends)
+    parts = pp * usual
+    if settings.has(SIZE):
+        parts = -(-layers // settings.count(SIZE))
+        if parts % pp:
+            what = f"{layers} layers, ends counted, make {parts} parts on {pp} stages"
+            raise settings.error(SIZE, what, "Give a size that makes whole rounds.")
+    share, rest = divmod(layers, parts)
+    for path, weight in zip(ENDS, ends, strict=True):
+        if weight > share:
+            at = path if settings.has(path) else _PP
+            what = f"an end that counts as {weight} layers in parts of {share}"
+            raise settings.error(at, what, "Give fewer stages, or a smaller end.")
+    counts = [share + (part < rest) for part in range(parts)]
+    counts[0] -= ends[0]
+    counts[-1] -= ends[1]
+    return counts
+
+
+def _dealt(counts: list[int], pp: int, schedule: str) -> dict[str, Any]:
+    """Returns the schedule, chunks and layers of stages that hold parts in turn."""
     rounds = [counts[i : i + pp] for i in range(0, len(counts), pp)]
     if schedule == "zb-v":
         rounds[1:] = [layers[::-1] for layers in rounds[1:]]

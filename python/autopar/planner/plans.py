@@ -150,7 +150,7 @@ def launched(
     asked |= {**job.question, **question}
     for name in ("model", "cluster", "global_batch_size", "sequence_length"):
         if asked.get(name) is None:
-            what = f"missing: {job.file} does not say it"
+            what = f"missing: {job.places.missing(_field(name))}"
             raise SpecError(_flag(name), what, "Give the flag.")
     spelled = {**job.plan, **degrees}
     if (devices := devices_of(spelled)) is not None:
