@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from autopar import Plan, Problem, planner
+from autopar import Plan, Problem, Recompute, planner
 from autopar.frontends import launches
 from conftest import Command
 from test_launch_rules import DEEPSPEED, FILES, MINDFORMERS
@@ -87,6 +87,8 @@ WRONG = [
      "run.sh:23: --num-virtual-stages-per-pipeline-rank: chunks on 2 stages beside"),
     ("sh", {"parallel-size 4": "parallel-size 4 --account-for-embedding-in-pipeline-split"},
      "run.sh:23: --pipeline-model-parallel-size: 33 layers do not divide into 4 equal stages."),
+    ("sh", {"parallel-size 4": "parallel-size 1 --decoder-first-pipeline-num-layers 8"},
+     "run.sh:23: --pipeline-model-parallel-size: the ends leave 24 of 32 layers to 0 equal "),
     ("sh", {"--use-dist": "--overlap-param-gather --use-dist"},
      "run.sh:26: --overlap-param-gather: given without --overlap-grad-reduce."),
     ("sh", {"--use-distributed-optimizer": "--overlap-param-gather --overlap-grad-reduce"},
@@ -201,6 +203,17 @@ def planned(suffix: str, text: str, folder: Path, **question: Any) -> tuple[Prob
     file.write_text(text)
     job = launches.read(FILES[suffix][0], str(file))
     return planner.launched(job, {"cluster": "a100", **question}, {})
+
+
+def test_recompute_of_more_layers_than_a_stage_has_is_of_all(tmp_path: Path) -> None:
+    text = changed("sh", {"recompute-num-layers 2": "recompute-num-layers 9"})
+    _, plan = planned("sh", text, tmp_path)
+    assert {stage.recompute for stage in plan.stages} == {Recompute("block", 8)}
+    said = '"pipeline": {"stages": 2, "activation_checkpoint_interval": 99},\n  "bf16"'
+    text = changed("json", {'"bf16"': said, '_size": 2\n': '_size": 1\n'})
+    asked = {"model": "llama2-7b", "sequence_length": 4096, "devices": 32}
+    _, plan = planned("json", text, tmp_path, **asked)
+    assert {stage.recompute for stage in plan.stages} == {Recompute("uniform", 16)}
 
 
 def test_groups_of_mics_are_the_shard_group(tmp_path: Path) -> None:

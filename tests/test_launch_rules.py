@@ -158,7 +158,6 @@ BROKEN = [
      "--pipeline-model-parallel-size 4 (line 23)."),
     ("sh", {"batch-size 1\n": "batch-size 3\n"}, "--global-batch-size 256",
      "--micro-batch-size x data-parallel size = 12 does not divide the batch 256."),
-    ("sh", {"layers 2 ": "layers 9 "}, "--recompute-num-layers 9", "stage 0: recompute of 9"),
     ("sh", {"--sequence-parallel": "--num-experts 6 --moe-ffn-hidden-size 1024 --sequence-parallel "
             "--expert-model-parallel-size 4"}, "--expert-model-parallel-size 4",
      "does not divide 6 experts. Change it or --num-experts 6 (line 21)."),
@@ -257,9 +256,6 @@ BROKEN = [
     ("json", {'"bf16"': '"pipeline": {"stages": 5},\n  "bf16"', '_size": 2\n': '_size": 1\n',
               '"train_batch_size": 256': '"train_batch_size": 250'}, "pipeline.stages 5",
      "does not divide 32 layers. Change it or --model \"llama2-7b\"."),
-    ("json", {'"bf16"': '"pipeline": {"stages": 2, "activation_checkpoint_interval": 99},\n  '
-              '"bf16"', '_size": 2\n': '_size": 1\n'}, "pipeline.activation_checkpoint_interval 99",
-     "recompute of 99 layers in chunks of at most 16."),
 ]  # fmt: skip
 
 

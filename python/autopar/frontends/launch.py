@@ -62,6 +62,8 @@ class Launch:
     def staged(self, plan: Plan) -> Plan:
         """Returns a plan whose shards and whose stages' recompute are what the file says.
 
+        Of more layers than a chunk has, launchers recompute all that it has, and so does the plan.
+
         Raises:
             SpecError: The file lists another number of stages, or copies that do not divide.
         """
@@ -82,6 +84,13 @@ class Launch:
             what = f"recompute of {len(settings)} stages, the plan has pp {plan.pp}"
             about = ("plan.stages.recompute", "plan.pp")
             raise SpecError("plan", what, "List each stage.", about)
+        most = -(-max(stage.layers for stage in plan.stages) // plan.vpp)
+        settings = tuple(
+            replace(each, layers=min(each.layers, most))
+            if each.granularity in ("block", "uniform") and each.layers
+            else each
+            for each in settings
+        )
         stages = zip(plan.stages, settings, strict=True)
         return replace(plan, stages=tuple(replace(s, recompute=r) for s, r in stages))
 

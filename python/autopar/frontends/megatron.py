@@ -204,6 +204,8 @@ def _stages(given: Arguments) -> dict[str, Any]:
     middle, rest = pp - len(fixed), layers - sum(fixed.values()) + sum(ends.values())
     if rest < 0 or (middle > 0 and (rest % middle or not rest)) or (middle <= 0 and rest):
         what = f"{rest} layers do not divide into {middle} equal stages"
+        if fixed:
+            what = f"the ends leave {rest} of {layers} layers to {max(middle, 0)} equal stages"
         at = next(name for name in (_PP, "num-layers") if name in given)
         hint = f"Change --{_PP} or the layers of an end."
         raise given.error(at, what, hint)
