@@ -154,6 +154,10 @@ def test_of_several_programs_the_one_that_trains_is_read(tmp_path: Path) -> None
         "\npython tools/checkpoint/convert.py --target-tensor-parallel-size 8 --loader mcore\n"
     )
     assert launched("megatron", data + SCRIPT + convert, "sh", tmp_path, question) == alone
+    start = SCRIPT.index("torchrun")
+    command = SCRIPT[start:].replace('"$@" 2>&1 | tee log.txt\n', "")
+    twice = f'{SCRIPT[:start]}RUN="{command}"\necho $RUN\neval $RUN\n'
+    assert launched("megatron", twice, "sh", tmp_path, question) == alone
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_a_script_becomes_the_words_that_a_shell_would_pass(script: str, words: 
               'A=(1); if true; then A+=(2); fi\nrun "${A[@]}"', "A=1; test && A=2; run $A",
               "A=1; test || A=2; run $A", "cd /x &&\nA=2\nrun $A", "A=1; (A=2); run $A",
               "A=1; A=2 & run $A", "A=1; A=2 | cat; run $A", "A=1; read A; run $A",
-              "A=1; unset A; run $A", "A=1; let A=2; run $A", "A=1; eval A=2; run $A",
+              "A=1; unset A; run $A", "A=1; let A=2; run $A", "A=1; eval A=$2; run $A",
               "A=1; printf -v A 2; run $A", "A=$(get --n 4); run $A"]
 )  # fmt: skip
 def test_what_only_a_running_shell_knows_stays_open(script: str) -> None:

@@ -153,8 +153,9 @@ def _from_yaml(text: str, place: str) -> Arguments:
 
 def _from_script(text: str, place: str) -> Arguments:
     """Returns the arguments of the one command that starts a Python program, and its devices'."""
-    started = [words for words in shell.commands(text, place) if _program(words) is not None]
-    bare = [words for words in shell.commands(text, place) if words[0].text.startswith("--")]
+    commands = [words for words in shell.commands(text, place) if words[0].text not in SHOWN]
+    started = [words for words in commands if _program(words) is not None]
+    bare = [words for words in commands if words[0].text.startswith("--")]
     if not started and len(bare) == 1:
         return _named(bare[0], place)
     # Of several only one trains: others prepare data or convert checkpoints.
@@ -220,6 +221,8 @@ def _may_name(word: shell.Word, name: str) -> bool:
 OPEN_VALUES = frozenset(
     "node-rank master-addr master-port rdzv-endpoint rdzv-id rdzv-backend rdzv-conf".split()
 )
+# Commands that only show their words.
+SHOWN = {"echo", "printf", ":"}
 # Arguments of torchrun that say how many devices there are.
 DEVICES = {"nnodes", "nproc-per-node"}
 FLAGS = frozenset(

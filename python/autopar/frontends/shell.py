@@ -146,6 +146,8 @@ class _Reader:
         self.found: list[list[Word]] = []
         self.values: dict[str, list[Word]] = {}
         self.functions: dict[str, list[Statement]] = {}
+        # Variables that were given a list, if perhaps.
+        self.arrays: set[str] = set()
         self.body: _Body | None = None
         self.depth = 0
         # Calls of functions that stand around the statement at hand, and that may still follow.
@@ -169,12 +171,19 @@ class _Reader:
                 continue
             before = self.perhaps
             self.perhaps = before or statement.perhaps
-            if words := self._run(statement.words):
+            words = self._run(statement.words)
+            if words and words[0].text == "eval" and not any(word.opens for word in words):
+                self._evaluate(" ".join(word.text for word in words[1:]), words[0].line)
+            elif words:
                 self.found.append(words)
                 self._follow(words)
-            left = bool(words) and words[0].text == "return" and self.calls > 0
-            # What stands behind a return that may be taken may be left out.
-            self.perhaps = before or (left and (self.perhaps or self.depth > 0))
+            name = words[0].text if words else ""
+            left = name == "return" and self.calls > 0
+            if (left or name == "exit") and not self.perhaps and self.depth == 0:
+                # What stands behind is never reached.
+                return
+            # Behind a return that may be taken the script goes on without the rest of the body.
+            self.perhaps = before or left
 
     def _keep(self, body: _Body, statement: Statement) -> bool:
         """Adds a statement to a function's body; returns whether it is one of it."""
@@ -208,11 +217,18 @@ class _Reader:
         elif name == "eval" and any(word.opens for word in words):
             self._forget("eval may set it", line)
         elif name in SETTERS:
-            named = (name for word in words[1:] for name in NAME.findall(word.text))
-            for name in {*named} & {*self.values}:
+            for name in {name for word in words[1:] for name in NAME.findall(word.text)}:
                 self._leave_open(name, line)
         elif name == "printf" and len(words) > 2 and words[1].text == "-v":
             self._leave_open(words[2].text, line)
+
+    def _evaluate(self, text: str, line: int) -> None:
+        """Follows the statements of a text that a script makes of words."""
+        if self.left == 0:
+            self._forget("eval may set it", line)
+            return
+        self.left -= 1
+        self.take(statements(text, self.file, line))
 
     def _call(self, body: list[Statement], line: int) -> None:
         """Follows a function's body as if it stood where it is called."""
@@ -272,6 +288,7 @@ class _Reader:
             if plain in OPENERS:
                 self.depth += 1
                 self._poison(rest)
+                before = dict(self.values)
             elif plain in CLOSERS:
                 self.depth -= 1
             elif plain in BETWEEN:
@@ -311,13 +328,25 @@ class _Reader:
             return False
         pieces = (Piece(start, raw.line), *raw.pieces[head + 1 :])
         value = self._value(Raw(pieces, raw.line))
-        if added:
-            value = self._added(name, value, raw)
+        unset = [Word.unknown(f"${name}", raw.line, self.foreign)] if self.foreign else []
+        old = self.values.get(name, unset)
+        if any(piece.text.startswith("(") for piece in raw.pieces):
+            value = old + value if added else value
+            self.arrays.add(name)
+        elif name in self.arrays and any(word.opens for word in old):
+            # A text is given to the first item of an array; here nobody knows the others.
+            value = [Word.unknown(f"${name}", raw.line, old[0].why)]
+        elif old:
+            value = [old[0].joined(value[0]) if added else value[0], *old[1:]]
+        self._set(name, value, raw.line)
+        return True
+
+    def _set(self, name: str, value: list[Word], line: int) -> None:
+        """Keeps a value, if what sets it is sure to run."""
         self.values[name] = value
         if self.depth > 0 or self.perhaps:
             # Whether a branch is taken is only known when the script runs.
-            self._leave_open(name, raw.line)
-        return True
+            self._leave_open(name, line)
 
     def _value(self, raw: Raw) -> list[Word]:
         body = "".join(piece.text for piece in raw.pieces)
@@ -326,14 +355,11 @@ class _Reader:
             words = [word for each in inside for word in each.words]
             return [word for part in words for word in self._expand(part)]
         pieces = tuple(replace(piece, quoted=True) for piece in raw.pieces)
-        return self._expand(Raw(pieces, raw.line)) or [Word("", raw.line)]
-
-    def _added(self, name: str, new: list[Word], raw: Raw) -> list[Word]:
-        """Returns an array with more items, or a text with more text."""
-        old = self.values.get(name, [])
-        if any(piece.text.startswith("(") for piece in raw.pieces) or not old:
-            return old + new
-        return [*old[:-1], old[-1].joined(new[0])]
+        text = Word("", raw.line)
+        for i, word in enumerate(self._expand(Raw(pieces, raw.line))):
+            # A list in a text is one text.
+            text = (text.joined(Word(" ", word.line)) if i else text).joined(word)
+        return [text]
 
     def _expand(self, raw: Raw) -> list[Word]:
         """Returns the words that one word becomes."""
@@ -369,14 +395,14 @@ class _Reader:
         if rest.startswith((":-", "-", ":=", "=")) and value is None and name and not self.foreign:
             value = [Word(rest.removeprefix(":")[1:], line)]
             if rest.startswith((":=", "=")):
-                self.values[name] = value
+                self._set(name, value, line)
         elif value is None or (
             rest and not whole and not rest.startswith((":-", "-", ":=", "=", ":?", "?"))
         ):
             return [Word.unknown(text, line, self.foreign if name and value is None else "")]
-        if piece.quoted:
-            return value if whole else value[:1]
-        return [part for word in value for part in word.parts()]
+        # Of an array, its name alone is the first item.
+        items = value if whole else value[:1]
+        return items if piece.quoted else [part for word in items for part in word.parts()]
 
     def _sum(self, text: str, line: int) -> Word:
         """Returns a product or quotient of numbers; other arithmetic stays open."""
