@@ -4,19 +4,17 @@ A file rarely says everything. What it leaves open stays open here and is filled
 it says twice, or against itself, is an error with the line.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autopar import files, wire
+from autopar import files, texts
 from autopar.errors import SpecError, shown
 from autopar.frontends.places import Keys, Place, Places, all_keys, misspelt
+from autopar.lines import lines_of, nearest
 from autopar.report import Plan, Recompute
 from autopar.spec import Framework, Model
-
-# A key where a file gives it: of JSON, YAML or TOML, or the name of a TOML table.
-KEY = r"""(?:^|[\s\[{{,"'.])-*{}["']?\s*[\].:=]"""
+from autopar.texts import Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +99,13 @@ class Settings:
     Keys are paths with dots, as `parallelism.tensor_parallel_degree`.
     """
 
-    def __init__(self, table: Any, text: str, file: str, lines: Mapping[str, int]) -> None:
-        if not isinstance(table, dict):
-            raise SpecError(file, f"must be a table, found {shown(table)}", "Give keys and values.")
-        self.file = file
-        self._table, self._text = table, text
-        self._lines = lines
+    def __init__(self, text: Text) -> None:
+        if not isinstance(text.value, dict):
+            what = f"must be a table, found {shown(text.value)}"
+            raise SpecError(text.file, what, "Give keys and values.")
+        self.file = text.file
+        self._table: dict[Any, Any] = text.value
+        self._lines = lines_of(text.text, text.form)
         self._read: set[str] = set()
 
     def has(self, path: str) -> bool:
@@ -119,7 +118,7 @@ class Settings:
         inside = self._find(table) if table else self._table
         if not isinstance(inside, dict) or key not in inside:
             return Place(path)
-        return Place(path, self._line(path), shown(inside[key]))
+        return Place(path, nearest(self._lines, path), shown(inside[key]))
 
     def count(self, path: str, default: int | None = None, least: int = 1) -> int:
         """Returns a whole number from `least`.
@@ -130,7 +129,7 @@ class Settings:
         value = self._find(path)
         if value is None:
             if default is None:
-                raise SpecError(f"{self.file}: {path}", "missing key", "Add it.")
+                raise self.error(path, "missing key", "Add it.")
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             hint = "Give a number." if value == "auto" else "Give a count."
@@ -172,7 +171,10 @@ class Settings:
 
     def error(self, path: str, what: str, hint: str) -> SpecError:
         """Returns an error at a key, with its line."""
-        return SpecError(f"{self.file}:{self._line(path)}: {path}", what, hint)
+        line = nearest(self._lines, path)
+        return SpecError(
+            f"{self.file}:{line}: {path}" if line else f"{self.file}: {path}", what, hint
+        )
 
     def refuse_misspelt(self, tables: Iterable[str], fields: Mapping[str, Keys]) -> None:
         """Refuses a key of some tables that is one of some fields' misspelt.
@@ -190,9 +192,6 @@ class Settings:
                 near = None if key in names else misspelt(str(key), names - inside.keys())
                 if near is not None:
                     raise self.error(f"{before}{key}", "no such key", f"Write {near}.")
-
-    def _line(self, path: str) -> int:
-        return self._lines.get(path) or line_of(self._text, path)
 
     def unread(self, tables: Iterable[str]) -> list[str]:
         """Returns the keys of some tables that nothing has asked for."""
@@ -220,21 +219,6 @@ class Settings:
         return value
 
 
-def line_of(text: str, path: str) -> int:
-    """Returns the line on which a key stands, looking for each part below the one before.
-
-    Example:
-        >>> line_of("[a]\\nsize = 1\\n[b]\\nsize = 2\\n", "b.size")
-        4
-    """
-    lines = [re.sub(r"^\s*#.*", "", line) for line in text.splitlines()]
-    line = 0
-    for key in path.split("."):
-        form = re.compile(KEY.format(re.escape(key)))
-        line = next((i for i in range(line, len(lines)) if form.search(lines[i])), line)
-    return line + 1
-
-
 def read_text(file: str) -> str:
     """Returns a file's text.
 
@@ -251,21 +235,19 @@ def read_text(file: str) -> str:
 def json_settings(file: str) -> Settings:
     """Returns the settings of a JSON file."""
     text, place = read_text(file), files.printable(file)
-    table = wire.parse_json(text, f"{place}: ", "See json.org.")
-    # Nearly all JSON is YAML; of the rest, keys are looked for.
-    return Settings(table, text, place, files.yaml_lines(text))
+    return Settings(texts.parse_json(text, place))
 
 
 def toml_settings(file: str) -> Settings:
     """Returns the settings of a TOML file."""
     text, place = read_text(file), files.printable(file)
-    return Settings(files.parse_toml(text.encode(), place), text, place, {})
+    return Settings(texts.parse_toml(text, place))
 
 
 def yaml_settings(file: str) -> Settings:
     """Returns the settings of a YAML file."""
     text, place = read_text(file), files.printable(file)
-    return Settings(files.parse_yaml(text, place), text, place, files.yaml_lines(text))
+    return Settings(texts.parse_yaml(text, place))
 
 
 def same(settings: Settings, path: str, said: int, implied: int, why: str) -> None:

@@ -7,10 +7,11 @@ A script is read, never run (`frontends.shell`). YAML is the form of Megatron-LM
 import re
 from dataclasses import dataclass
 
-from autopar import files
+from autopar import files, texts
 from autopar.errors import SpecError, shown
 from autopar.frontends import launch, shell
 from autopar.frontends.places import Place, misspelt
+from autopar.lines import lines_of, nearest
 
 # Arguments that change neither the time nor the memory of a step, by how they begin.
 WITHOUT_EFFECT = (
@@ -127,16 +128,16 @@ def read(file: str) -> Arguments:
 
 
 def _from_yaml(text: str, place: str) -> Arguments:
-    table = files.parse_yaml(text, place)
+    table, known = texts.parse_yaml(text, place).value, lines_of(text, "YAML")
+    prefix = ""
     if isinstance(table, dict) and "MODEL_ARGS" in table:
-        table = table["MODEL_ARGS"]
+        table, prefix = table["MODEL_ARGS"], "MODEL_ARGS."
     if not isinstance(table, dict):
         raise SpecError(place, f"must be a table, found {shown(table)}", "Give names and values.")
-    known = files.yaml_lines(text)
     arguments = Arguments(place, {}, {})
     for key, value in table.items():
         name = str(key).removeprefix("--").replace("_", "-")
-        line = known.get(f"MODEL_ARGS.{key}") or known.get(str(key)) or 1
+        line = nearest(known, f"{prefix}{key}") or 1
         arguments.lines[name] = line
         if isinstance(value, dict):
             where = f"{place}:{line}: {key}"
