@@ -10,9 +10,10 @@
 //! (src/graph/tuning.cc, protocol Simple), which is why sharding over a thousand ranks costs milliseconds a gather.
 //!
 //! Volumes: an all-gather or reduce-scatter of `bytes` (the whole tensor) brings `(n-1)/n` of it to each of n
-//! members; an all-reduce is both in turn. Between units of u members each, a unit receives `1 - u/n` of the
-//! tensor over the u network shares of its members (Thakur, Rabenseifner, Gropp 2005; for two nodes the
-//! tree moves half of the tensor each way).
+//! members; an all-reduce is both in turn. Between units of u members each, a unit lacks `1 - u/n` of the
+//! tensor (Thakur, Rabenseifner, Gropp 2005), and receives no more of it over the u network shares of its members in a
+//! sum (for two nodes the tree moves half of the tensor each way) and where a library gathers level by level. NCCL gathers
+//! and scatters by rings through all members: what a node's own members hold passes its cards too, `(n-1)/n` in all.
 
 use crate::spec::cluster::{Chip, Cluster, FabricLevel, Group, NetworkLink, Topology};
 
@@ -139,9 +140,17 @@ impl<'a> Fabric<'a> {
         let inside = group.members_within(u64::from(self.chip.link_domain));
         let local =
             if inside > 1 { self.local_transfer(bytes, inside, group, operation) } else { 0.0 };
+        // A ring a member of a node, each of which leaves a switch by one of the cards below it.
+        let rings = inside as f64 * self.chip.network_bytes_per_s();
+        let by_level = self.chip.network.gathers_by_level;
         let network = self
             .network_levels(group)
-            .map(|(below, rate)| bytes * (1.0 - below as f64 / n) / (below as f64 * rate))
+            .map(|(below, rate)| match operation {
+                Operation::AllGather if !by_level => {
+                    bytes * (n - 1.0) / n / rings.min(below as f64 * rate)
+                }
+                _ => bytes * (1.0 - below as f64 / n) / (below as f64 * rate),
+            })
             .fold(0.0, f64::max);
         local.max(network)
     }
@@ -335,16 +344,33 @@ mod tests {
     }
 
     #[test]
-    fn two_nodes_exchange_half_of_the_tensor_over_their_eight_cards() {
-        // 16 ranks, 8 a node: each node receives half of 1 GB over 8 x 25 GB/s x efficiency.
-        let cluster = cluster(a100(), 16);
-        let chip = &cluster.groups[0].chip;
-        let f = Fabric::new(&cluster, chip);
-        let wire = 0.5 / (8.0 * 25.0 * chip.network.efficiency);
-        let local = 15.0 / 16.0 / 230.0;
-        let got = f.all_gather(1e9, Group { size: 16, stride: 1 });
-        // 14 steps inside the two nodes and 2 between them.
-        close(got, wire.max(local) + 8.4e-6 + 14.0 * 3.4e-6 + 2.0 * 14e-6);
+    fn rings_through_two_nodes_bring_each_what_it_has_already() {
+        // 16 ranks, 8 a node: eight rings pass 15/16 of 1 GB over 8 x 25 GB/s x efficiency. Level by level a node would
+        // receive the half that it lacks. 14 steps inside the two nodes and 2 between them.
+        let gathered = |by_level: bool| {
+            let mut chip = a100();
+            chip.network.gathers_by_level = by_level;
+            let cluster = cluster(chip, 16);
+            let f = Fabric::new(&cluster, &cluster.groups[0].chip);
+            f.all_gather(1e9, Group { size: 16, stride: 1 }) - (8.4e-6 + 14.0 * 3.4e-6 + 28e-6)
+        };
+        let cards = 8.0 * 25.0 * a100().network.efficiency;
+        close(gathered(false), 15.0 / 16.0 / cards);
+        close(gathered(true), (0.5 / cards).max(15.0 / 16.0 / 230.0));
+    }
+
+    #[test]
+    fn rings_cross_a_narrow_spine_by_a_card_each() {
+        // 64 ranks on 8 nodes, 4 below a switch whose uplinks carry a sixteenth: 32 cards' worth in, 2 out. Eight rings want 8.
+        let mut c = cluster(a100(), 64);
+        let whole = Group { size: 64, stride: 1 };
+        let free = Fabric::new(&c, &c.groups[0].chip).transfer(1e9, whole, Operation::AllGather);
+        c.fabric.push(FabricLevel { nodes: 4, bandwidth_fraction: 1.0 / 16.0 });
+        let narrow = Fabric::new(&c, &c.groups[0].chip).transfer(1e9, whole, Operation::AllGather);
+        close(narrow, 4.0 * free);
+        c.fabric[0].bandwidth_fraction = 0.25;
+        let wide = Fabric::new(&c, &c.groups[0].chip).transfer(1e9, whole, Operation::AllGather);
+        close(wide, free);
     }
 
     #[test]
