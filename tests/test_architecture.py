@@ -17,7 +17,7 @@ PYTHON = ROOT / "python/autopar"
 
 RUST_ORDER = """
     units error
-    spec::model spec::cluster spec::framework spec::workload spec::problem spec::tensors spec
+    spec::model spec::cluster spec::kernels spec::framework spec::workload spec::problem spec::tensors spec
     plan
     estimate::flops estimate::collective estimate::compute estimate::shard
     testing
@@ -39,7 +39,8 @@ RUST_ORDER = """
     graph::strategy graph::packed graph::reshard graph::backward
     graph::price graph::work graph::routes graph::view graph::fixed graph::cost
     graph::overlap graph::fusion graph::communications graph::stage_communications graph::answer
-    graph::eliminate graph::completion graph::coarse graph::charged graph::front graph::dp
+    graph::minplus graph::eliminate graph::completion graph::coarse graph::charged graph::front
+    graph::dp
     graph::ilp graph::recursive graph::propagate graph::double_recursive graph::servers
     graph::transformer graph::transformer::attention graph::transformer::mlp graph
     calibrate::figure calibrate::point calibrate::least calibrate

@@ -1,9 +1,11 @@
 from collections.abc import Callable
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "ShardingProgram",
     "__version__",
     "calibrate",
     "canonical",
@@ -18,7 +20,6 @@ __all__ = [
     "search",
     "servers",
     "shard",
-    "sharding_chosen",
     "sharding_program",
     "sharding_slices",
     "sizes",
@@ -27,6 +28,11 @@ __all__ = [
 ]
 
 __version__: str
+
+@final
+class ShardingProgram:
+    def arrays(self) -> dict[str, bytes | int | float]: ...
+    def chosen(self, columns: list[int], bound: float | None = None) -> str: ...
 
 def search(
     problem: str,
@@ -53,8 +59,7 @@ def check_problem(problem: str) -> None: ...
 def model_graph(document: str) -> str: ...
 def shard(problem: str) -> str: ...
 def servers(problem: str) -> str: ...
-def sharding_program(problem: str) -> dict[str, bytes | int] | None: ...
-def sharding_chosen(problem: str, columns: list[int], bound: float | None = None) -> str: ...
+def sharding_program(problem: str) -> ShardingProgram | None: ...
 def sharding_slices(sharding: str) -> str: ...
 def model_facts(model: str) -> str: ...
 def operators(document: str) -> str: ...

@@ -11,11 +11,11 @@ use crate::error::{require, Error};
 use crate::estimate::flops::{self, Rate};
 use crate::estimate::pipeline::{Kind, Task};
 use crate::estimate::{self, Estimate};
-use crate::graph::ilp::Program;
 use crate::graph::ir::Graph;
 use crate::graph::problem::{Sharding, ShardingProblem};
 use crate::graph::servers::{Servers, ServersProblem};
 use crate::graph::transformer::{self, ModelGraph};
+use crate::graph::Programmed;
 use crate::plan::Plan;
 use crate::search::report::{Cut, Report};
 use crate::search::sizes::Sizes;
@@ -253,20 +253,20 @@ pub fn shard(problem: &str) -> Result<String, Error> {
 ///
 /// # Errors
 /// A document that is not a valid problem, or too large for a solver.
-pub fn sharding_program(problem: &str) -> Result<Option<Program>, Error> {
+pub fn sharding_program(problem: &str) -> Result<Option<Programmed>, Error> {
     crate::graph::program(read("sharding-problem", problem)?)
 }
 
 /// The sharding for a solver's choice among the program's whole columns, with its lower bound if it has one, as JSON.
 ///
 /// # Errors
-/// A document that is not a valid problem, or columns that are no choice.
+/// Columns that are no choice.
 pub fn sharding_chosen(
-    problem: &str,
+    program: &Programmed,
     columns: &[usize],
     bound: Option<f64>,
 ) -> Result<String, Error> {
-    write_sharding(&crate::graph::chosen(read("sharding-problem", problem)?, columns, bound)?)
+    write_sharding(&program.chosen(columns, bound)?)
 }
 
 fn write_sharding(found: &Sharding) -> Result<String, Error> {

@@ -80,22 +80,18 @@ impl<'a> Fabric<'a> {
         local.max(network) + self.exchange_steps(group)
     }
 
-    /// The same where each of the `topk` copies of a token crosses the network once for each node that holds its experts:
-    /// at most `node_limit` nodes if there is a limit.
-    ///
-    /// Of n nodes, `topk` experts that lie anywhere touch `n (1 - (1 - 1/n)^topk)`, one in n of which is the token's own. A
-    /// limit chooses so many of the nodes first, among which the experts then lie anywhere.
+    /// The same where a token crosses the network once for each node that holds some of its `topk` experts, at most
+    /// `node_limit` nodes if there is a limit, and is passed on there once to each rank that does (DeepEP, HybridEP).
     pub fn once_a_node(&self, bytes: f64, topk: u32, node_limit: u32, group: Group) -> f64 {
         if group.size <= 1 || bytes <= 0.0 {
             return 0.0;
         }
         let (inside, domains) = self.spread(group);
         let n = domains as f64;
-        let chosen = if node_limit > 0 { f64::from(node_limit).min(n) } else { n };
-        let touched = chosen * (1.0 - (1.0 - 1.0 / chosen).powf(f64::from(topk)));
-        let sent = bytes / f64::from(topk) * touched * (1.0 - 1.0 / n);
+        let chosen = chosen_nodes(node_limit, n);
+        let sent = bytes / f64::from(topk) * touched(topk, chosen) * (1.0 - 1.0 / n);
         let copies = bytes * (1.0 - 1.0 / n);
-        let local = bytes * (inside - 1) as f64
+        let local = bytes * self.copies_a_choice(topk, node_limit, group) * (inside - 1) as f64
             / inside as f64
             / self.domain_rate(self.chip.link.all_to_all_gb_per_s, inside, group.stride);
         let network = self
@@ -104,6 +100,14 @@ impl<'a> Fabric<'a> {
             .fold(0.0, f64::max);
         let share = if copies > 0.0 { sent / copies } else { 1.0 };
         local.max(network * share) + self.exchange_steps(group)
+    }
+
+    /// Copies of a token that reach a rank by [`Fabric::once_a_node`], for each of its `topk` choices of an expert: ranks
+    /// that hold some of them over experts.
+    pub fn copies_a_choice(&self, topk: u32, node_limit: u32, group: Group) -> f64 {
+        let (inside, domains) = self.spread(group);
+        let ranks = inside as f64 * chosen_nodes(node_limit, domains as f64);
+        touched(topk, ranks) / f64::from(topk)
     }
 
     /// Seconds to send `bytes` to a device `distance` ranks away.
@@ -320,6 +324,20 @@ const MIB: f64 = 1_048_576.0;
 /// The correction at 1, 2, 4 MiB and so on; below, where steps take the time, that of 1 MiB, and above that of 128 MiB.
 const TREE_CORRECTION: [f64; 8] = [0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9];
 
+/// Nodes of `n` over which a token's experts may lie: `limit` of them, or any.
+fn chosen_nodes(limit: u32, n: f64) -> f64 {
+    if limit > 0 {
+        f64::from(limit).min(n)
+    } else {
+        n
+    }
+}
+
+/// How many of `places` hold some of `topk` experts that lie anywhere among them: `n (1 - (1 - 1/n)^topk)`.
+fn touched(topk: u32, places: f64) -> f64 {
+    places * (1.0 - (1.0 - 1.0 / places).powf(f64::from(topk)))
+}
+
 /// How often two must be doubled to reach `n`.
 fn doublings(n: u64) -> u64 {
     u64::from(n.max(1).ilog2() + u32::from(!n.max(1).is_power_of_two()))
@@ -461,6 +479,7 @@ mod tests {
 
     #[test]
     fn one_copy_a_node_crosses_the_network_as_often_as_nodes_are_touched() {
+        // Inside the nodes 32 (1 - (31/32)^8) = 7.18 ranks of 8 choices have less time than outside.
         // 32 ranks on 4 nodes, 8 experts a token: 4 (1 - (3/4)^8) = 3.5995 nodes, of which 3 in 4 are others:
         // 2.6997 copies of 1/8 GB cross at 25 GB/s x efficiency; with a limit of two nodes 2 (1 - (1/2)^8) 3/4 = 1.4941.
         let cluster = cluster(a100(), 32);
@@ -473,6 +492,23 @@ mod tests {
         close(f.once_a_node(1e9, 8, 0, group), wire(touched));
         close(f.once_a_node(1e9, 8, 2, group), wire(2.0 * (1.0 - 0.5f64.powi(8)) * 0.75));
         assert!(f.once_a_node(1e9, 8, 0, group) < f.all_to_all(1e9, group));
+    }
+
+    #[test]
+    fn inside_a_node_a_token_is_sent_once_to_each_rank_that_holds_some_of_its_experts() {
+        // 8 ranks, 8 experts a token: 8 (1 - (7/8)^8) = 5.2511 ranks, 7 in 8 of them others, of 1/8 GB each, at the rate of an
+        // all-to-all; over two nodes, of which a token takes one, the same with the card's bytes beside.
+        let one = cluster(a100(), 8);
+        let f = Fabric::new(&one, &one.groups[0].chip);
+        let group = Group { size: 8, stride: 1 };
+        let ranks = 8.0 * (1.0 - 0.875f64.powi(8));
+        let rate = one.groups[0].chip.link.all_to_all_gb_per_s;
+        let wire = ranks * 0.875 / 8.0 / rate;
+        close(f.once_a_node(1e9, 8, 0, group), wire + 8.4e-6 + 7.0 * 3.4e-6);
+        close(f.copies_a_choice(8, 0, group), ranks / 8.0);
+        let two = cluster(a100(), 16);
+        let f = Fabric::new(&two, &two.groups[0].chip);
+        close(f.copies_a_choice(8, 1, Group { size: 16, stride: 1 }), ranks / 8.0);
     }
 
     #[test]

@@ -342,7 +342,8 @@ pub enum ContextExchange {
 pub enum ExpertDispatch {
     /// One copy for each expert (all-to-all).
     Copies,
-    /// One copy for each node, spread over the node's links there (DeepEP; DeepSeek-V3, arXiv:2412.19437, section 3.2.2).
+    /// One copy for each node, passed on there to each rank that holds some of the token's experts, where it is copied for each of
+    /// them (DeepEP, HybridEP; DeepSeek-V3, arXiv:2412.19437, section 3.2.2).
     OnceANode,
     /// Every rank of the expert group gathers all tokens, keeps what its experts were chosen for, and scatters the sums.
     Gather,
