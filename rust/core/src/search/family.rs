@@ -40,8 +40,11 @@ pub fn tables<'a>(problem: &'a Problem, entry: &Entry, zero: u8, groups: &[u64])
     largest.or_ending_as(|kind| groups[1..].iter().map(|&group| shard(kind, group)).collect())
 }
 
-/// What is known of families: a time before which no plan of one ends, or why none is within the limit of that day.
-pub struct Families<K>(Mutex<HashMap<K, Arc<OnceLock<Result<Time, Cut>>>>>);
+/// A time before which no plan of a family ends, or why none is within the limit that was known then; found once.
+type Known = Arc<OnceLock<Result<Time, Cut>>>;
+
+/// What is known of families.
+pub struct Families<K>(Mutex<HashMap<K, Known>>);
 
 impl<K: Hash + Eq> Families<K> {
     /// Nothing is known.
