@@ -8,13 +8,13 @@ and NumPy.
 
 import itertools
 import platform
-import sys
 import time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from arguments import parser
 from autopar import bulk, planner
 from autopar.spec import Problem
 
@@ -57,7 +57,7 @@ def show(name: str, problem: Problem, plans: NDArray[Any], repeats: int, **more:
 
 def main() -> None:
     """Times equal stages, interleaved ones, and uneven ones."""
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    count = parser(__doc__, 3).parse_args().repeats
     print(
         f"autopar {planner.__version__}, Python {platform.python_version()}, NumPy {np.__version__}"
     )
@@ -66,24 +66,24 @@ def main() -> None:
     )
     for pp in ((1,), (2, 4, 8, 16), (8,), (10, 20, 40, 80)):
         depths = ", ".join(map(str, pp))
-        show(f"equal stages, 1f1b, pp {depths}", problem, table(problem, pp), repeats)
+        show(f"equal stages, 1f1b, pp {depths}", problem, table(problem, pp), count)
     show(
         "equal stages, interleaved, pp 8, vpp 2",
         problem,
         table(problem, (8,), vpp=2),
-        repeats,
+        count,
         size=20_000,
     )
     show(
         "equal stages, gpipe, pp 8",
         problem,
         table(problem, (8,), schedule=2),
-        repeats,
+        count,
         size=100_000,
     )
     plans = table(problem, (8,))
     layers = np.tile([9, 10, 10, 11, 11, 10, 10, 9], (len(plans), 1))
-    show("uneven stages, 1f1b, pp 8", problem, plans, repeats, layers=layers, size=100_000)
+    show("uneven stages, 1f1b, pp 8", problem, plans, count, layers=layers, size=100_000)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+from arguments import parser
 from autopar import planner
 from autopar.frontends import apss
 
@@ -76,16 +77,16 @@ def run(flags: dict[str, str | int]) -> tuple[float, float, float]:
 
 def main() -> None:
     """Runs each command several times after a warm-up and prints the least and the median."""
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    count = parser(__doc__, 5).parse_args().repeats
     print(f"autopar {planner.__version__}, Python {platform.python_version()},", end=" ")
-    print(f"{platform.machine()}, {os.cpu_count()} cores, {repeats} runs each")
+    print(f"{platform.machine()}, {os.cpu_count()} cores, {count} runs each")
     for name, flags in COMMANDS.items():
         print(f"\n{name}")
         for key, value in counters(flags).items():
             print(f"  {key}: {value}")
         run(flags)
-        runs = sorted(run(flags) for _ in range(repeats))
-        (least, *_), (median, *_) = runs[0], runs[repeats // 2]
+        runs = sorted(run(flags) for _ in range(count))
+        (least, *_), (median, *_) = runs[0], runs[count // 2]
         cpu, peak = min(cpu for _, cpu, _ in runs), max(peak for *_, peak in runs)
         print(f"  wall: {least:.3f} s least, {median:.3f} s median")
         print(f"  cpu:  {cpu:.3f} s least; memory: {peak:.0f} MiB at the peak")

@@ -42,9 +42,9 @@ def solved(asked: ShardingProblem) -> tuple[Sharding, float]:
     """Returns the answer and the processor's seconds in the core and the solver."""
     text = wire.dumps(asked)
     start = time.process_time()
-    if asked.options.method == "ilp" and (arrays := _core.sharding_program(text)) is not None:
-        choice = ilp.solve(ilp.program(arrays), time_limit_s=LIMIT_S)
-        answer = _core.sharding_chosen(text, choice.columns, choice.bound)
+    if asked.options.method == "ilp" and (program := _core.sharding_program(text)) is not None:
+        choice = ilp.solve(ilp.program(program.arrays()), time_limit_s=LIMIT_S)
+        answer = program.chosen(choice.columns, choice.bound)
     else:
         answer = _core.shard(text)
     seconds = time.process_time() - start

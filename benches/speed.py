@@ -11,10 +11,10 @@ import json
 import os
 import platform
 import statistics
-import sys
 import time
 from pathlib import Path
 
+from arguments import parser
 from autopar import planner, wire
 from autopar.spec import Problem
 
@@ -55,13 +55,13 @@ def power(number: int) -> str:
     return f"{digits}e{int(exponent)}"
 
 
-def row(name: str, asked: str, repeats: int) -> str:
+def row(name: str, asked: str, count: int) -> str:
     """Returns a document's line of the table."""
     text = (ROOT / "benches" / "problems" / f"{name}.json").read_text(encoding="utf-8")
     problem = wire.loads(Problem, text)
     report = json.loads(planner.solve_json(problem))
     seconds = []
-    for _ in range(repeats):
+    for _ in range(count):
         start = time.perf_counter()
         planner.solve_json(problem)
         seconds.append(time.perf_counter() - start)
@@ -76,18 +76,19 @@ def row(name: str, asked: str, repeats: int) -> str:
 
 def main() -> None:
     """Prints the table, or writes it."""
-    words = [word for word in sys.argv[1:] if word != "--write"]
-    repeats = int(words[0]) if words else 5
+    arguments = parser(__doc__, 5)
+    arguments.add_argument("--write", action="store_true", help="put the table into the README")
+    asked = arguments.parse_args()
     lines = [
-        f"On {os.cpu_count()} cores of {processor()}, median of {repeats}:",
+        f"On {os.cpu_count()} cores of {processor()}, median of {asked.repeats}:",
         "",
         "| problem | classes of plans | bounds | plans estimated | seconds |",
         "|---|---:|---:|---:|---:|",
-        *(row(name, asked, repeats) for name, asked in ASKED.items()),
+        *(row(name, what, asked.repeats) for name, what in ASKED.items()),
     ]
     table = "\n".join(lines)
     print(table)
-    if "--write" in sys.argv[1:]:
+    if asked.write:
         readme = ROOT / "README.md"
         text = readme.read_text(encoding="utf-8")
         head, rest = text.split(BEGIN)

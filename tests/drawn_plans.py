@@ -52,7 +52,7 @@ SUBJECTS: dict[str, list[tuple[str, str, str]]] = {
     "accelerate": [
         ("llama2-7b", "a100", "fsdp"),
         ("qwen2.5-14b", "h100", "fsdp"),
-        ("mixtral-8x7b", "h100", "mindspeed"),
+        ("mixtral-8x7b", "h100", "accelerate-megatron"),
     ],
     "flagscale": [
         ("llama2-7b", "a800", "megatron-core"),

@@ -17,7 +17,7 @@ PYTHON = ROOT / "python/autopar"
 
 RUST_ORDER = """
     units error
-    spec::model spec::cluster spec::framework spec::workload spec::problem spec::tensors spec
+    spec::model spec::cluster spec::kernels spec::framework spec::workload spec::problem spec::tensors spec
     plan
     estimate::flops estimate::collective estimate::compute estimate::shard
     testing
@@ -39,7 +39,8 @@ RUST_ORDER = """
     graph::strategy graph::packed graph::reshard graph::backward
     graph::price graph::work graph::routes graph::view graph::fixed graph::cost
     graph::overlap graph::fusion graph::communications graph::stage_communications graph::answer
-    graph::eliminate graph::completion graph::coarse graph::charged graph::front graph::dp
+    graph::minplus graph::eliminate graph::completion graph::coarse graph::charged graph::front
+    graph::dp
     graph::ilp graph::recursive graph::propagate graph::double_recursive graph::servers
     graph::transformer graph::transformer::attention graph::transformer::mlp graph
     calibrate::figure calibrate::point calibrate::least calibrate
@@ -47,7 +48,8 @@ RUST_ORDER = """
 """.split()
 
 PYTHON_ORDER = """
-    errors cluster spec bulk report fit forms graph sharding placement wire schema files protobuf
+    errors lines texts
+    cluster spec bulk report fit forms graph sharding placement wire schema files protobuf
     catalog
     runs points shelf trained
     frontends frontends.apss frontends.hf frontends.shell frontends.launch
@@ -110,7 +112,7 @@ PYTHON_OWNERS = {
     "click": {"cli", "cli.*", "flags"},
     "highspy": {"ilp"},
     "rich": {"render.terminal"},
-    "yaml": {"files", "export.job"},
+    "yaml": {"lines", "texts", "export.job"},
 }
 
 # What the core does not have: global state.

@@ -385,8 +385,8 @@ def test_a_plan_with_a_degree_for_each_kind_is_found_spelled_and_read(
     command: Command, tmp_path: Path
 ) -> None:
     question = (
-        "--model", "llama2-13b", "--cluster", "a800:8,h800:16", "--devices", "24",
-        "--global-batch-size", "96", "--sequence-length", "4096",
+        "--model", "llama2-13b", "--cluster", "v100:8,h800:16", "--devices", "24",
+        "--global-batch-size", "64", "--sequence-length", "4096", "--precision", "fp16",
     )  # fmt: skip
     searched = command("search", *question, "--mixed-tp", "--top", "1", "--format", "json")
     best = json.loads(searched.out)["ranked"][0]
@@ -404,13 +404,13 @@ def test_a_plan_with_a_degree_for_each_kind_is_found_spelled_and_read(
     assert (spelled.code, spelled.out) == (2, "")
     assert "must have one degree for each of 2 kinds of chip, found 3" in spelled.err
     for degrees, cure in (("0", "0 is not a degree"), ("8,0", "0 is not a degree")):
-        run = command("estimate", *question, "--chips", "a800,h800", "--pp", "2", "--tp", degrees)
+        run = command("estimate", *question, "--chips", "v100,h800", "--pp", "2", "--tp", degrees)
         assert (run.code, run.out) == (2, "")
         assert cure in run.err
     # The degrees stand in the cluster's order, whatever the order of the stages.
     spelled = command(
-        "estimate", *question, "--chips", "h800,a800", "--pp", "2", "--tp", "2,4", "--zero", "1",
-        "--recompute", "block/20,block/20",
+        "estimate", *question, "--chips", "h800,v100", "--pp", "2", "--tp", "2,4", "--zero", "1",
+        "--recompute", "block/10,block/30", "--layers", "30,10",
     )  # fmt: skip
     assert spelled.code == 0, spelled.out
     assert "dp 4, tp 2,4, pp 2, sp" in spelled.out

@@ -245,6 +245,14 @@ def test_a_node_that_is_not_full_is_refused() -> None:
 # --- Files and flags
 
 
+def test_an_ms_job_of_several_kinds_is_refused_with_the_reason() -> None:
+    asked = problem("llama3-8b", "ascend_910b1:32,ascend_910b2:32", "mindformers")
+    both = job(asked, dp=16, pp=4, tp=1, chips=[0, 0, 1, 1], layers=[8, 8, 8, 8])
+    assert LAUNCHERS["kubernetes"].supports(both) == [
+        "several kinds of chip in one MSJob, whose workers share one pod template"
+    ]
+
+
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_files_say_what_to_expect_and_come_out_the_same_twice(name: str) -> None:
     said = drawn(name, 1)[0]
@@ -297,7 +305,7 @@ def test_a_plan_alone_is_written_with_the_question_in_flags(command: Command) ->
         (["report.json", "--rank", "9"], "--rank: no plan 9 in a report of 5"),
         (["report.json", "--model", "llama2-7b"], "given beside a report, --model"),
         (["absent.json"], "absent.json: no such file"),
-        (["bad.json"], "bad.json: not JSON"),
+        (["bad.json"], "bad.json:1: not JSON"),
         (["list.json"], "list.json: must be a table"),
     ],
 )

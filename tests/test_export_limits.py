@@ -76,7 +76,7 @@ def fastest_of_all(subject: tuple[str, str, str]) -> tuple[Ranked, ...]:
 def test_the_best_plan_found_for_a_launcher_is_one_that_it_can_say(name: str) -> None:
     subject = ASCEND if name.startswith("mind") else LLAMA
     asked = problem(*subject)
-    [best], _ = launchers.fastest(name, asked, autopar.solve)
+    [best], _ = launchers.fastest(name, launchers.questions(name, asked), autopar.solve)
     assert LAUNCHERS[name].supports(best) == []
     # No plan of the whole space that the launcher can say is faster.
     for ranked in fastest_of_all(subject):
@@ -90,7 +90,9 @@ def test_the_best_plans_found_for_a_launcher_are_those_of_the_whole_space() -> N
     whole = autopar.solve(replace(asked, options=Options(top=2000))).ranked
     jobs = [Job(asked, ranked.plan, ranked.estimate) for ranked in whole]
     said = [job.estimate.step_ps for job in jobs if not LAUNCHERS["deepspeed"].supports(job)]
-    found, _ = launchers.fastest("deepspeed", asked, autopar.solve, 12)
+    found, _ = launchers.fastest(
+        "deepspeed", launchers.questions("deepspeed", asked), autopar.solve, 12
+    )
     assert len({job.plan for job in found}) == 12
     times = [job.estimate.step_ps for job in found]
     assert times == sorted(times)

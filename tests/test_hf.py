@@ -96,9 +96,12 @@ LLAMA = GOLDEN["llama2-7b"]["config"]
         ({**LLAMA, "model_type": "mamba"}, 'model_type: no family "mamba". Known: bloom, '),
         ({"hidden_size": 1}, "model_type: missing key"),
         ({k: v for k, v in LLAMA.items() if k != "hidden_size"}, "hidden_size: missing key"),
-        ({**LLAMA, "hidden_size": "4096"}, 'hidden_size: must be a whole number, found "4096"'),
-        ({**LLAMA, "hidden_size": True}, "hidden_size: must be a whole number, found true"),
-        ({**LLAMA, "num_attention_heads": 0}, "heads"),
+        (
+            {**LLAMA, "hidden_size": "4096"},
+            'hidden_size: must be a whole number from 1, found "4096"',
+        ),
+        ({**LLAMA, "hidden_size": True}, "hidden_size: must be a whole number from 1, found true"),
+        ({**LLAMA, "num_attention_heads": 0}, "num_attention_heads: must be a whole number from 1"),
         ({**LLAMA, "num_attention_heads": 30}, "30 attention heads do not divide the hidden size"),
         ({**LLAMA, "attention_bias": 1}, "attention_bias: must be true or false, found 1"),
         ({**LLAMA, "hidden_act": "relu"}, "hidden_act: must be silu or gelu beside a gate"),
@@ -109,9 +112,25 @@ LLAMA = GOLDEN["llama2-7b"]["config"]
             {**GOLDEN["qwen2-57b-a14b"]["config"], "mlp_only_layers": [3]},
             "mlp_only_layers: must be",
         ),
+        (
+            {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}},
+            "config.json:1: text_config: gemma3 also has parts that do not read text",
+        ),
+        (
+            {**LLAMA, "num_key_value_heads": 5},
+            "num_key_value_heads: must divide heads (32), found 5",
+        ),
+        ({**LLAMA, "num_hidden_layers": 9999}, "num_hidden_layers: must be from 1 to 4096, found"),
+        (
+            {**GOLDEN["mixtral-8x7b"]["config"], "num_experts_per_tok": 9},
+            "num_experts_per_tok: must be from 1 to experts (8), found 9",
+        ),
         ([], "must be a table, found a list of 0"),
         ("{", "not JSON"),
-        ('{"model_type": "llama", "model_type": "opt"}', 'key "model_type" is given twice'),
+        (
+            '{"model_type": "llama", "model_type": "opt"}',
+            "config.json:1: model_type: given twice, on the same line. Keep one of them.",
+        ),
     ],
 )
 def test_a_wrong_configuration_is_one_line(config: Any, says: str, command: Command) -> None:
@@ -123,6 +142,15 @@ def test_a_wrong_configuration_is_one_line(config: Any, says: str, command: Comm
     assert (run.code, run.out) == (2, "")
     assert run.err.count("\n") == 1
     assert says in run.err
+
+
+def test_a_wrong_configuration_names_the_line_of_its_own_key(tmp_path: Path) -> None:
+    text = json.dumps({**LLAMA, "num_hidden_layers": 0}, indent=2)
+    line = next(i for i, row in enumerate(text.splitlines(), 1) if "num_hidden_layers" in row)
+    file = written(tmp_path, text)
+    with pytest.raises(SpecError) as error:
+        planner.model_of(file)
+    assert error.value.path == f"{file}:{line}: num_hidden_layers"
 
 
 def test_a_configuration_serves_wherever_a_model_has_a_name(command: Command) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import autopar
-from autopar import SpecError
 from autopar.compat import mindspore
 from autopar.compat.keys import KEYS
 from context_outcomes import GOLDEN, outcome
@@ -106,10 +105,27 @@ def test_release_2_3_has_the_ranges_of_its_documentation() -> None:
     assert mindspore.get_auto_parallel_context("device_num") == 4096
 
 
-def test_an_unknown_release_is_refused_by_name() -> None:
-    mindspore.version = "1.0"
-    with pytest.raises(SpecError, match=r'version: unknown: "1.0"\. Give one of 2.10, 2.3\.'):
-        mindspore.set_auto_parallel_context(device_num=8)
+@pytest.mark.parametrize(
+    ("release", "error", "says"),
+    [
+        ("2.4", ValueError, r'version: must be one of "2.10", "2.3", found "2.4"'),
+        ("", ValueError, r'version: must be one of "2.10", "2.3", found ""'),
+        (2.3, TypeError, r"version: must be a text, one of .*, found 2\.3"),
+        (None, TypeError, r"version: must be a text, one of .*, found null"),
+        ([], TypeError, r"version: must be a text, one of .*, found a list of 0"),
+    ],
+)
+def test_an_unknown_release_is_refused_when_it_is_assigned(
+    release: Any, error: type[Exception], says: str
+) -> None:
+    mindspore.version = "2.3"
+    mindspore.set_auto_parallel_context(device_num=8)
+    with pytest.raises(error, match=says):
+        mindspore.version = release
+    assert mindspore.version == "2.3"
+    assert mindspore.get_auto_parallel_context("device_num") == 8
+    with pytest.raises(ValueError, match="device_num"):
+        mindspore.set_auto_parallel_context(device_num=4097)
 
 
 # --- The only state
@@ -124,7 +140,7 @@ def modules() -> list[ModuleType]:
 def mutable(value: object) -> bool:
     """Returns whether a value is an object of one of this package's classes that can change."""
     kind = type(value)
-    if not kind.__module__.startswith("autopar") or isinstance(value, type):
+    if not kind.__module__.startswith("autopar") or isinstance(value, type | ModuleType):
         return False
     frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
     return not frozen and not hasattr(value, "__slots__")

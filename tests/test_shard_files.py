@@ -1,11 +1,16 @@
 """`autopar shard` on graph files, from the file to the strategies."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
+from autopar import protobuf, wire
 from autopar.frontends.mindspore_strategy import read
+from autopar.graph import Graph, Opaque, Operator, Tensor
 from conftest import Command
 
 GRAPHS = Path(__file__).parent / "data/graphs"
@@ -90,3 +95,58 @@ def test_wrong_input_is_refused_in_one_line(
     assert run.err.count("\n") == 1
     assert what in run.err
     assert list(tmp_path.iterdir()) == []
+
+
+ROWS = (64, 128)
+
+
+def onnx_file(folder: Path) -> Path:
+    """Returns a file with one operator that ONNX does not define."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ROWS) for name in "xy")
+    odd = helper.make_node("Mystery", ["x"], ["y"], "odd", domain="com.acme")
+    versions = [helper.make_opsetid("", 17), helper.make_opsetid("com.acme", 1)]
+    model = helper.make_model(helper.make_graph([odd], "net", [x], [y]), opset_imports=versions)
+    onnx.save(model, folder / "net.onnx")
+    return folder / "net.onnx"
+
+
+def graphdef_file(folder: Path) -> Path:
+    """Returns a frozen graph with one operator that TensorFlow does not have."""
+    shape = b"".join(protobuf.chunk(2, protobuf.integer(1, size)) for size in ROWS)
+
+    def attribute(key: bytes, value: bytes) -> bytes:
+        return protobuf.chunk(5, protobuf.chunk(1, key) + protobuf.chunk(2, value))
+
+    x = protobuf.chunk(1, b"x") + protobuf.chunk(2, b"Placeholder")
+    x += attribute(b"dtype", protobuf.integer(6, 1))
+    x += attribute(b"shape", protobuf.chunk(7, shape))
+    odd = protobuf.chunk(1, b"odd") + protobuf.chunk(2, b"Mystery") + protobuf.chunk(3, b"x")
+    odd += attribute(b"_output_shapes", protobuf.chunk(1, protobuf.chunk(7, shape)))
+    path = folder / "net.pb"
+    path.write_bytes(protobuf.chunk(1, x) + protobuf.chunk(1, odd))
+    return path
+
+
+def document(folder: Path) -> Path:
+    """Returns a graph document with one operator that is opaque."""
+    tensors = (Tensor("x", ROWS, role="input"), Tensor("y", ROWS))
+    odd = Operator(name="odd", source="Mystery", form=Opaque(), inputs=("x",), outputs=("y",))
+    path = folder / "net.json"
+    path.write_text(wire.dumps(Graph(name="net", tensors=tensors, operators=(odd,))), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("write", [onnx_file, graphdef_file, document])
+@pytest.mark.parametrize("method", ["dp", "ilp"])
+def test_the_report_names_an_unknown_operator_and_cuts_its_leading_axis_alone(
+    command: Command, tmp_path: Path, write: Callable[[Path], Path], method: str
+) -> None:
+    asked = ["shard", write(tmp_path), "--chip", "a800", "--devices", "4", "--method", method]
+    said = "operators of unknown kind, replicated or cut along the leading axis alone: odd"
+    run = command(*asked, "--use-all-devices")
+    assert run.code == 0, run.err
+    assert f"Note: {said}" in run.out
+    run = command(*asked, "--use-all-devices", "--format", "json")
+    found = json.loads(run.out)
+    assert said in found["notes"]
+    assert found["operators"][0]["inputs"] == found["operators"][0]["outputs"] == [[4, 1]]

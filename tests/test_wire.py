@@ -295,17 +295,20 @@ def test_a_whole_number_is_a_figure_too() -> None:
     [
         ("", "not JSON"),
         ("{", "not JSON"),
-        ('{"size": NaN}', "NaN is no number"),
-        ('{"size": Infinity}', "Infinity is no number"),
-        ('{"size": 1, "size": 2}', 'key "size" is given twice'),
-        ("[" * 100_000, "nested too deeply"),
-        ('{"size": ' + "9" * 5000 + "}", "not JSON"),
+        ('{"size": NaN}', "w.json:1: size: must be a finite number, found NaN. Give a number."),
+        ('{"size": Infinity}', "w.json:1: size: must be a finite number, found Infinity"),
+        (
+            '{"size": 1, "size": 2}',
+            "w.json:1: size: given twice, on the same line. Keep one of them.",
+        ),
+        ("[" * 100_000, "w.json:1: nested over 32 levels. Give a flatter file."),
+        ('{"size": ' + "9" * 5000 + "}", "size: must be a number of at most 4,300 digits"),
         (b'{"size": "\xff"}', "not UTF-8"),
     ],
 )
 def test_a_text_that_is_no_document_is_refused(text: str | bytes, what: str) -> None:
     with pytest.raises(SpecError) as error:
-        wire.loads(spec.Window, text, "w.json: ")
+        wire.loads(spec.Window, text, "w.json")
     assert what in str(error.value)
     assert len(str(error.value)) < 200
 

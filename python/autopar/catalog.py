@@ -10,14 +10,16 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from autopar import files, wire
+from autopar import files, texts, wire
 from autopar.cluster import AttentionRate, Chip, DeviceGroup, FabricLevel, NetworkLink, Peaks
 from autopar.errors import SpecError, shown
 from autopar.spec import Attention, Framework, Model
+from autopar.texts import Text
 
 CATALOG_DATE = "2026-11-21"
 ROOT = Path(__file__).parent / "catalog"
 Kind = Literal["models", "chips", "frameworks", "clusters"]
+_MADE = ("text", "keys", "digest")  # What an entry has that no file says.
 _OWN = ("aliases", "checked", "note")  # What a framework says of itself alone, whatever follows it.
 
 
@@ -35,6 +37,8 @@ class ModelEntry:
         checked: When they were compared with the source.
         note: What else to know.
         published_parameters: Parameters by the source.
+        text: The file.
+        keys: The file's own keys for fields of the model, where it calls them otherwise.
         digest: SHA-256 of the file.
     """
 
@@ -47,6 +51,8 @@ class ModelEntry:
     checked: str = ""
     note: str = ""
     published_parameters: int | None = None
+    text: Text
+    keys: dict[str, str] = field(default_factory=dict)
     digest: str
 
 
@@ -73,6 +79,7 @@ class ChipEntry:
         inherits_attention: Chip whose attention rates it has, scaled, of kernels that it names none
             of its own for.
         inherits_gemm: Chip whose curve of matrix products it has, where it names none of its own.
+        text: The chip's own file.
         digest: SHA-256 of the files.
     """
 
@@ -91,6 +98,7 @@ class ChipEntry:
     link_line_gb_per_s: float | None = None
     inherits_attention: str | None = None
     inherits_gemm: str | None = None
+    text: Text
     digest: str
 
 
@@ -148,6 +156,7 @@ class FrameworkEntry:
         checked: When it was compared with the source.
         note: What else to know.
         fitted: Figures that were fitted to training runs, each with the sources of the runs.
+        text: The framework's own file.
         digest: SHA-256 of the files.
     """
 
@@ -160,6 +169,7 @@ class FrameworkEntry:
     checked: str = ""
     note: str = ""
     fitted: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    text: Text
     digest: str
 
 
@@ -172,6 +182,8 @@ class ClusterEntry:
         devices: Devices that a job uses unless it says otherwise.
         fabric: Network levels above the node, inner first.
         between_kinds: Link between devices of different kinds.
+        text: The cluster's own file, if it has one.
+        chip_texts: The files of the groups' chips.
         digests: SHA-256 of each file.
     """
 
@@ -179,6 +191,8 @@ class ClusterEntry:
     devices: int | None = None
     fabric: tuple[FabricLevel, ...] = ()
     between_kinds: NetworkLink | None = None
+    text: Text | None = None
+    chip_texts: tuple[Text, ...]
     digests: tuple[str, ...]
 
 
@@ -196,14 +210,16 @@ def model(name: str, path: str = "model") -> ModelEntry:
         >>> model("Llama2_70B").model.layers
         80
     """
-    file, table, digest = _open("models", name, path)
-    known, provenance = _split(table, ModelEntry)
+    text, digest = _open("models", name, path)
+    known, provenance = _split(text.value, ModelEntry)
     if "kv_heads" not in known and "heads" in known:
         known["kv_heads"] = known["heads"]
-    if "head_dim" not in known:
-        known["head_dim"] = _even_head_dim(known, file)
-    spec = wire.read(Model, _named(known, file), f"{file}: ")
-    return _entry(ModelEntry, provenance, file, model=spec, digest=digest)
+    with text.placing():
+        if "head_dim" not in known:
+            known["head_dim"] = _even_head_dim(known, text.file)
+        spec = wire.read(Model, _named(known, text.file), f"{text.file}: ")
+        parts = {"model": spec, "text": text, "keys": {}, "digest": digest}
+        return _entry(ModelEntry, provenance, text.file, **parts)
 
 
 def chip(name: str, path: str = "chip") -> ChipEntry:
@@ -237,18 +253,19 @@ def framework(name: str, path: str = "framework") -> FrameworkEntry:
         >>> framework("megatron-core").framework.bytes.parameter
         2
     """
-    file, table, digest = _followed(name, path, ())
+    text, table, digest = _followed(name, path, ())
+    file = text.file
     known, provenance = _split(table, FrameworkEntry)
     provenance.setdefault("source", {})
-    spec = wire.read(Framework, _named(known, file), f"{file}: ")
-    before: dict[str, Framework] = {}
-    for month, then in _tables(provenance.pop("before", {}), f"{file}: before"):
-        known = _completed(then, known)
-        before = {
-            month: wire.read(Framework, _named(known, file), f"{file}: before.{month}."),
-            **before,
-        }
-    return _entry(FrameworkEntry, provenance, file, framework=spec, before=before, digest=digest)
+    with text.placing():
+        spec = wire.read(Framework, _named(known, file), f"{file}: ")
+        before: dict[str, Framework] = {}
+        for month, then in _tables(provenance.pop("before", {}), f"{file}: before"):
+            known = _completed(then, known)
+            earlier = wire.read(Framework, _named(known, file), f"{file}: before.{month}")
+            before = {month: earlier, **before}
+        parts = {"framework": spec, "before": before, "text": text, "digest": digest}
+        return _entry(FrameworkEntry, provenance, file, **parts)
 
 
 def cluster(text: str, path: str = "cluster") -> ClusterEntry:
@@ -268,22 +285,23 @@ def cluster(text: str, path: str = "cluster") -> ClusterEntry:
     """
     if files.is_path(text) and text.endswith(".toml") and "," not in text:
         data = files.read_bytes(text)
-        file = files.printable(text)
-        table = files.parse_toml(data, file)
-        if "groups" in table:
-            return _cluster_file(table, file, Path(text).parent, _sha256(data))
+        said = texts.parse_toml(data, files.printable(text))
+        if "groups" in said.value:
+            return _cluster_file(said, Path(text).parent, _sha256(data))
     elif _find("clusters", text) and not _find("chips", text):
-        opened, table, digest = _open("clusters", text, path)
-        return _cluster_file(table, opened, ROOT, digest)
+        said, digest = _open("clusters", text, path)
+        return _cluster_file(said, ROOT, digest)
     groups: list[DeviceGroup] = []
+    chip_texts = []
     digests = []
     for name, limit in parse_groups(text, path):
         entry = chip(name, path)
         if any(group.chip.name == entry.chip.name for group in groups):
             raise SpecError(path, f"chip {shown(name)} is listed twice", "List each chip once.")
         groups.append(DeviceGroup(chip=entry.chip, limit=limit))
+        chip_texts.append(entry.text)
         digests.append(entry.digest)
-    return ClusterEntry(groups=tuple(groups), digests=tuple(digests))
+    return ClusterEntry(groups=tuple(groups), chip_texts=tuple(chip_texts), digests=tuple(digests))
 
 
 def parse_groups(text: str, path: str) -> list[tuple[str, int | None]]:
@@ -358,44 +376,49 @@ class _ClusterFile:
     note: str = ""
 
 
-def _cluster_file(table: dict[str, Any], file: str, folder: Path, digest: str) -> ClusterEntry:
-    """Returns the cluster of a TOML table; its chips' paths start at the file's folder."""
-    rows = wire.read(_ClusterFile, table, f"{file}: ")
-    groups, digests = [], [digest]
+def _cluster_file(text: Text, folder: Path, digest: str) -> ClusterEntry:
+    """Returns the cluster of a TOML file; its chips' paths start at the file's folder."""
+    with text.placing():
+        rows = wire.read(_ClusterFile, text.value, f"{text.file}: ")
+    groups, chip_texts, digests = [], [], [digest]
     for i, row in enumerate(rows.groups):
         name = str(folder / row.chip) if files.is_path(row.chip) else row.chip
-        entry = chip(name, f"{file}: groups[{i}].chip")
+        with text.placing():
+            entry = chip(name, f"{text.file}: groups[{i}].chip")
         changes = wire.write(row.network).items()
         network = replace(entry.chip.network, **{k: v for k, v in changes if v is not None})
         price = entry.chip.price_per_hour if row.price_per_hour is None else row.price_per_hour
         priced = replace(entry.chip, network=network, price_per_hour=price)
         groups.append(DeviceGroup(chip=priced, limit=row.limit))
+        chip_texts.append(entry.text)
         digests.append(entry.digest)
     return ClusterEntry(
         groups=tuple(groups),
         devices=rows.devices,
         fabric=rows.fabric,
         between_kinds=rows.between_kinds,
+        text=text,
+        chip_texts=tuple(chip_texts),
         digests=tuple(digests),
     )
 
 
-def _followed(name: str, path: str, heirs: tuple[str, ...]) -> tuple[str, dict[str, Any], str]:
+def _followed(name: str, path: str, heirs: tuple[str, ...]) -> tuple[Text, dict[str, Any], str]:
     """Returns a framework's file, its table completed by those it follows, and their digest.
 
     `heirs` are the files that follow this one, which it may not follow.
     """
-    file, table, digest = _open("frameworks", name, path)
-    if file in heirs:
-        raise SpecError(
-            f"{heirs[-1]}: follows", "comes back to itself", "Follow another framework."
-        )
-    leader = table.get("follows")
+    text, digest = _open("frameworks", name, path)
+    if text.file in heirs:
+        raise SpecError(path, "comes back to itself", "Follow another framework.")
+    leader = text.value.get("follows")
     if not isinstance(leader, str):
-        return file, table, digest
-    _, given, given_digest = _followed(leader, f"{file}: follows", (*heirs, file))
+        return text, text.value, digest
+    with text.placing():
+        place = f"{text.file}: follows"
+        _, given, given_digest = _followed(leader, place, (*heirs, text.file))
     given = {key: value for key, value in given.items() if key not in _OWN}
-    return file, _completed(table, given), _sha256((digest + given_digest).encode())
+    return text, _completed(text.value, given), _sha256((digest + given_digest).encode())
 
 
 def _tables(table: Any, path: str) -> list[tuple[str, dict[str, Any]]]:
@@ -416,10 +439,17 @@ def _completed(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 def _chip(name: str, path: str, heirs: tuple[str, ...]) -> ChipEntry:
     """Returns a chip; `heirs` are the chips that inherit from it, which it may not inherit from."""
-    file, table, digest = _open("chips", name, path)
-    known, provenance = _split(table, ChipEntry)
-    if file in heirs:
-        raise SpecError(f"{file}: inherits_*", "comes back to itself", "Name a measured chip.")
+    text, digest = _open("chips", name, path)
+    if text.file in heirs:
+        raise SpecError(path, "comes back to itself", "Name a measured chip.")
+    with text.placing():
+        return _read_chip(text, digest, heirs)
+
+
+def _read_chip(text: Text, digest: str, heirs: tuple[str, ...]) -> ChipEntry:
+    """Returns the chip of a file."""
+    file = text.file
+    known, provenance = _split(text.value, ChipEntry)
     parents = {}
     for key in ("inherits_attention", "inherits_gemm"):
         if isinstance(parent := provenance.get(key), str):
@@ -438,7 +468,7 @@ def _chip(name: str, path: str, heirs: tuple[str, ...]) -> ChipEntry:
         spec = replace(spec, attention=(*spec.attention, *others))
     provenance.setdefault("confidence", {})
     provenance.setdefault("source", {})
-    return _entry(ChipEntry, provenance, file, chip=spec, digest=digest)
+    return _entry(ChipEntry, provenance, file, chip=spec, text=text, digest=digest)
 
 
 def _scaled_attention(measured: Chip, other: Chip) -> tuple[AttentionRate, ...]:
@@ -472,8 +502,8 @@ def _even_head_dim(table: dict[str, Any], file: str) -> Any:
     return hidden // heads
 
 
-def _open(kind: Kind, name: str, path: str) -> tuple[str, dict[str, Any], str]:
-    """Returns the file of a name as text for messages, its table and the SHA-256 of its bytes."""
+def _open(kind: Kind, name: str, path: str) -> tuple[Text, str]:
+    """Returns the file of a name and the SHA-256 of its bytes."""
     if files.is_path(name):
         file: str | Path = name
     elif found := _find(kind, name):
@@ -483,8 +513,7 @@ def _open(kind: Kind, name: str, path: str) -> tuple[str, dict[str, Any], str]:
     else:
         raise _unknown(kind, name, path)
     data = files.read_bytes(file)
-    shown_name = files.printable(file)
-    return shown_name, files.parse_toml(data, shown_name), _sha256(data)
+    return texts.parse_toml(data, files.printable(file)), _sha256(data)
 
 
 def _find(kind: Kind, name: str) -> Path | None:
@@ -504,7 +533,7 @@ def _find(kind: Kind, name: str) -> Path | None:
 
 
 def _aliases(data: bytes, stem: str) -> list[str]:
-    return [_plain(alias) for alias in files.parse_toml(data, stem).get("aliases", [])]
+    return [_plain(alias) for alias in texts.parse_toml(data, stem).value.get("aliases", [])]
 
 
 def _unknown(kind: Kind, name: str, path: str) -> SpecError:
@@ -526,7 +555,7 @@ def _unknown(kind: Kind, name: str, path: str) -> SpecError:
 
 def _split(table: dict[str, Any], entry: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the keys of a table that go to the core and those that say where they come from."""
-    own = {known.name for known in fields(entry)} - {"model", "chip", "framework", "digest"}
+    own = {known.name for known in fields(entry)} - {"model", "chip", "framework", *_MADE}
     known = {key: value for key, value in table.items() if key not in own}
     return known, {key: value for key, value in table.items() if key in own}
 

@@ -110,12 +110,16 @@ class Network:
         nic_gbit_per_s: Line rate of one card, 10^9 bits a second.
         efficiency: Share of the line rate that collectives reach.
         latency_us: One step of a collective between two nodes, in microseconds.
+        gathers_by_level: Gathers and scatters run inside nodes and between them in turn, so that a
+            node receives once what it lacks (HCCL); else rings through all members bring it
+            everything (NCCL, RCCL).
     """
 
     nics_per_node: int
     nic_gbit_per_s: float
     efficiency: float
     latency_us: float
+    gathers_by_level: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

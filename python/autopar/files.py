@@ -6,12 +6,10 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from autopar.errors import SpecError
 
 LARGEST_BYTES = 16 * 2**20
-DEEPEST = 32
 
 
 def printable(path: str | os.PathLike[str]) -> str:
@@ -114,61 +112,3 @@ def write_all(contents: Mapping[Path, bytes]) -> None:
         for draft in drafts.values():
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
-
-
-def parse_toml(data: bytes, name: str) -> dict[str, Any]:
-    """Returns the table of a TOML text.
-
-    Raises:
-        SpecError: The text is not UTF-8 or not TOML.
-    """
-    import tomllib
-
-    try:
-        return tomllib.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise SpecError(name, f"not UTF-8 (byte {error.start})", "Save it as UTF-8.") from None
-    except RecursionError:
-        raise SpecError(name, "nested too deeply to be TOML", "See toml.io.") from None
-    except ValueError as error:
-        raise SpecError(name, f"not TOML: {error}", "See toml.io.") from None
-
-
-def parse_yaml(text: str, name: str) -> Any:
-    """Returns the value of a YAML text: plain values only, each key once, 32 levels at most.
-
-    Raises:
-        SpecError: The text is not such YAML.
-    """
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Refuses a table that gives a key twice."""
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-            seen: set[object] = set()
-            for key_node, _ in node.value:
-                # A merge key stands for the keys of another table.
-                key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
-                if key in seen and key_node.tag != "tag:yaml.org,2002:merge":
-                    what = f"key {key} is given twice"
-                    raise yaml.constructor.ConstructorError(None, None, what, key_node.start_mark)
-                seen.add(key)
-            return super().construct_mapping(node, deep)
-
-    try:
-        depth = 0
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                raise SpecError(name, f"nested over {DEEPEST} levels", "Give a flatter file.")
-        return yaml.load(text, Loader=Loader)
-    except SpecError:
-        raise
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise SpecError(f"{name}{line}", f"not YAML: {error.problem}", "See yaml.org.") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        what = f"not YAML: {' '.join(str(error).split())[:100]}"
-        raise SpecError(name, what, "See yaml.org.") from None

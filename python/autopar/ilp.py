@@ -35,6 +35,7 @@ class Program:
         value: Entries.
         known: Whole columns that are 1 in a choice that is known; none if none is.
         whole: The first so many columns are 0 or 1.
+        gap: Share of the cost by which a choice may be above the bound.
     """
 
     cost: NDArray[np.float64]
@@ -45,6 +46,7 @@ class Program:
     value: NDArray[np.float64]
     known: NDArray[np.int32]
     whole: int
+    gap: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +62,18 @@ class Choice:
     bound: float
 
 
-def program(arrays: dict[str, bytes | int]) -> Program:
+def program(arrays: dict[str, bytes | int | float]) -> Program:
     """Returns the program whose arrays the core gives as bytes."""
     read: dict[str, Any] = {
         name: np.frombuffer(data, np.int32 if name in INTEGERS else np.float64)
         for name, data in arrays.items()
         if isinstance(data, bytes)
     }
-    return Program(**read, whole=int(arrays["whole"]))
+    return Program(**read, whole=int(arrays["whole"]), gap=float(arrays["gap"]))
 
 
 def solve(program: Program, *, time_limit_s: float | None = None, tighten: float = 0) -> Choice:
-    """Returns the best choice, or at the time limit the best so far.
+    """Returns the best choice but for the program's gap, or at the time limit the best so far.
 
     Args:
         program: What to minimise.
@@ -88,7 +90,7 @@ def solve(program: Program, *, time_limit_s: float | None = None, tighten: float
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
-    solver.setOptionValue("mip_rel_gap", 0.0)
+    solver.setOptionValue("mip_rel_gap", program.gap)
     solver.setOptionValue("mip_abs_gap", 0.0)
     solver.setOptionValue("mip_feasibility_tolerance", FEASIBILITY)
     if time_limit_s is not None:

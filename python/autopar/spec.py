@@ -14,6 +14,8 @@ Norm: TypeAlias = Literal["rmsnorm", "layernorm"]
 Position: TypeAlias = Literal["rope", "learned", "alibi", "relative"]
 Activation: TypeAlias = Literal["swiglu", "geglu", "gelu", "relu", "relu2"]
 QkNorm: TypeAlias = Literal["none", "head", "full"]
+NormKernel: TypeAlias = Literal["separate", "eager", "compiled", "fused", "tuned"]
+RotaryKernel: TypeAlias = Literal["separate", "compiled", "fused"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_products"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
@@ -175,12 +177,14 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """Operators that run as one kernel instead of one a mathematical step.
+    """How operators run: as one kernel, or as one a mathematical step.
 
     Attributes:
-        norm: Norms.
+        norm: Norms: `separate` operators, those of PyTorch (`eager`), what torch.compile makes of
+            them (`compiled`), a `fused` kernel a pass and one for the weights' gradients, or one
+            `tuned` to each width.
         activation: Bias and activation, gate included.
-        rope: Rotary embedding.
+        rope: Rotary embedding: `separate` operators, `compiled`, or `fused`.
         softmax: Scale, mask and softmax of unfused attention.
         residual: Bias, dropout and residual addition.
         cross_entropy: Cross-entropy.
@@ -190,9 +194,9 @@ class Fused:
         optimizer: Adam reads and writes each number once; else each of its operations by itself.
     """
 
-    norm: bool
+    norm: NormKernel
     activation: bool
-    rope: bool
+    rope: RotaryKernel
     softmax: bool
     residual: bool
     cross_entropy: bool

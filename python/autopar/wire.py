@@ -6,13 +6,13 @@ No number of any document is negative, infinite or NaN, and whole numbers have a
 
 import json
 import math
-import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache, partial
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
+from autopar import texts
 from autopar.errors import SpecError, shown
 
 T = TypeVar("T")
@@ -93,39 +93,25 @@ def write(document: object) -> dict[str, Any]:
     return table
 
 
-def loads(cls: type[T], text: str | bytes, path: str = "") -> T:
+def loads(cls: type[T], text: str | bytes, file: str = "") -> T:
     """Returns the dataclass that a JSON text spells out.
+
+    Args:
+        cls: The dataclass.
+        text: The text.
+        file: The file, as errors name it.
 
     Raises:
         SpecError: The text is not JSON, or `read` refuses it.
     """
-    return read(cls, parse_json(text, path), path)
+    said = texts.parse_json(text, file, "Give the document as autopar wrote it.")
+    with said.placing():
+        return read(cls, said.value, f"{file}: " if file else "")
 
 
 def dumps(document: object) -> str:
     """Returns a dataclass as JSON text on one line."""
     return json.dumps(write(document), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def parse_json(
-    text: str | bytes, path: str = "", hint: str = "Give the document as autopar wrote it."
-) -> Any:
-    """Returns the value of a JSON text without NaN, infinities and repeated keys.
-
-    Raises:
-        SpecError: The text is not such JSON.
-    """
-    try:
-        return json.loads(text, object_pairs_hook=_table, parse_constant=_no_constant)
-    except RecursionError:
-        what = "nested too deeply"
-    except UnicodeDecodeError as error:
-        what = f"not UTF-8 (byte {error.start})"
-    except json.JSONDecodeError as error:
-        what = f"not JSON: {_fault(error)}"
-    except ValueError as error:
-        what = f"not JSON: {str(error).partition(';')[0]}"
-    raise SpecError(path.rstrip(": "), what, hint)
 
 
 def join(path: str, key: str) -> str:
@@ -303,32 +289,6 @@ def _write_value(value: object) -> Any:
     if isinstance(value, dict):
         return {key: _write_value(item) for key, item in value.items()}
     return value
-
-
-def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {shown(repeated)} is given twice")
-    return table
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
-
-
-def _fault(error: json.JSONDecodeError) -> str:
-    """Returns what is wrong with a JSON text; its reader does not say where a comma belongs."""
-    text, at = error.doc, error.pos
-    if text[at:].lstrip().startswith(("//", "/*")):
-        return f"line {error.lineno} column {error.colno}: JSON has no comments"
-    if error.msg != "Expecting ',' delimiter" or not text[at:].strip():
-        return str(error)
-    read = text[:at].rstrip()
-    line, column = read.count("\n") + 1, len(read) - read.rfind("\n")
-    last = re.search(r'"(?:[^"\\]|\\.)*"$|[^\s,:"]+$', read)
-    return f"line {line} column {column}: a comma is missing after {last[0] if last else 'this'}"
 
 
 def _nearest(key: str, known: list[str]) -> str:

@@ -99,7 +99,8 @@ def search(
     if (name := launcher or within) is not None and not is_given("framework"):
         from autopar.export.launchers import LAUNCHERS
 
-        given["framework"] = LAUNCHERS[name].framework
+        if frameworks := LAUNCHERS[name].frameworks:
+            given["framework"] = frameworks[0]
     problem = planner.problem(**given)
     if objective == "cost" or frontier:
         planner.check_one_price(problem)
@@ -170,7 +171,7 @@ def estimate(
     elif spelled:
         raise SpecError("--plan", f"given beside --{min(spelled)}", "Give a file or flags.")
     else:
-        plan = wire.loads(Plan, files.read_bytes(document), f"{document}: ")
+        plan = wire.loads(Plan, files.read_bytes(document), document)
         problem = planner.problem(**with_devices(question, plan.devices))
     try:
         cost = planner.estimate_json(problem, plan)
@@ -192,7 +193,7 @@ def estimate(
 def rerun(report: str, threads: int, output: Path | None, force: bool) -> int:
     """Answer the problem of a REPORT again, to the same bytes; - reads standard input."""
     flags.check_output(output, force)
-    old = wire.loads(Report, files.read_bytes(report), f"{report}: ")
+    old = wire.loads(Report, files.read_bytes(report), report)
     if old.problem.version != planner.__version__:
         written = f"the report was written by version {old.problem.version}"
         print_notes([f"{written}, this is {planner.__version__}"])
@@ -286,7 +287,8 @@ def _list_within(
     def found(part: Problem) -> Report:
         return reported(part, threads, time_limit)
 
-    jobs, reports = launchers.fastest(name, problem, found, problem.options.top)
+    questions = launchers.questions if is_given("framework") else launchers.own_questions
+    jobs, reports = launchers.fastest(name, questions(name, problem), found, problem.options.top)
     if len(jobs) < problem.options.top and launchers.stopped_listing(reports):
         looked = sum(len(report.ranked) for report in reports)
         print_notes([f"{name} can say {len(jobs):,} of the {looked:,} plans that were looked at"])

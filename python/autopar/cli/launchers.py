@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autopar import files, flags, planner, wire, writing
+from autopar import files, flags, planner, texts, wire, writing
 from autopar.cli.asking import MARGIN, QUESTION, reported, with_devices
 from autopar.cli.ends import DONE, print_notes, verdict
 from autopar.errors import SpecError
@@ -39,15 +39,49 @@ def export(
     """Write a plan as the files that a launcher starts from.
 
     DOCUMENT is a report (`search --format json`), or a plan with the flags that say what it is for;
-    - reads standard input. What the launcher cannot say exactly is refused.
+    - reads standard input. What the launcher cannot say exactly is refused. Time and memory are
+    those in the framework that the launcher starts, unless --framework names one.
     """
     from autopar.export import launchers
 
     check_image(image, launcher, "--to")
     job, report = _job(document, rank, asked)
+    told = job
+    if is_given("framework"):
+        job = _again(job, asked["framework"])
+    elif launchers.is_foreign(launcher, job):
+        job = _again(job, launchers.framework_of(launcher, job))
     said = launchers.export(launcher, replace(job, image=image), report)
     writing.folder(said, output, force)
+    if report is not None:
+        print_notes(_framework_notes(launcher, told, job))
+    print_notes(f"not possible: {violation}" for violation in job.estimate.violations)
     return DONE
+
+
+def _again(job: "Job", framework: str) -> "Job":
+    """Returns a plan as it is estimated in a framework."""
+    from autopar.export import launchers
+    from autopar.report import Estimate
+
+    problem = launchers.estimated_in(framework, job.problem)
+    if problem == job.problem:
+        return job
+    cost = wire.loads(Estimate, planner.estimate_json(problem, job.plan))
+    return replace(job, problem=problem, estimate=cost)
+
+
+def _framework_notes(launcher: str, told: "Job", job: "Job") -> list[str]:
+    """Returns what to say of the framework that a report's plan is estimated in."""
+    from autopar.export.launchers import LAUNCHERS
+
+    there, here = told.problem.framework.name, job.problem.framework.name
+    other = "--framework names another"
+    if there != here:
+        times = f"{job.estimate.step_s:.6g} s a step, where the report has"
+        return [f"estimated in {here}: {times} {told.estimate.step_s:.6g} s in {there}; {other}"]
+    own = LAUNCHERS[launcher].frameworks
+    return [f"estimated in {here}, as the report is; {other}"] if here not in (own or here) else []
 
 
 def check_image(image: str | None, launcher: str | None, flag: str) -> None:
@@ -95,7 +129,8 @@ def search_for(
     def found(part: Problem) -> Report:
         return reported(part, threads, time_limit)
 
-    jobs, reports = launchers.fastest(name, problem, found)
+    questions = launchers.questions if is_given("framework") else launchers.own_questions
+    jobs, reports = launchers.fastest(name, questions(name, problem), found)
     if not all(report.proved for report in reports):
         print_notes(["not proved, the search was stopped"])
     if not jobs:
@@ -126,13 +161,16 @@ def _job(document: str, rank: int | None, asked: dict[str, Any]) -> tuple["Job",
     from autopar.report import Estimate
 
     place = "standard input" if document == "-" else document
-    table = wire.parse_json(files.read_bytes(document), f"{place}: ")
+    said = texts.parse_json(files.read_bytes(document), place)
+    table = said.value
     given = [key for key in asked if is_given(key)]
     if isinstance(table, dict) and "ranked" in table:
+        given = [key for key in given if key != "framework"]
         if given:
             what = f"given beside a report, --{given[0].replace('_', '-')}"
             raise SpecError(place, what, "A report holds its question; leave the flag out.")
-        report = wire.read(Report, table, f"{place}: ")
+        with said.placing():
+            report = wire.read(Report, table, f"{place}: ")
         rank = rank or 1
         if rank > len(report.ranked):
             what = f"no plan {rank} in a report of {len(report.ranked)}"
@@ -141,7 +179,8 @@ def _job(document: str, rank: int | None, asked: dict[str, Any]) -> tuple["Job",
         return Job(report.problem, ranked.plan, ranked.estimate), report
     if rank is not None:
         raise SpecError("--rank", "given beside a plan", "Leave it out, or give a report.")
-    plan = wire.read(Plan, table, f"{place}: ")
+    with said.placing():
+        plan = wire.read(Plan, table, f"{place}: ")
     for key in ("model", "cluster", "global_batch_size", "sequence_length"):
         if key not in given:
             flag = key.replace("_", "-")

@@ -6,7 +6,8 @@ words. A key that does not apply in the parallel mode is stored all the same.
 
 The context is the only global state of this package, as it is one of the process in MindSpore: set
 it from one thread. `version`, which may be assigned, selects the release whose ranges hold: "2.10",
-or "2.3" with at most 4,096 devices and the two schedulers that its documentation names.
+or "2.3" with at most 4,096 devices and the two schedulers that its documentation names; another
+text is a ValueError, another type a TypeError, and the release stays as it was.
 
 Example:
     >>> from autopar.compat import mindspore as ms
@@ -22,7 +23,9 @@ Example:
 """
 
 import os
+import sys
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, Required, Unpack
 
 from autopar import planner
@@ -182,6 +185,8 @@ def question(
     on_device = replace(given.options, activation_offload=False, optimizer_offload=False)
     limited, found = effects.applied(_context, replace(given, options=on_device))
     found += _reused_subgraphs()
+    # MindSpore's documentation advises it for recursive_programming, which acts in auto_parallel
+    # alone; the release itself is silent.
     advice = []
     wanted = limited.cluster.devices * copies
     recursive = _context.get("search_mode") == "recursive_programming"
@@ -264,7 +269,19 @@ def _reused_subgraphs() -> tuple[Effect, ...]:
 
 def _ranges() -> Ranges:
     """Returns the ranges of the selected release."""
-    if version not in RANGES:
-        hint = f"Give one of {', '.join(RANGES)}."
-        raise SpecError("autopar.compat.mindspore.version", f"unknown: {shown(version)}", hint)
     return RANGES[version]
+
+
+class _Front(ModuleType):
+    """This module, whose `version` is checked when it is assigned."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "version" and not isinstance(value, str):
+            raise TypeError(f"version: must be a text, one of {RELEASES}, found {shown(value)}")
+        if name == "version" and value not in RANGES:
+            raise ValueError(f"version: must be one of {RELEASES}, found {shown(value)}")
+        super().__setattr__(name, value)
+
+
+RELEASES = ", ".join(map(shown, RANGES))
+sys.modules[__name__].__class__ = _Front

@@ -31,18 +31,14 @@ _COMMON: dict[str, Any] = {
     "activation_offload": False,
     "recompute_per_stage": False,
 }
+_ALONE: dict[str, Any] = {"pp": (1,), "ep": (1,), "sp": (False,), "optimizer_offload": False}
 LIMITS: tuple[dict[str, Any], ...] = (
-    {
-        **_COMMON,
-        "zero": (2, 3),
-        "pp": (1,),
-        "ep": (1,),
-        "sp": (False,),
-        "optimizer_offload": False,
-        "recompute": ("none", "block", "uniform"),
-    },
+    {**_COMMON, **_ALONE, "zero": (2, 3), "recompute": ("none", "block", "uniform")},
+    {**_COMMON, **_ALONE, "zero": (0,), "tp": (1,), "cp": (1,), "recompute": ("none",)},
     {**_COMMON, "zero": (0, 1), "partial_shard_groups": False},
 )
+# What it starts, in the order of the limits.
+FRAMEWORKS = ("fsdp", "pytorch-ddp", "accelerate-megatron")
 
 
 def supports(job: Job) -> list[str]:
@@ -90,6 +86,12 @@ def files(job: Job) -> list[File]:
         File("accelerate.yaml", commented(header(job)) + yaml_text(table)),
         File("accelerate.sh", _script(job)),
     ]
+
+
+def framework(job: Job) -> str:
+    """Returns the profile of the framework that a plan runs in."""
+    backends: tuple[Backend, ...] = ("FSDP", "MULTI_GPU", "MEGATRON_LM")
+    return FRAMEWORKS[backends.index(_backend(job.plan))]
 
 
 def _backend(plan: Plan) -> Backend:

@@ -2,7 +2,10 @@
 
 One pod takes one node with all its devices. The pods run a script, which is the file of another
 launcher, from a ConfigMap; it finds NODE_RANK, MASTER_ADDR and MASTER_PORT in its environment. With
-several kinds of chip each has a job of its own, and node ranks follow the order of the stages.
+several kinds of chip each has a job of its own, and node ranks follow the order of the stages. An
+MSJob has one template for its workers and one scheduler, and its operator tells the workers of one
+job how many there are (mindspore-ai/ms-operator, pkg/apis/v1 and controllers), so that several
+kinds are refused, and a worker of parameter servers is one pod of one device.
 """
 
 import re
@@ -46,7 +49,7 @@ def supports(job: Job) -> list[str]:
         if _resource(chip.name) is None:
             reasons.append(f"the chip {chip.name}, of no device plugin that is known")
     if len(job.kinds) > 1 and _is_mindspore(job):
-        reasons.append("several kinds of chip in one MSJob")
+        reasons.append("several kinds of chip in one MSJob, whose workers share one pod template")
     return reasons
 
 

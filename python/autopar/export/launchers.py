@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from autopar import catalog
 from autopar.errors import SpecError
 from autopar.export import (
     accelerate,
@@ -30,27 +31,28 @@ class Launcher:
         files: Returns the files that start a plan that it can say.
         limits: Fields of `Options` that hold a search to what it can say, as far as they reach;
             each table is a part of that space.
-        framework: Profile of the framework that it starts.
+        frameworks: Profiles of the frameworks that it starts: one for each part of that space, or
+            one for all. None where it starts what another launcher's file does.
     """
 
     supports: Callable[[Job], list[str]]
     files: Callable[[Job], list[File]]
     limits: tuple[dict[str, Any], ...]
-    framework: str
+    frameworks: tuple[str, ...]
 
 
 LAUNCHERS = MappingProxyType(
     {
-        name: Launcher(module.supports, module.files, module.LIMITS, framework)
-        for name, module, framework in (
-            ("megatron", megatron, "megatron-core"),
-            ("mindformers", mindformers, "mindformers"),
-            ("mindspore", mindspore, "mindformers"),
-            ("deepspeed", deepspeed, "deepspeed"),
-            ("torchtitan", torchtitan, "torchtitan"),
-            ("accelerate", accelerate, "fsdp"),
-            ("flagscale", flagscale, "megatron-core"),
-            ("kubernetes", kubernetes, "megatron-core"),
+        name: Launcher(module.supports, module.files, module.LIMITS, frameworks)
+        for name, module, frameworks in (
+            ("megatron", megatron, ("megatron-core",)),
+            ("mindformers", mindformers, ("mindformers",)),
+            ("mindspore", mindspore, ("mindformers",)),
+            ("deepspeed", deepspeed, ("deepspeed",)),
+            ("torchtitan", torchtitan, ("torchtitan",)),
+            ("accelerate", accelerate, accelerate.FRAMEWORKS),
+            ("flagscale", flagscale, ("megatron-core",)),
+            ("kubernetes", kubernetes, ()),
         )
     }
 )
@@ -84,6 +86,34 @@ def export(name: str, job: Job, report: Report | None = None) -> list[File]:
     return launcher.files(job)
 
 
+def framework_of(name: str, job: Job) -> str:
+    """Returns the profile of the framework that a launcher starts for a plan.
+
+    Example:
+        >>> [LAUNCHERS[name].frameworks for name in ("megatron", "mindspore")]
+        [('megatron-core',), ('mindformers',)]
+    """
+    frameworks = LAUNCHERS[name].frameworks or (job.problem.framework.name,)
+    return frameworks[0] if len(frameworks) == 1 else accelerate.framework(job)
+
+
+def is_foreign(name: str, job: Job) -> bool:
+    """Returns whether a plan was estimated for a framework that the launcher does not start.
+
+    A profile that follows its framework says how that is set up; one that is not in the catalog
+    says what its author measured. Neither is foreign.
+    """
+    own, asked = framework_of(name, job), job.problem.framework.name
+    while asked in catalog.names("frameworks"):
+        if asked == own:
+            return False
+        leader = catalog.framework(asked).follows
+        if leader is None:
+            return True
+        asked = leader
+    return False
+
+
 def able(job: Job) -> list[str]:
     """Returns the launchers that can say a plan exactly, in the order of `LAUNCHERS`.
 
@@ -96,14 +126,45 @@ def able(job: Job) -> list[str]:
     ]
 
 
+def questions(name: str, problem: Problem) -> list[Problem]:
+    """Returns the parts of a question that a launcher can say, in the framework that is asked for.
+
+    Raises:
+        SpecError: Nothing that the options allow can be said.
+    """
+    return [replace(problem, options=part) for _, part in _parts(problem.options, name)]
+
+
+def own_questions(name: str, problem: Problem) -> list[Problem]:
+    """Returns the same parts, each in the framework that the launcher starts for it.
+
+    Raises:
+        SpecError: Nothing that the options allow can be said.
+    """
+    frameworks = LAUNCHERS[name].frameworks or (problem.framework.name,)
+    return [
+        estimated_in(frameworks[index % len(frameworks)], replace(problem, options=part))
+        for index, part in _parts(problem.options, name)
+    ]
+
+
+def estimated_in(framework: str, problem: Problem) -> Problem:
+    """Returns a problem in another framework of the catalog."""
+    if framework == problem.framework.name:
+        return problem
+    entry = catalog.framework(framework)
+    digests = [problem.catalog, entry.digest]
+    return replace(problem, framework=entry.framework, catalog=catalog.version(digests))
+
+
 def fastest(
-    name: str, problem: Problem, solve: Callable[[Problem], Report], count: int = 1
+    name: str, asked: list[Problem], solve: Callable[[Problem], Report], count: int = 1
 ) -> tuple[list[Job], list[Report]]:
     """Returns the fastest plans that a launcher can say, and the reports that they were found in.
 
     Args:
         name: The launcher.
-        problem: What is trained, on what; its options are restricted further.
+        asked: What is trained, on what: `questions` or `own_questions`.
         solve: Returns the report on a problem.
         count: Plans to return at most; fewer where a look at the 4,096 best finds no more.
 
@@ -111,18 +172,12 @@ def fastest(
         SpecError: The launcher can say nothing that the options allow, or none of the best plans.
     """
     launcher = LAUNCHERS[name]
-    parts = restrict(problem.options, name)
     for top in (top for top in TOPS if top >= min(count, TOPS[-1])):
-        asked = [replace(problem, options=replace(part, top=top)) for part in parts]
-        reports = [solve(part) for part in asked]
-        # Parts of the space may share plans.
-        jobs = list(
-            {
-                ranked.plan: Job(report.problem, ranked.plan, ranked.estimate)
-                for report in reports
-                for ranked in report.ranked
-            }.values()
-        )
+        tops = (replace(part, options=replace(part.options, top=top)) for part in asked)
+        reports = [solve(part) for part in tops]
+        # Parts of the space may share plans, of which some run in the framework of one part alone.
+        every = [Job(r.problem, each.plan, each.estimate) for r in reports for each in r.ranked]
+        jobs = list({job.plan: job for job in every if not _of_another_part(name, job)}.values())
         jobs.sort(key=lambda job: job.estimate.step_ps)
         said = [job for job in jobs if not launcher.supports(job)]
         # What a part of the space did not list is slower than the last that it did.
@@ -135,6 +190,12 @@ def fastest(
         what = f"none of the {len(jobs):,} fastest plans can be said by {name}: {reasons}"
         raise SpecError("launcher", what, "Limit the search by the degrees' flags.")
     return said[:count], reports
+
+
+def _of_another_part(name: str, job: Job) -> bool:
+    """Returns whether a launcher starts another of its frameworks for a plan."""
+    asked = job.problem.framework.name
+    return asked in LAUNCHERS[name].frameworks and asked != framework_of(name, job)
 
 
 def stopped_listing(reports: list[Report]) -> bool:
@@ -153,8 +214,13 @@ def restrict(options: Options, name: str) -> list[Options]:
         >>> options.schedules
         ('1f1b',)
     """
+    return [part for _, part in _parts(options, name)]
+
+
+def _parts(options: Options, name: str) -> list[tuple[int, Options]]:
+    """Returns the parts with their places among the launcher's limits."""
     parts = []
-    for limits in LAUNCHERS[name].limits:
+    for index, limits in enumerate(LAUNCHERS[name].limits):
         changes: dict[str, Any] = {}
         for field, allowed in limits.items():
             asked = getattr(options, field)
@@ -163,7 +229,7 @@ def restrict(options: Options, name: str) -> list[Options]:
             else:
                 changes[field] = tuple(value for value in asked or allowed if value in allowed)
         if () not in changes.values():
-            parts.append(replace(options, **changes))
+            parts.append((index, replace(options, **changes)))
     if not parts:
         hint = "Allow " + ", or ".join(map(_spelled, LAUNCHERS[name].limits)) + "."
         raise SpecError("launcher", f"{name} can say nothing that the flags allow", hint)

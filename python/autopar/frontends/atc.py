@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from autopar import catalog, files, wire
+from autopar import catalog, files, texts, wire
 from autopar.cluster import Cluster, DeviceGroup
 from autopar.errors import SpecError, shown
 from autopar.graph import Gradients
@@ -253,15 +253,16 @@ def question(
     for flag, path in paths.items():
         _check_path(flag, path)
     chip = catalog.chip(soc_version, "--soc_version")
-    topology = read_topology(files.read_bytes(cluster_config), f"{cluster_config}: ")
-    place = f"{graph_parallel_option_path}: "
-    option = read_option(files.read_bytes(graph_parallel_option_path), place)
+    topology = read_topology(files.read_bytes(cluster_config), cluster_config)
+    data = files.read_bytes(graph_parallel_option_path)
+    option = read_option(data, graph_parallel_option_path)
     tensor_parallel = option.tensor_parallel_option
     size = tensor_parallel.tensor_parallel_size if tensor_parallel else None
     if size is not None and size != len(topology.devices):
         what = f"must be the {len(topology.devices)} devices of {cluster_config}, found {size}"
-        path = f"{place}graph_parallel_option.tensor_parallel_option.tensor_parallel_size"
-        raise SpecError(path, what, "Change one of the two files.")
+        key = "graph_parallel_option.tensor_parallel_option.tensor_parallel_size"
+        said = texts.parse_json(data, graph_parallel_option_path)
+        raise said.error(key, what, "Change one of the two files.")
     notes = []
     if _plain(chip.chip.name) != _plain(soc_version):
         notes.append(f"{soc_version} is {chip.chip.name}")
@@ -278,8 +279,8 @@ def question(
     )
 
 
-def read_option(text: str | bytes, path: str = "") -> GraphParallel:
-    """Returns the options of a file of `--graph_parallel_option_path`.
+def read_option(text: str | bytes, file: str = "") -> GraphParallel:
+    """Returns the options of a file of `--graph_parallel_option_path`, which errors call `file`.
 
     Raises:
         SpecError: The text is not JSON, or breaks a rule.
@@ -288,7 +289,12 @@ def read_option(text: str | bytes, path: str = "") -> GraphParallel:
         >>> read_option('{"graph_parallel_option": {"auto": true}}').auto
         True
     """
-    table = wire.parse_json(text, path, "Give a JSON file as ATC's guide shows it.")
+    said = texts.parse_json(text, file, "Give a JSON file as ATC's guide shows it.")
+    with said.placing():
+        return _option(said.value, f"{file}: " if file else "")
+
+
+def _option(table: Any, path: str) -> GraphParallel:
     option = wire.read(OptionFile, table, path).graph_parallel_option
     place = join(path, "graph_parallel_option")
     if option.auto:
@@ -302,8 +308,8 @@ def read_option(text: str | bytes, path: str = "") -> GraphParallel:
     return option
 
 
-def read_topology(text: str | bytes, path: str = "") -> Topology:
-    """Returns the devices of a file of `--cluster_config`.
+def read_topology(text: str | bytes, file: str = "") -> Topology:
+    """Returns the devices of a file of `--cluster_config`, which errors call `file`.
 
     Cards are devices, except where `item_def` lists the devices of a card (inference cards). Keys
     that describe a node otherwise (links, memory, addresses of services) are not read.
@@ -318,7 +324,12 @@ def read_topology(text: str | bytes, path: str = "") -> Topology:
         >>> len(read_topology(text + '"item_def": [{"item_type": "Ascend910"}]}').devices)
         2
     """
-    table = wire.parse_json(text, path, "Give a JSON file as ATC's guide shows it.")
+    said = texts.parse_json(text, file, "Give a JSON file as ATC's guide shows it.")
+    with said.placing():
+        return _topology(said.value, f"{file}: " if file else "")
+
+
+def _topology(table: Any, path: str) -> Topology:
     kinds = list(_tables(table, "item_def", path))
     item_types = [_text(kind, "item_type", where) for kind, where in kinds]
     if len(set(item_types)) > 1:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from os import PathLike
 
-from autopar import files, wire
+from autopar import files, texts, wire
 from autopar.errors import SpecError
 from autopar.frontends import graphdef, mindspore_strategy, onnx
 from autopar.frontends.draft import Reading, Shape
@@ -52,7 +52,7 @@ def read(
         raise SpecError(name, "no ending of a graph's file", f"Known: {', '.join(ENDINGS)}.")
     if input_shapes:
         raise SpecError("--input-shape", "given for a graph document", "Its shapes are settled.")
-    graph = wire.loads(Graph, files.read_bytes(path, LARGEST_BYTES), f"{name}: ")
+    graph = wire.loads(Graph, files.read_bytes(path, LARGEST_BYTES), name)
     return Reading(replace(graph, gradients="none") if inference else graph, ())
 
 
@@ -68,7 +68,8 @@ def read_strategies(path: str | PathLike[str], graph: Graph) -> tuple[FixedStrat
     """
     name = files.printable(path)
     if name.endswith(".json"):
-        table = wire.parse_json(files.read_bytes(path), f"{name}: ")
-        if not isinstance(table, dict) or "current_stage" not in table:
-            return wire.read(Strategies, table, f"{name}: ").strategies
+        said = texts.parse_json(files.read_bytes(path), name)
+        if not isinstance(said.value, dict) or "current_stage" not in said.value:
+            with said.placing():
+                return wire.read(Strategies, said.value, f"{name}: ").strategies
     return mindspore_strategy.fixed_strategies(mindspore_strategy.read(path), graph, name)

@@ -6,14 +6,14 @@ against those classes. A feature that a model here has no word for is refused, n
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autopar import files, wire
+from autopar import files, texts, wire
 from autopar.catalog import ModelEntry
 from autopar.errors import SpecError, shown
 from autopar.spec import Model
+from autopar.texts import Text
 
 Fields = dict[str, Any]
 
@@ -40,81 +40,119 @@ def model(name: str) -> ModelEntry:
     """
     path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
     data = files.read_bytes(path)
-    place = files.printable(path)
-    config = _Config(
-        wire.parse_json(data, f"{place}: ", "Give it as the model came with it."), place
-    )
+    place = files.printable(path if Path(name).is_dir() else name)
+    text = texts.parse_json(data, place, "Give config.json as the model came with it.")
+    config = _Config(text)
     family = config.text("model_type")
+    if family not in FAMILIES and config.has("text_config"):
+        what = f"{family} also has parts that do not read text, and no model can say those"
+        hint = "Give the table of text_config alone, with its model_type, as a file."
+        raise config.error("text_config", what, hint)
     if family not in FAMILIES:
         what = f"no family {shown(family)}"
-        raise SpecError(f"{place}: model_type", what, f"Known: {', '.join(sorted(FAMILIES))}.")
+        raise config.error("model_type", what, f"Known: {', '.join(sorted(FAMILIES))}.")
     stem = path.parent.resolve().name if path.name == "config.json" else path.stem
     fields = {"name": stem or family, **FAMILIES[family](config)}
     hidden, heads = fields["hidden"], fields["heads"]
-    shared = config.table.get("head_dim") is None and heads > 0
-    if shared and hidden % heads and fields["head_dim"] == hidden // heads:
+    if not config.has("head_dim") and hidden % heads and fields["head_dim"] == hidden // heads:
         what = f"{heads} attention heads do not divide the hidden size {hidden}"
-        raise SpecError(place, what, "Give head_dim, or heads that divide it.")
+        raise config.error(config.key("heads"), what, "Give head_dim, or heads that divide it.")
     return ModelEntry(
         model=wire.read(Model, fields, f"{place}: "),
         family=family,
         source=place,
+        text=text,
+        keys={field: config.key(field) for field in KEYS},
         digest=hashlib.sha256(data).hexdigest(),
     )
 
 
-@dataclass(frozen=True, slots=True)
+# What configurations call the fields of a model that are checked against each other.
+KEYS = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "hidden": ("hidden_size", "n_embd", "n_embed"),
+    "ffn_hidden": ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner"),
+    "heads": ("num_attention_heads", "n_head"),
+    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"),
+    "head_dim": ("head_dim", "kv_channels"),
+    "vocab": ("vocab_size", "padded_vocab_size"),
+    "max_positions": ("max_position_embeddings", "n_positions", "seq_length"),
+    "moe.experts": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "moe.topk": ("num_experts_per_tok",),
+    "moe.expert_ffn": ("moe_intermediate_size", "intermediate_size"),
+    "moe.first_dense": ("first_k_dense_replace", "mlp_only_layers"),
+    "moe.every": ("decoder_sparse_step",),
+    "mla.kv_lora_rank": ("kv_lora_rank",),
+    "mla.qk_nope_dim": ("qk_nope_head_dim",),
+    "mla.v_dim": ("v_head_dim",),
+    "window.size": ("sliding_window",),
+}
+
+
 class _Config:
-    """A configuration with the name of its file, for errors."""
+    """A configuration, key by key."""
 
-    table: Any
-    place: str
+    def __init__(self, source: Text, usual: Fields | None = None) -> None:
+        if not isinstance(source.value, dict):
+            what = f"must be a table, found {shown(source.value)}"
+            raise SpecError(source.file, what, "Give config.json as the model came with it.")
+        self.source = source
+        given = {key: value for key, value in source.value.items() if value is not None}
+        self.table: Fields = {**(usual or {}), **given}
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.table, dict):
-            raise SpecError(self.place, f"must be a table, found {shown(self.table)}")
+    def beside(self, usual: Fields) -> "_Config":
+        """Returns the configuration completed by what its class takes otherwise."""
+        return _Config(self.source, usual)
 
-    def count(self, *keys: str, default: int | None = None) -> int:
-        """Returns a positive whole number under the first key that is given."""
-        value = self._given(keys)
-        if value is None:
+    def count(self, *keys: str, default: int | None = None, least: int = 1) -> int:
+        """Returns a whole number, from `least` on, under the first key that is given."""
+        key = next((key for key in keys if self.has(key)), keys[0])
+        if not self.has(key):
             if default is None:
-                raise SpecError(f"{self.place}: {keys[0]}", "missing key", "Add it.")
+                raise self.error(key, "missing key", "Add it.")
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            what = f"must be a whole number, found {shown(value)}"
-            raise SpecError(f"{self.place}: {keys[0]}", what, "Give the count.")
+        value = self.table[key]
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            what = f"must be a whole number from {least}, found {shown(value)}"
+            raise self.error(key, what, "Give the count.")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        value = self._given((key,))
+        value = self.table.get(key)
         if value is not None and not isinstance(value, bool):
-            what = f"must be true or false, found {shown(value)}"
-            raise SpecError(f"{self.place}: {key}", what)
+            raise self.error(key, f"must be true or false, found {shown(value)}", "Give one.")
         return default if value is None else value
 
     def text(self, key: str, default: str | None = None) -> str:
-        value = self._given((key,))
+        value = self.table.get(key)
         if value is None and default is not None:
             return default
         if not isinstance(value, str):
             what = "missing key" if value is None else f"must be a text, found {shown(value)}"
-            raise SpecError(f"{self.place}: {key}", what)
+            raise self.error(key, what, "Add it." if value is None else "Write it in quotes.")
         return value
 
     def items(self, key: str) -> list[Any]:
-        value = self._given((key,))
+        value = self.table.get(key)
         if value is not None and not isinstance(value, list):
-            raise SpecError(f"{self.place}: {key}", f"must be a list, found {shown(value)}")
+            raise self.error(key, f"must be a list, found {shown(value)}", "Write it in brackets.")
         return value or []
+
+    def has(self, key: str) -> bool:
+        return key in self.table
+
+    def key(self, field: str) -> str:
+        """Returns the key that gives a field of the model; the first known one if none does."""
+        return next(filter(self.has, KEYS[field]), KEYS[field][0])
 
     def refuse(self, key: str, why: str) -> SpecError:
         """Returns the error that a model cannot say what stands under a key."""
-        found = shown(self.table.get(key))
-        return SpecError(f"{self.place}: {key}", f"{why}, found {found}", "No model can say it.")
+        hint = "Describe a model without it in a TOML file."
+        return self.error(key, f"{why}, found {shown(self.table.get(key))}", hint)
 
-    def _given(self, keys: tuple[str, ...]) -> Any:
-        return next((self.table[key] for key in keys if self.table.get(key) is not None), None)
+    def error(self, key: str, what: str, hint: str) -> SpecError:
+        """Returns an error at a key, with its line."""
+        return self.source.error(key, what, hint)
 
 
 def _gated(config: _Config) -> str:
@@ -140,7 +178,7 @@ def _plain(config: _Config, key: str, default: str) -> str:
 def _decoder(config: _Config, *, tied: bool = False, activation: str | None = None) -> Fields:
     """Returns what the LLaMA-shaped families share; the activation is a gated one unless given."""
     hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
-    head_dim = config.count("head_dim", default=hidden // heads if heads else 0)
+    head_dim = config.count("head_dim", default=hidden // heads)
     return {
         "layers": config.count("num_hidden_layers"),
         "hidden": hidden,
@@ -162,7 +200,7 @@ def _attention_bias(config: _Config) -> Fields:
 
 def _window(config: _Config, pattern: int = 0) -> Fields:
     """Returns the sliding window, from the kinds of the layers or every how many one is whole."""
-    size = config.count("sliding_window", default=0)
+    size = config.count("sliding_window", default=0, least=0)
     kinds = config.items("layer_types")
     if kinds:
         whole = [i + 1 for i, kind in enumerate(kinds) if kind == "full_attention"]
@@ -207,7 +245,7 @@ def _qwen_window(config: _Config) -> Fields:
     layers = config.count("num_hidden_layers")
     if not config.flag("use_sliding_window", False):
         return {}
-    first = config.count("max_window_layers", default=layers)
+    first = config.count("max_window_layers", default=layers, least=0)
     if first >= layers:
         return {}
     if first > 0:
@@ -220,11 +258,15 @@ def _qwen2(config: _Config) -> Fields:
 
 
 def _sparse_layers(config: _Config) -> Fields:
-    """Returns which layers hold experts."""
+    """Returns which layers hold experts: every so manieth, but for those that are named dense."""
+    step = config.count("decoder_sparse_step", default=1)
     dense = config.items("mlp_only_layers")
-    if dense != list(range(len(dense))):
+    layers = range(config.count("num_hidden_layers"))
+    sparse = [i for i in layers if (i + 1) % step == 0 and i not in dense]
+    first = sparse[0] if sparse else len(layers)
+    if sparse != [i for i in layers[first:] if (i + 1) % step == 0]:
         raise config.refuse("mlp_only_layers", "must be the first layers")
-    return {"every": config.count("decoder_sparse_step", default=1), "first_dense": len(dense)}
+    return {"every": step, "first_dense": first if dense else 0}
 
 
 def _qwen2_moe(config: _Config) -> Fields:
@@ -232,7 +274,7 @@ def _qwen2_moe(config: _Config) -> Fields:
         config,
         "num_experts",
         ffn="moe_intermediate_size",
-        shared_ffn=config.count("shared_expert_intermediate_size"),
+        shared_ffn=config.count("shared_expert_intermediate_size", least=0),
         shared_gate=True,
         **_sparse_layers(config),
     )
@@ -267,8 +309,8 @@ def _routed(config: _Config, *, router_bias: bool) -> Fields:
         config,
         "n_routed_experts",
         ffn="moe_intermediate_size",
-        shared_ffn=width * config.count("n_shared_experts", default=0),
-        first_dense=config.count("first_k_dense_replace", default=0),
+        shared_ffn=width * config.count("n_shared_experts", default=0, least=0),
+        first_dense=config.count("first_k_dense_replace", default=0, least=0),
         router_bias=router_bias,
     )
 
@@ -276,10 +318,10 @@ def _routed(config: _Config, *, router_bias: bool) -> Fields:
 def _latent(config: _Config, *, router_bias: bool) -> Fields:
     if config.flag("attention_bias", False):
         raise config.refuse("attention_bias", "biases of the compressed projections")
-    nope, rope = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim")
+    nope, rope = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim", least=0)
     moe = _routed(config, router_bias=router_bias)
     if config.count("n_group", default=1) > 1:
-        moe["node_limit"] = config.count("topk_group", default=0)
+        moe["node_limit"] = config.count("topk_group", default=0, least=0)
     if config.count("moe_layer_freq", default=1) != 1:
         raise config.refuse("moe_layer_freq", "must be 1")
     return {
@@ -287,7 +329,7 @@ def _latent(config: _Config, *, router_bias: bool) -> Fields:
         "head_dim": nope + rope,
         "kv_heads": config.count("num_attention_heads"),
         "mla": {
-            "q_lora_rank": config.count("q_lora_rank", default=0),
+            "q_lora_rank": config.count("q_lora_rank", default=0, least=0),
             "kv_lora_rank": config.count("kv_lora_rank"),
             "qk_nope_dim": nope,
             "qk_rope_dim": rope,
@@ -370,7 +412,7 @@ def _gpt2(config: _Config) -> Fields:
         "ffn_hidden": config.count("n_inner", default=4 * hidden),
         "heads": heads,
         "kv_heads": heads,
-        "head_dim": hidden // heads if heads else 0,
+        "head_dim": hidden // heads,
         "vocab": config.count("vocab_size"),
         "max_positions": rows,
         "position": "learned",
@@ -392,7 +434,7 @@ def _gpt_neox(config: _Config) -> Fields:
         "ffn_hidden": config.count("intermediate_size"),
         "heads": heads,
         "kv_heads": heads,
-        "head_dim": hidden // heads if heads else 0,
+        "head_dim": hidden // heads,
         "vocab": config.count("vocab_size"),
         "max_positions": config.count("max_position_embeddings", default=2048),
         "activation": _plain(config, "hidden_act", "gelu"),
@@ -419,7 +461,7 @@ def _opt(config: _Config) -> Fields:
         "ffn_hidden": config.count("ffn_dim"),
         "heads": heads,
         "kv_heads": heads,
-        "head_dim": hidden // heads if heads else 0,
+        "head_dim": hidden // heads,
         "vocab": config.count("vocab_size"),
         "max_positions": positions,
         "position": "learned",
@@ -440,7 +482,7 @@ def _bloom(config: _Config) -> Fields:
         "ffn_hidden": 4 * hidden,
         "heads": heads,
         "kv_heads": heads,
-        "head_dim": hidden // heads if heads else 0,
+        "head_dim": hidden // heads,
         "vocab": config.count("vocab_size"),
         "max_positions": config.count("seq_length", default=2048),
         "position": "alibi",
@@ -468,7 +510,7 @@ def _falcon(config: _Config) -> Fields:
         "ffn_hidden": config.count("ffn_hidden_size", default=4 * hidden),
         "heads": heads,
         "kv_heads": kv_heads,
-        "head_dim": hidden // heads if heads else 0,
+        "head_dim": hidden // heads,
         "vocab": config.count("vocab_size"),
         "max_positions": config.count("max_position_embeddings", default=2048),
         "norms_per_layer": norms,
@@ -489,8 +531,23 @@ def _gemma2(config: _Config) -> Fields:
 
 
 def _gemma3(config: _Config) -> Fields:
-    pattern = config.count("sliding_window_pattern", default=6)
+    config = config.beside(GEMMA3)
+    pattern = config.count("sliding_window_pattern", default=6, least=0)
     return {**_gemma(config), **_window(config, pattern), "norms_per_layer": 4, "qk_norm": "head"}
+
+
+# What its class takes where a file gives nothing; the text parts of models that see give little.
+GEMMA3 = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131_072,
+    "sliding_window": 4096,
+}
 
 
 def _phi(config: _Config) -> Fields:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autopar import files, wire
+from autopar import files, texts
 from autopar.errors import SpecError, shown
 from autopar.report import Plan, Recompute
 from autopar.spec import Framework, Model
@@ -195,19 +195,19 @@ def read_text(file: str) -> str:
 def json_settings(file: str) -> Settings:
     """Returns the settings of a JSON file."""
     text, place = read_text(file), files.printable(file)
-    return Settings(wire.parse_json(text, f"{place}: ", "See json.org."), text, place)
+    return Settings(texts.parse_json(text, place).value, text, place)
 
 
 def toml_settings(file: str) -> Settings:
     """Returns the settings of a TOML file."""
     text, place = read_text(file), files.printable(file)
-    return Settings(files.parse_toml(text.encode(), place), text, place)
+    return Settings(texts.parse_toml(text, place).value, text, place)
 
 
 def yaml_settings(file: str) -> Settings:
     """Returns the settings of a YAML file."""
     text, place = read_text(file), files.printable(file)
-    return Settings(files.parse_yaml(text, place), text, place)
+    return Settings(texts.parse_yaml(text, place).value, text, place)
 
 
 def same(settings: Settings, path: str, said: int, implied: int, why: str) -> None:

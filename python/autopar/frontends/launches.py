@@ -3,7 +3,7 @@
 from pathlib import Path
 from types import MappingProxyType
 
-from autopar import files
+from autopar import files, texts
 from autopar.errors import SpecError
 from autopar.frontends import deepspeed, launch, megatron, mindformers, torchtitan
 from autopar.frontends.launch import Launch
@@ -36,7 +36,7 @@ def _kind(file: str) -> str:
         case ".sh":
             return "megatron"
         case ".yaml" | ".yml":
-            table = files.parse_yaml(launch.read_text(file), files.printable(file))
+            table = texts.parse_yaml(launch.read_text(file), files.printable(file)).value
             known = isinstance(table, dict) and "parallel_config" in table
             return "mindformers" if known else "megatron"
         case _:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from autopar import files, wire
+from autopar import files, texts, wire
 from autopar.errors import SpecError, shown
 from autopar.frontends import launch, shell
 from autopar.frontends.launch import Launch
@@ -109,7 +109,7 @@ class Arguments:
 
 
 def _from_yaml(text: str, place: str) -> Arguments:
-    table = files.parse_yaml(text, place)
+    table = texts.parse_yaml(text, place).value
     if isinstance(table, dict) and "MODEL_ARGS" in table:
         table = table["MODEL_ARGS"]
     if not isinstance(table, dict):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
-from autopar import files, protobuf, wire
+from autopar import files, protobuf, texts, wire
 from autopar.errors import SpecError, shown
 from autopar.graph import BatchNorm, Convolution, Gather, Graph, MatMul, Norm, Operator
 from autopar.sharding import Cuts, FixedStrategy
@@ -101,8 +101,7 @@ def read(path: str | PathLike[str]) -> StrategyFile:
     """
     name = files.printable(path)
     data = files.read_bytes(path)
-    form = read_json if name.endswith(".json") else read_protobuf
-    return form(data, f"{name}: ")
+    return read_json(data, name) if name.endswith(".json") else read_protobuf(data, f"{name}: ")
 
 
 def read_group(path: str | PathLike[str]) -> GroupFile:
@@ -184,8 +183,8 @@ def _primitive(operator: Operator, rank: int) -> str:
             return PRIMITIVES.get(operator.source, operator.source or "Opaque")
 
 
-def read_json(text: str | bytes, path: str = "") -> StrategyFile:
-    """Returns the strategies of the JSON form.
+def read_json(text: str | bytes, file: str = "") -> StrategyFile:
+    """Returns the strategies of the JSON form; errors call the text `file`.
 
     Raises:
         SpecError: The text is not of that form.
@@ -194,7 +193,13 @@ def read_json(text: str | bytes, path: str = "") -> StrategyFile:
         >>> read_json('{"current_stage":2}')
         StrategyFile(current_stage=2, operators=(), layouts=())
     """
-    table = _table(wire.parse_json(text, path, _CURE), path)
+    said = texts.parse_json(text, file, _CURE)
+    with said.placing():
+        return _json_strategies(said.value, f"{file}: " if file else "")
+
+
+def _json_strategies(value: Any, path: str) -> StrategyFile:
+    table = _table(value, path)
     # MindSpore passes over a key that it does not know; only a comment says nothing.
     known = ("current_stage", *_STRATEGIES, "parallel_layout_item", "_comment")
     for key in table:

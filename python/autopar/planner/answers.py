@@ -1,5 +1,6 @@
 """What the core answers on whole jobs: the best plans, what one costs, its time line."""
 
+import json
 import logging
 from collections.abc import Callable, Iterable
 from os import fspath
@@ -277,7 +278,7 @@ def fastest(problem: Problem, choices: Iterable[Iterable[Plan]]) -> Plan:
     for group in choices:
         for plan in group:
             try:
-                cost = wire.parse_json(_core.estimate(question, wire.dumps(plan)))
+                cost = json.loads(_core.estimate(question, wire.dumps(plan)))
             except SpecError as error:
                 refused = error
                 continue
@@ -321,7 +322,7 @@ def stage_communications(
         (264, 4)
     """
     text = _core.stage_communications(wire.dumps(problem), wire.dumps(plan), reuse_limit)
-    return tuple(wire.read(Communications, each) for each in wire.parse_json(text))
+    return tuple(wire.read(Communications, each) for each in json.loads(text))
 
 
 def timeline(problem: Problem, plan: Plan) -> Timeline:

@@ -221,17 +221,17 @@ def solve_sharding(problem: ShardingProblem, *, time_limit_s: float | None = Non
         SolverError: The solver found no choice in time.
     """
     text = wire.dumps(problem)
-    if problem.options.method != "ilp" or (arrays := _core.sharding_program(text)) is None:
+    if problem.options.method != "ilp" or (asked := _core.sharding_program(text)) is None:
         return wire.loads(Sharding, _core.shard(text))
     from autopar import ilp
 
-    program = ilp.program(arrays)
+    program = ilp.program(asked.arrays())
     choice = ilp.solve(program, time_limit_s=time_limit_s)
-    found = wire.loads(Sharding, _core.sharding_chosen(text, choice.columns, choice.bound))
+    found = wire.loads(Sharding, asked.chosen(choice.columns, choice.bound))
     if not found.fits:
         # The limit was missed by the solver's tolerance; the bound of the first run still holds.
         again = ilp.solve(program, time_limit_s=time_limit_s, tighten=10 * ilp.FEASIBILITY)
-        found = wire.loads(Sharding, _core.sharding_chosen(text, again.columns, choice.bound))
+        found = wire.loads(Sharding, asked.chosen(again.columns, choice.bound))
     return found
 
 

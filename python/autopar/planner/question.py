@@ -1,8 +1,10 @@
 """The question of a job as a document, gathered from names, files and degrees."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
+from pathlib import Path
 from typing import TypedDict, Unpack
 
 from autopar import _core, catalog, wire
@@ -20,6 +22,7 @@ from autopar.spec import (
     Schedule,
     Workload,
 )
+from autopar.texts import Text
 
 __version__ = _core.__version__
 
@@ -77,18 +80,25 @@ def problem(
         'a800'
     """
     digests: list[str] = []
+    sources: list[_Source] = []
     if not isinstance(model, Model):
         model_entry = model_of(fspath(model))
         model = model_entry.model
         digests.append(model_entry.digest)
+        sources.append(_Source("model", model_entry.text, model_entry.keys))
     if not isinstance(framework, Framework):
         framework_entry = catalog.framework(fspath(framework))
         framework = framework_entry.framework
         digests.append(framework_entry.digest)
+        sources.append(_Source("framework", framework_entry.text))
     if not isinstance(cluster, Cluster):
         cluster_entry = catalog.cluster(fspath(cluster))
         cluster = cluster_of(cluster_entry, devices)
         digests.extend(cluster_entry.digests)
+        chips = enumerate(cluster_entry.chip_texts)
+        sources += (_Source(f"cluster.groups[{i}].chip", text) for i, text in chips)
+        if cluster_entry.text is not None:
+            sources.append(_Source("cluster", cluster_entry.text))
     elif devices is not None:
         cluster = replace(cluster, devices=devices)
     workload = Workload(
@@ -108,7 +118,37 @@ def problem(
         options=wire.read(Options, limits, "options"),
     )
     # Arguments come from callers without a type checker too.
-    return wire.read(Problem, wire.write(question))
+    question = wire.read(Problem, wire.write(question))
+    # The core checks a question with each answer; what a file says wrongly is told beforehand.
+    if sources := [source for source in sources if not source.is_ours()]:
+        with _placing(sources):
+            _core.check_problem(wire.dumps(question))
+    return question
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A file that a part of a question comes from, with its own keys for fields of the part."""
+
+    part: str
+    text: Text
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    def is_ours(self) -> bool:
+        return Path(self.text.file).is_relative_to(catalog.ROOT)
+
+
+@contextmanager
+def _placing(sources: list[_Source]) -> Iterator[None]:
+    """Tells an error at a part of a question as one at the line of the file that it comes from."""
+    try:
+        yield
+    except SpecError as error:
+        for source in sources:
+            if error.path.startswith(f"{source.part}."):
+                key = error.path.removeprefix(f"{source.part}.")
+                raise source.text.error(source.keys.get(key, key), error.what, error.hint) from None
+        raise
 
 
 def model_of(name: str) -> catalog.ModelEntry:

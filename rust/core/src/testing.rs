@@ -4,6 +4,7 @@ use crate::estimate::shard::Shard;
 use crate::plan::{Plan, Stage};
 use crate::spec::cluster::*;
 use crate::spec::framework::*;
+use crate::spec::kernels::{NormKernel, RotaryKernel};
 use crate::spec::model::*;
 use crate::spec::problem::*;
 use crate::spec::workload::*;
@@ -58,6 +59,7 @@ pub fn a100() -> Chip {
             nic_gbit_per_s: 200.0,
             efficiency: 0.77,
             latency_us: 14.0,
+            gathers_by_level: false,
         },
         host: Host { pcie_gb_per_s: 25.0, kernel_us: 3.0, memory_gb_per_s: 40.0 },
         price_per_hour: None,
@@ -98,9 +100,9 @@ pub fn framework() -> Framework {
         name: "test".into(),
         attention_kernels: vec!["fa2".into()],
         fused: Fused {
-            norm: true,
+            norm: NormKernel::Tuned,
             activation: true,
-            rope: true,
+            rope: RotaryKernel::Fused,
             softmax: true,
             residual: true,
             cross_entropy: false,

@@ -11,11 +11,11 @@ use crate::error::{require, Error};
 use crate::estimate::flops::{self, Rate};
 use crate::estimate::pipeline::{Kind, Task};
 use crate::estimate::{self, Estimate};
-use crate::graph::ilp::Program;
 use crate::graph::ir::Graph;
 use crate::graph::problem::{Sharding, ShardingProblem};
 use crate::graph::servers::{Servers, ServersProblem};
 use crate::graph::transformer::{self, ModelGraph};
+use crate::graph::Programmed;
 use crate::plan::Plan;
 use crate::search::report::{Cut, Report};
 use crate::search::sizes::Sizes;
@@ -69,6 +69,14 @@ fn told(steps: impl IntoIterator<Item = Time>) -> Result<(), Error> {
         || "a step takes over 213 days, the longest time that can be told".to_owned(),
         "Check the rates of its chips and the sizes of what is trained.",
     )
+}
+
+/// Checks a problem, as each verb does that is asked of one.
+///
+/// # Errors
+/// A document that is not a valid problem.
+pub fn check_problem(problem: &str) -> Result<(), Error> {
+    read_problem(problem).map(drop)
 }
 
 /// Estimates a plan; the estimate as JSON.
@@ -245,20 +253,20 @@ pub fn shard(problem: &str) -> Result<String, Error> {
 ///
 /// # Errors
 /// A document that is not a valid problem, or too large for a solver.
-pub fn sharding_program(problem: &str) -> Result<Option<Program>, Error> {
+pub fn sharding_program(problem: &str) -> Result<Option<Programmed>, Error> {
     crate::graph::program(read("sharding-problem", problem)?)
 }
 
 /// The sharding for a solver's choice among the program's whole columns, with its lower bound if it has one, as JSON.
 ///
 /// # Errors
-/// A document that is not a valid problem, or columns that are no choice.
+/// Columns that are no choice.
 pub fn sharding_chosen(
-    problem: &str,
+    program: &Programmed,
     columns: &[usize],
     bound: Option<f64>,
 ) -> Result<String, Error> {
-    write_sharding(&crate::graph::chosen(read("sharding-problem", problem)?, columns, bound)?)
+    write_sharding(&program.chosen(columns, bound)?)
 }
 
 fn write_sharding(found: &Sharding) -> Result<String, Error> {

@@ -204,6 +204,23 @@ fn unfused_permutation_takes_three_times_as_long_as_fused() {
 }
 
 #[test]
+fn tokens_that_go_once_to_a_rank_are_copied_where_their_experts_are() {
+    // One expert on each of 8 ranks, 2 a token: 8 (1 - (7/8)^2) = 1.875 ranks, 0.9375 copies a choice. In place of the 4 passes
+    // of sorting and summing at the sender, two kernels, there are 2 (1 + 0.9375) in one at the ranks of the experts, over the
+    // visits of the fullest, 1,024 (1 + sqrt(2 ln 8 / 1,024)), at 0.6 of the streaming rate.
+    let mut problem = experts();
+    let sorted = expert_layer(&problem, 8).forward.compute.seconds();
+    problem.framework.expert_dispatch = ExpertDispatch::OnceANode;
+    let copied = expert_layer(&problem, 8).forward.compute.seconds();
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency * 0.6;
+    let fullest = 1.0 + (2.0 * 8f64.ln() / 1024.0).sqrt();
+    let passes = 2.0 * 1.9375 * fullest - 4.0;
+    let gap = chip.host.kernel_us * 1e-6;
+    close(copied - sorted, passes * 2.0 * 1024.0 * 1024.0 / memory - gap, 1e-3);
+}
+
+#[test]
 fn weighted_biases_of_experts_pass_seven_times_in_32_bits() {
     // 512 tokens, each rank one expert that 2 in 8 visit: 1,024 rows of 1,024 channels on the mean of 8 ranks, more on the
     // fullest; 28 bytes each forward and 40 backward beyond the same layer without biases.

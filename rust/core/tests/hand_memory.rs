@@ -11,6 +11,7 @@ use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::framework::{
     Communicators, Framework, GatheredUnit, Gathers, Gradients, Projections, Selective,
 };
+use autopar_core::spec::kernels::NormKernel;
 use autopar_core::spec::model::{Activation, Norm, Position};
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::Precision;
@@ -324,7 +325,8 @@ fn separate_operators_keep_the_norm_s_32_bit_input_its_normalised_copy_and_the_a
     // the rotated copies: 2.5 less. 33.5 + 8 + 6 - 2.5 = 45.
     let mut problem = llama();
     let f = &mut problem.framework;
-    (f.fused.norm, f.fused.activation, f.projections) = (false, false, Projections::Apart);
+    (f.fused.norm, f.fused.activation, f.projections) =
+        (NormKernel::Separate, false, Projections::Apart);
     assert_eq!(layer(&problem, whole()).kept, Bytes(SH * 45 + SUMS));
     // A stream in 32 bits is its own copy: the norm keeps it (4), its normalised copy in 32 bits (4) and the 16-bit input
     // of the product (2).
@@ -338,7 +340,7 @@ fn a_layer_norm_keeps_the_same_in_any_framework() {
     let mut problem = llama();
     problem.model.norm = Norm::Layernorm;
     let fused = layer(&problem, whole()).kept;
-    problem.framework.fused.norm = false;
+    problem.framework.fused.norm = NormKernel::Separate;
     assert_eq!(layer(&problem, whole()).kept, fused);
 }
 

@@ -12,6 +12,7 @@ use autopar_core::estimate::shard::{LayerCost, Shard};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
 use autopar_core::spec::framework::{ContextExchange, Named, Selective};
+use autopar_core::spec::kernels::NormKernel;
 use autopar_core::spec::model::{Activation, LayerKind, Norm, Position};
 use autopar_core::spec::problem::Problem;
 use autopar_core::testing::{self, named, whole};
@@ -68,7 +69,7 @@ fn separate_operators_make_more_that_is_dropped() {
     // A root-mean-square norm keeps 4 bytes more of its own, the gate's partner 2 of 3 h.
     let mut problem = llama(Named { norm: true, activation: true, ..named() });
     let fused = dropped(&layer(&problem, whole()));
-    problem.framework.fused.norm = false;
+    problem.framework.fused.norm = NormKernel::Separate;
     problem.framework.fused.activation = false;
     assert_eq!(dropped(&layer(&problem, whole())) - fused, Bytes(SH * 2 * 4 + SH * 6));
     // ReLU keeps its output in place of its input: there is nothing to gain.

@@ -4,6 +4,7 @@
 //! run, call the core, map the error.
 
 use autopar_core::bulk::{Stages, WORDS};
+use autopar_core::graph::Programmed;
 use autopar_core::{wire, Error, Watch};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2};
 use pyo3::exceptions::PyRuntimeError;
@@ -30,9 +31,9 @@ type Outcome<T> = thread::Result<Result<T, Error>>;
 mod _core {
     #[pymodule_export]
     use super::{
-        calibrate, canonical, check_graph, estimate, estimate_many, measured_seconds, model_facts,
-        model_graph, operators, search, servers, shard, sharding_chosen, sharding_program,
-        sharding_slices, sizes, stage_communications, timeline,
+        calibrate, canonical, check_graph, check_problem, estimate, estimate_many,
+        measured_seconds, model_facts, model_graph, operators, search, servers, shard,
+        sharding_program, sharding_slices, sizes, stage_communications, timeline, ShardingProgram,
     };
 
     #[pymodule_export]
@@ -138,6 +139,12 @@ fn canonical(py: Python<'_>, kind: &str, document: &str) -> PyResult<String> {
     brief(py, || wire::canonical(kind, document))
 }
 
+/// Nothing, of a valid problem.
+#[pyfunction]
+fn check_problem(py: Python<'_>, problem: &str) -> PyResult<()> {
+    brief(py, || wire::check_problem(problem))
+}
+
 /// Names of a graph's operators in an order in which they can run; a graph that is wrong is refused.
 #[pyfunction]
 fn check_graph(py: Python<'_>, graph: &str) -> PyResult<String> {
@@ -156,41 +163,46 @@ fn shard(py: Python<'_>, problem: &str) -> PyResult<String> {
     brief(py, || wire::shard(problem))
 }
 
-/// Arrays of a sharding problem's integer program: cost, row_lower, row_upper and value of 64-bit floats, start, index and
-/// known of 32-bit integers, in native order; and the number of its whole columns. None if no plan fits in memory.
+/// A sharding problem as an integer program.
+#[pyclass(frozen)]
+struct ShardingProgram(Programmed);
+
+/// A sharding problem as an integer program. None if no plan fits in memory.
 #[pyfunction]
-fn sharding_program<'py>(py: Python<'py>, problem: &str) -> PyResult<Option<Bound<'py, PyDict>>> {
-    let Some(program) = brief(py, || wire::sharding_program(problem))? else {
-        return Ok(None);
-    };
-    let floats = |list: &[f64]| {
-        PyBytes::new(py, &list.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>())
-    };
-    let integers = |list: &[i32]| {
-        PyBytes::new(py, &list.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>())
-    };
-    let arrays = PyDict::new(py);
-    arrays.set_item("cost", floats(&program.cost))?;
-    arrays.set_item("row_lower", floats(&program.row_lower))?;
-    arrays.set_item("row_upper", floats(&program.row_upper))?;
-    arrays.set_item("value", floats(&program.value))?;
-    arrays.set_item("start", integers(&program.start))?;
-    arrays.set_item("index", integers(&program.index))?;
-    arrays.set_item("known", integers(&program.known))?;
-    arrays.set_item("whole", program.whole)?;
-    Ok(Some(arrays))
+fn sharding_program(py: Python<'_>, problem: &str) -> PyResult<Option<ShardingProgram>> {
+    Ok(brief(py, || wire::sharding_program(problem))?.map(ShardingProgram))
 }
 
-/// The sharding for a solver's choice among the whole columns, ascending, and its lower bound.
-#[pyfunction]
-#[pyo3(signature = (problem, columns, bound = None))]
-fn sharding_chosen(
-    py: Python<'_>,
-    problem: &str,
-    columns: Vec<usize>,
-    bound: Option<f64>,
-) -> PyResult<String> {
-    brief(py, || wire::sharding_chosen(problem, &columns, bound))
+#[pymethods]
+impl ShardingProgram {
+    /// Arrays: cost, row_lower, row_upper and value of 64-bit floats, start, index and known of 32-bit integers, in native
+    /// order; the number of whole columns; and the gap at which to stop.
+    fn arrays<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let program = &self.0.program;
+        let floats = |list: &[f64]| {
+            PyBytes::new(py, &list.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>())
+        };
+        let integers = |list: &[i32]| {
+            PyBytes::new(py, &list.iter().flat_map(|x| x.to_ne_bytes()).collect::<Vec<_>>())
+        };
+        let arrays = PyDict::new(py);
+        arrays.set_item("cost", floats(&program.cost))?;
+        arrays.set_item("row_lower", floats(&program.row_lower))?;
+        arrays.set_item("row_upper", floats(&program.row_upper))?;
+        arrays.set_item("value", floats(&program.value))?;
+        arrays.set_item("start", integers(&program.start))?;
+        arrays.set_item("index", integers(&program.index))?;
+        arrays.set_item("known", integers(&program.known))?;
+        arrays.set_item("whole", program.whole)?;
+        arrays.set_item("gap", program.gap)?;
+        Ok(arrays)
+    }
+
+    /// The sharding for a solver's choice among the whole columns, ascending, and its lower bound.
+    #[pyo3(signature = (columns, bound = None))]
+    fn chosen(&self, py: Python<'_>, columns: Vec<usize>, bound: Option<f64>) -> PyResult<String> {
+        brief(py, || wire::sharding_chosen(&self.0, &columns, bound))
+    }
 }
 
 /// Part of each tensor that each device holds: ranks, tensors, dimensions, first element and the one after the last.

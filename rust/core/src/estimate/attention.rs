@@ -70,7 +70,9 @@ impl Block<'_, '_> {
         }
         let qk_elements = p.tokens * (q_width + kv_width / 2) as f64;
         if m.qk_norm != QkNorm::None {
-            self.stream(qk_elements, 2.0, 5.0, (2, 4));
+            let passes = p.norm_kernel().traffic();
+            let (forward, backward) = passes.kernels;
+            self.stream(qk_elements, passes.forward, passes.backward, (2 * forward, 2 * backward));
             self.kept += qk_elements * self.p.width;
             self.dense_parameters += match m.qk_norm {
                 QkNorm::Full => (q_width + kv_width / 2) as f64,
@@ -82,12 +84,8 @@ impl Block<'_, '_> {
                 Some(a) => p.tokens * ((heads + 1) * a.qk_rope_dim) as f64,
                 None => qk_elements,
             };
-            if p.framework.fused.rope {
-                self.stream(rotated, 2.0, 2.0, (2, 2));
-            } else {
-                // For queries and keys: cosine product (2), negate and join halves (4), sine product (2), sum (3).
-                self.stream(rotated, 11.0, 11.0, (10, 10));
-            }
+            let passes = p.framework.fused.rope.traffic();
+            self.stream(rotated, passes.forward, passes.backward, passes.kernels);
             let packed = p.framework.projections != Projections::Apart;
             // A ring copies keys and values into its buffers (NVIDIA/TransformerEngine, AttnFuncWithCPAndKVP2P).
             let copied = s.cp > 1 && p.framework.context_exchange == ContextExchange::Ring;

@@ -10,9 +10,10 @@
 //! (src/graph/tuning.cc, protocol Simple), which is why sharding over a thousand ranks costs milliseconds a gather.
 //!
 //! Volumes: an all-gather or reduce-scatter of `bytes` (the whole tensor) brings `(n-1)/n` of it to each of n
-//! members; an all-reduce is both in turn. Between units of u members each, a unit receives `1 - u/n` of the
-//! tensor over the u network shares of its members (Thakur, Rabenseifner, Gropp 2005; for two nodes the
-//! tree moves half of the tensor each way).
+//! members; an all-reduce is both in turn. Between units of u members each, a unit lacks `1 - u/n` of the
+//! tensor (Thakur, Rabenseifner, Gropp 2005), and receives no more of it over the u network shares of its members in a
+//! sum (for two nodes the tree moves half of the tensor each way) and where a library gathers level by level. NCCL gathers
+//! and scatters by rings through all members: what a node's own members hold passes its cards too, `(n-1)/n` in all.
 
 use crate::spec::cluster::{Chip, Cluster, FabricLevel, Group, NetworkLink, Topology};
 
@@ -79,22 +80,18 @@ impl<'a> Fabric<'a> {
         local.max(network) + self.exchange_steps(group)
     }
 
-    /// The same where each of the `topk` copies of a token crosses the network once for each node that holds its experts:
-    /// at most `node_limit` nodes if there is a limit.
-    ///
-    /// Of n nodes, `topk` experts that lie anywhere touch `n (1 - (1 - 1/n)^topk)`, one in n of which is the token's own. A
-    /// limit chooses so many of the nodes first, among which the experts then lie anywhere.
+    /// The same where a token crosses the network once for each node that holds some of its `topk` experts, at most
+    /// `node_limit` nodes if there is a limit, and is passed on there once to each rank that does (DeepEP, HybridEP).
     pub fn once_a_node(&self, bytes: f64, topk: u32, node_limit: u32, group: Group) -> f64 {
         if group.size <= 1 || bytes <= 0.0 {
             return 0.0;
         }
         let (inside, domains) = self.spread(group);
         let n = domains as f64;
-        let chosen = if node_limit > 0 { f64::from(node_limit).min(n) } else { n };
-        let touched = chosen * (1.0 - (1.0 - 1.0 / chosen).powf(f64::from(topk)));
-        let sent = bytes / f64::from(topk) * touched * (1.0 - 1.0 / n);
+        let chosen = chosen_nodes(node_limit, n);
+        let sent = bytes / f64::from(topk) * touched(topk, chosen) * (1.0 - 1.0 / n);
         let copies = bytes * (1.0 - 1.0 / n);
-        let local = bytes * (inside - 1) as f64
+        let local = bytes * self.copies_a_choice(topk, node_limit, group) * (inside - 1) as f64
             / inside as f64
             / self.domain_rate(self.chip.link.all_to_all_gb_per_s, inside, group.stride);
         let network = self
@@ -103,6 +100,14 @@ impl<'a> Fabric<'a> {
             .fold(0.0, f64::max);
         let share = if copies > 0.0 { sent / copies } else { 1.0 };
         local.max(network * share) + self.exchange_steps(group)
+    }
+
+    /// Copies of a token that reach a rank by [`Fabric::once_a_node`], for each of its `topk` choices of an expert: ranks
+    /// that hold some of them over experts.
+    pub fn copies_a_choice(&self, topk: u32, node_limit: u32, group: Group) -> f64 {
+        let (inside, domains) = self.spread(group);
+        let ranks = inside as f64 * chosen_nodes(node_limit, domains as f64);
+        touched(topk, ranks) / f64::from(topk)
     }
 
     /// Seconds to send `bytes` to a device `distance` ranks away.
@@ -139,9 +144,17 @@ impl<'a> Fabric<'a> {
         let inside = group.members_within(u64::from(self.chip.link_domain));
         let local =
             if inside > 1 { self.local_transfer(bytes, inside, group, operation) } else { 0.0 };
+        // A ring a member of a node, each of which leaves a switch by one of the cards below it.
+        let rings = inside as f64 * self.chip.network_bytes_per_s();
+        let by_level = self.chip.network.gathers_by_level;
         let network = self
             .network_levels(group)
-            .map(|(below, rate)| bytes * (1.0 - below as f64 / n) / (below as f64 * rate))
+            .map(|(below, rate)| match operation {
+                Operation::AllGather if !by_level => {
+                    bytes * (n - 1.0) / n / rings.min(below as f64 * rate)
+                }
+                _ => bytes * (1.0 - below as f64 / n) / (below as f64 * rate),
+            })
             .fold(0.0, f64::max);
         local.max(network)
     }
@@ -311,6 +324,20 @@ const MIB: f64 = 1_048_576.0;
 /// The correction at 1, 2, 4 MiB and so on; below, where steps take the time, that of 1 MiB, and above that of 128 MiB.
 const TREE_CORRECTION: [f64; 8] = [0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9];
 
+/// Nodes of `n` over which a token's experts may lie: `limit` of them, or any.
+fn chosen_nodes(limit: u32, n: f64) -> f64 {
+    if limit > 0 {
+        f64::from(limit).min(n)
+    } else {
+        n
+    }
+}
+
+/// How many of `places` hold some of `topk` experts that lie anywhere among them: `n (1 - (1 - 1/n)^topk)`.
+fn touched(topk: u32, places: f64) -> f64 {
+    places * (1.0 - (1.0 - 1.0 / places).powf(f64::from(topk)))
+}
+
 /// How often two must be doubled to reach `n`.
 fn doublings(n: u64) -> u64 {
     u64::from(n.max(1).ilog2() + u32::from(!n.max(1).is_power_of_two()))
@@ -335,16 +362,33 @@ mod tests {
     }
 
     #[test]
-    fn two_nodes_exchange_half_of_the_tensor_over_their_eight_cards() {
-        // 16 ranks, 8 a node: each node receives half of 1 GB over 8 x 25 GB/s x efficiency.
-        let cluster = cluster(a100(), 16);
-        let chip = &cluster.groups[0].chip;
-        let f = Fabric::new(&cluster, chip);
-        let wire = 0.5 / (8.0 * 25.0 * chip.network.efficiency);
-        let local = 15.0 / 16.0 / 230.0;
-        let got = f.all_gather(1e9, Group { size: 16, stride: 1 });
-        // 14 steps inside the two nodes and 2 between them.
-        close(got, wire.max(local) + 8.4e-6 + 14.0 * 3.4e-6 + 2.0 * 14e-6);
+    fn rings_through_two_nodes_bring_each_what_it_has_already() {
+        // 16 ranks, 8 a node: eight rings pass 15/16 of 1 GB over 8 x 25 GB/s x efficiency. Level by level a node would
+        // receive the half that it lacks. 14 steps inside the two nodes and 2 between them.
+        let gathered = |by_level: bool| {
+            let mut chip = a100();
+            chip.network.gathers_by_level = by_level;
+            let cluster = cluster(chip, 16);
+            let f = Fabric::new(&cluster, &cluster.groups[0].chip);
+            f.all_gather(1e9, Group { size: 16, stride: 1 }) - (8.4e-6 + 14.0 * 3.4e-6 + 28e-6)
+        };
+        let cards = 8.0 * 25.0 * a100().network.efficiency;
+        close(gathered(false), 15.0 / 16.0 / cards);
+        close(gathered(true), (0.5 / cards).max(15.0 / 16.0 / 230.0));
+    }
+
+    #[test]
+    fn rings_cross_a_narrow_spine_by_a_card_each() {
+        // 64 ranks on 8 nodes, 4 below a switch whose uplinks carry a sixteenth: 32 cards' worth in, 2 out. Eight rings want 8.
+        let mut c = cluster(a100(), 64);
+        let whole = Group { size: 64, stride: 1 };
+        let free = Fabric::new(&c, &c.groups[0].chip).transfer(1e9, whole, Operation::AllGather);
+        c.fabric.push(FabricLevel { nodes: 4, bandwidth_fraction: 1.0 / 16.0 });
+        let narrow = Fabric::new(&c, &c.groups[0].chip).transfer(1e9, whole, Operation::AllGather);
+        close(narrow, 4.0 * free);
+        c.fabric[0].bandwidth_fraction = 0.25;
+        let wide = Fabric::new(&c, &c.groups[0].chip).transfer(1e9, whole, Operation::AllGather);
+        close(wide, free);
     }
 
     #[test]
@@ -435,6 +479,7 @@ mod tests {
 
     #[test]
     fn one_copy_a_node_crosses_the_network_as_often_as_nodes_are_touched() {
+        // Inside the nodes 32 (1 - (31/32)^8) = 7.18 ranks of 8 choices have less time than outside.
         // 32 ranks on 4 nodes, 8 experts a token: 4 (1 - (3/4)^8) = 3.5995 nodes, of which 3 in 4 are others:
         // 2.6997 copies of 1/8 GB cross at 25 GB/s x efficiency; with a limit of two nodes 2 (1 - (1/2)^8) 3/4 = 1.4941.
         let cluster = cluster(a100(), 32);
@@ -447,6 +492,23 @@ mod tests {
         close(f.once_a_node(1e9, 8, 0, group), wire(touched));
         close(f.once_a_node(1e9, 8, 2, group), wire(2.0 * (1.0 - 0.5f64.powi(8)) * 0.75));
         assert!(f.once_a_node(1e9, 8, 0, group) < f.all_to_all(1e9, group));
+    }
+
+    #[test]
+    fn inside_a_node_a_token_is_sent_once_to_each_rank_that_holds_some_of_its_experts() {
+        // 8 ranks, 8 experts a token: 8 (1 - (7/8)^8) = 5.2511 ranks, 7 in 8 of them others, of 1/8 GB each, at the rate of an
+        // all-to-all; over two nodes, of which a token takes one, the same with the card's bytes beside.
+        let one = cluster(a100(), 8);
+        let f = Fabric::new(&one, &one.groups[0].chip);
+        let group = Group { size: 8, stride: 1 };
+        let ranks = 8.0 * (1.0 - 0.875f64.powi(8));
+        let rate = one.groups[0].chip.link.all_to_all_gb_per_s;
+        let wire = ranks * 0.875 / 8.0 / rate;
+        close(f.once_a_node(1e9, 8, 0, group), wire + 8.4e-6 + 7.0 * 3.4e-6);
+        close(f.copies_a_choice(8, 0, group), ranks / 8.0);
+        let two = cluster(a100(), 16);
+        let f = Fabric::new(&two, &two.groups[0].chip);
+        close(f.copies_a_choice(8, 1, Group { size: 16, stride: 1 }), ranks / 8.0);
     }
 
     #[test]

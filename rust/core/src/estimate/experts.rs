@@ -23,9 +23,12 @@ impl Block<'_, '_> {
         self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, (34, 12));
         self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
             + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
-        // Permute into expert order, and back with the weighted sum.
-        self.permute(visits * h, 2.0, 2.0, (1, 1));
-        self.permute(visits * h, 2.0, 3.0, (1, 1));
+        let once = p.framework.expert_dispatch == ExpertDispatch::OnceANode;
+        if !once {
+            // Permute into expert order, and back with the weighted sum.
+            self.permute(visits * h, 2.0, 2.0, (1, 1));
+            self.permute(visits * h, 2.0, 3.0, (1, 1));
+        }
         self.kept += visits * h * self.p.width;
         self.exchange(moe, visits * h * self.p.width);
 
@@ -39,7 +42,12 @@ impl Block<'_, '_> {
         let made = self.activation_inputs(arrived * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
         self.expert_products(experts, rows, m.hidden, width);
-        if experts > 1 {
+        if once {
+            // A token is read where it lies, copied for each of its experts here, and their results are summed for its way back.
+            let copies = p.fabric.copies_a_choice(moe.topk, moe.node_limit, s.expert_group());
+            let passes = 2.0 * (1.0 + copies);
+            self.permute(arrived * h, passes, passes, (2, 2));
+        } else if experts > 1 {
             // What arrived by rank is sorted by expert, and the results are sorted back.
             self.permute(arrived * h, 4.0, 4.0, (2, 2));
         }

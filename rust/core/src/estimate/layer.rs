@@ -12,6 +12,7 @@ use super::compute::Gemm;
 use super::shard::{End, LayerCost, Shard, Split};
 use crate::spec::cluster::Group;
 use crate::spec::framework::{Framework, TensorOverlap};
+use crate::spec::kernels::NormKernel;
 use crate::spec::model::{LayerKind, Model, Norm, Position};
 use crate::spec::problem::Problem;
 use crate::spec::tensors::Cut;
@@ -206,11 +207,10 @@ impl<'a> Pricer<'a> {
     /// (huggingface/transformers: LlamaRMSNorm). A layer norm is one kernel in any framework.
     pub(super) fn norm_kept(&self, elements: f64) -> f64 {
         let stream = self.residual_width();
-        if self.framework.fused.norm || self.model.norm == Norm::Layernorm {
-            elements * stream
-        } else {
+        match self.norm_kernel() {
             // A stream in 32 bits is its own copy.
-            elements * (4.0 + stream)
+            NormKernel::Eager | NormKernel::Separate => elements * (4.0 + stream),
+            NormKernel::Compiled | NormKernel::Fused | NormKernel::Tuned => elements * stream,
         }
     }
 
@@ -456,18 +456,20 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    /// A norm over `width` channels of `tokens` tokens: fused, it reads and writes once forward, and reads twice
-    /// and writes once backward, the weight gradient reading both again.
+    /// A norm over `width` channels of `tokens` tokens.
     pub(super) fn norm(&self, forward: &mut Pass, backward: &mut Pass, tokens: f64, width: f64) {
         let bytes = tokens * width * self.width;
-        // Every framework has a layer norm of one kernel; what is unfused is the newer RMS norm.
-        if self.framework.fused.norm || self.model.norm == Norm::Layernorm {
-            forward.run(self.device.stream(2.0 * bytes));
-            backward.run_many(self.device.stream(5.0 * bytes), 2);
-        } else {
-            // Cast to 32 bits, square, mean, scale, cast back, weight: 18 passes' worth of 16-bit traffic.
-            forward.run_many(self.device.stream(18.0 * bytes), 6);
-            backward.run_many(self.device.stream(36.0 * bytes), 12);
+        let passes = self.norm_kernel().traffic();
+        forward.run_many(self.device.stream(passes.forward * bytes), passes.kernels.0);
+        backward.run_many(self.device.stream(passes.backward * bytes), passes.kernels.1);
+    }
+
+    /// Every framework has a layer norm of one kernel; what is unfused is the newer RMS norm.
+    pub(super) fn norm_kernel(&self) -> NormKernel {
+        match (self.framework.fused.norm, self.model.norm) {
+            (NormKernel::Tuned, _) => NormKernel::Tuned,
+            (_, Norm::Layernorm) => NormKernel::Fused,
+            (kernel, Norm::Rmsnorm) => kernel,
         }
     }
 

@@ -9,7 +9,7 @@ use super::eliminate::{Eliminated, Order, Summed};
 use super::price::Price;
 use crate::units::Bytes;
 use std::collections::BTreeSet;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Binary digits of the multiplier below one picosecond a byte.
 const FRACTION: u32 = 24;
@@ -28,7 +28,7 @@ pub struct Solver<'a> {
     pub graph: &'a CostGraph,
     pub(super) order: Order,
     /// The tables of the graph's matrices.
-    pairs: Vec<Rc<[u64]>>,
+    pairs: Vec<Arc<[f64]>>,
 }
 
 /// The sums of every step with memory charged by a multiplier.
@@ -42,7 +42,7 @@ impl Charged<'_> {
     /// What the rest of a plan is charged at least, for each part of a plan that is charged at most `most`; `None` if tables
     /// are too large.
     pub fn completions(&self, most: u64) -> Option<Completions> {
-        self.solver.order.completions(&self.sums, most)
+        self.solver.order.completions(&self.sums, most as f64)
     }
 }
 
@@ -70,10 +70,10 @@ impl<'a> Solver<'a> {
         weigh: impl Fn(&Price, usize) -> u64,
     ) -> Summed {
         let graph = self.graph;
-        let mut cells: Vec<Rc<[u64]>> = Vec::new();
+        let mut cells: Vec<Arc<[f64]>> = Vec::new();
         for kind in &graph.kinds {
             for side in 0..sides {
-                cells.push(kind.prices.iter().map(|price| weigh(price, side)).collect());
+                cells.push(kind.prices.iter().map(|price| weigh(price, side) as f64).collect());
             }
         }
         let pairs = cells.len();

@@ -11,7 +11,7 @@ use super::eliminate::{Eliminated, Order};
 use super::price::Price;
 use super::view::View;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Strategies of a node from which on they are put in groups.
 const MANY: usize = 256;
@@ -35,7 +35,7 @@ pub struct Groups<'a> {
     /// By kind and group: its strategies, ascending.
     members: Vec<Vec<Vec<usize>>>,
     /// The least of all pairs of each two groups, by matrix; none where a group was split since.
-    pairs: Vec<Option<Rc<[u64]>>>,
+    pairs: Vec<Option<Arc<[f64]>>>,
 }
 
 /// A group: its kind and its place there.
@@ -107,9 +107,9 @@ impl<'a> Groups<'a> {
             let mut kept: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); graph.kinds.len()];
             let order = Order::new(self.sizes(), self.scopes());
             let (cells, tables) = self.tables(&own);
-            let completions = order.completions(&order.summed(cells, tables), most)?;
+            let completions = order.completions(&order.summed(cells, tables), most as f64)?;
             for (node, through) in graph.nodes.iter().zip(&completions.through) {
-                let good = (0..through.len()).filter(|&group| through[group] <= most);
+                let good = (0..through.len()).filter(|&group| through[group] <= most as f64);
                 kept[node.kind].extend(good);
             }
             for plan in known {
@@ -172,14 +172,15 @@ impl<'a> Groups<'a> {
     }
 
     /// The distinct tables, and which of them each scope has.
-    fn tables(&mut self, own: &[Vec<u64>]) -> (Vec<Rc<[u64]>>, Vec<usize>) {
+    fn tables(&mut self, own: &[Vec<u64>]) -> (Vec<Arc<[f64]>>, Vec<usize>) {
         let graph = self.graph;
         let least = |members: &Vec<usize>, own: &[u64]| -> u64 {
             members.iter().map(|&s| own[s]).min().unwrap_or(u64::MAX)
         };
         let ones = self.members.iter().zip(own);
-        let mut cells: Vec<Rc<[u64]>> =
-            ones.map(|(groups, own)| groups.iter().map(|m| least(m, own)).collect()).collect();
+        let mut cells: Vec<Arc<[f64]>> = ones
+            .map(|(groups, own)| groups.iter().map(|m| least(m, own) as f64).collect())
+            .collect();
         for matrix in 0..graph.matrices.len() {
             let known = self.pairs[matrix].take().unwrap_or_else(|| self.table(matrix));
             cells.push(known.clone());
@@ -192,7 +193,7 @@ impl<'a> Groups<'a> {
     }
 
     /// The least of all pairs of members for each pair of groups, row by row.
-    fn table(&self, matrix: usize) -> Rc<[u64]> {
+    fn table(&self, matrix: usize) -> Arc<[f64]> {
         let (from, to) = self.ends[matrix];
         let matrix = &self.graph.matrices[matrix];
         let rows = self.classes(from, &matrix.rows);
@@ -206,7 +207,8 @@ impl<'a> Groups<'a> {
                 let row = &matrix.cells[row * width..][..width];
                 line.iter_mut().zip(row).for_each(|(least, &cell)| *least = cell.min(*least));
             }
-            let least = |of: &Vec<usize>| of.iter().map(|&c| line[c]).min().unwrap_or(u64::MAX);
+            let least =
+                |of: &Vec<usize>| of.iter().map(|&c| line[c]).min().unwrap_or(u64::MAX) as f64;
             cells.extend(columns.iter().map(least));
         }
         cells.into()

@@ -6,30 +6,32 @@
 //! "Bucket elimination"; reduced costs of a linear program do the same).
 
 use super::eliminate::{Order, Summed};
+use super::minplus::is_exact;
 
-/// The least of everything outside each group. What cannot be part of a sum that is small enough is `u64::MAX`.
+/// The least of everything outside each group. What cannot be part of a sum that is small enough is infinite.
 #[derive(Clone, Debug)]
 pub struct Completions {
     /// For each sum, by its place behind the given tables, and each choice of its scope: the least that all other tables
     /// add up to.
-    pub rest: Vec<Vec<u64>>,
+    pub rest: Vec<Vec<f64>>,
     /// For each variable and value: no choice with it has a smaller sum.
-    pub through: Vec<Vec<u64>>,
+    pub through: Vec<Vec<f64>>,
 }
 
 /// Cells of all groups' joint tables at most, for which the way back is gone.
 const LARGEST: u64 = 1 << 30;
 
 impl Order {
-    /// The way back through sums, for choices whose sum is at most `most`; `None` if tables are too large.
-    pub(super) fn completions(&self, sums: &Summed, most: u64) -> Option<Completions> {
+    /// The way back through sums, for choices whose sum is at most `most`; `None` if tables are too large, or such
+    /// sums to be exact.
+    pub(super) fn completions(&self, sums: &Summed, most: f64) -> Option<Completions> {
         let cells = self.steps.iter().map(|step| self.cells(&step.tables));
-        if cells.fold(0, u64::saturating_add) > LARGEST || !self.is_whole() {
+        if cells.fold(0, u64::saturating_add) > LARGEST || !self.is_whole() || !is_exact(most) {
             return None;
         }
         let count = self.scopes.len() - self.given;
-        let mut rest: Vec<Vec<u64>> = vec![vec![]; count];
-        let mut through: Vec<Vec<u64>> = vec![vec![]; self.sizes.len()];
+        let mut rest: Vec<Vec<f64>> = vec![vec![]; count];
+        let mut through: Vec<Vec<f64>> = vec![vec![]; self.sizes.len()];
         let mut sum = count;
         for step in self.steps.iter().rev() {
             sum -= 1;
@@ -54,20 +56,20 @@ impl Order {
         sums: &Summed,
         variable: usize,
         named: &[usize],
-        (out, lacks): (usize, &[u64]),
-        most: u64,
-    ) -> (Vec<u64>, Vec<(usize, Vec<u64>)>) {
+        (out, lacks): (usize, &[f64]),
+        most: f64,
+    ) -> (Vec<f64>, Vec<(usize, Vec<f64>)>) {
         let joint = self.joint_of(named, variable);
         let (children, given): (Vec<usize>, Vec<usize>) =
             named.iter().partition(|&&table| table >= self.given);
         let all = [children.as_slice(), &given].concat();
-        let mut least: Vec<Vec<u64>> =
-            children.iter().map(|&child| vec![u64::MAX; sums.table(child).len()]).collect();
-        let mut own = vec![u64::MAX; self.sizes[variable]];
-        let mut line = vec![0u64; own.len()];
+        let mut least: Vec<Vec<f64>> =
+            children.iter().map(|&child| vec![f64::INFINITY; sums.table(child).len()]).collect();
+        let mut own = vec![f64::INFINITY; self.sizes[variable]];
+        let mut line = vec![0.0; own.len()];
         let done = sums.table(out);
         self.lines(&joint, &all, |cell, places, strides| {
-            if lacks[cell].saturating_add(done[cell]) > most {
+            if lacks[cell] + done[cell] > most {
                 return;
             }
             line.fill(lacks[cell]);
@@ -75,16 +77,14 @@ impl Order {
                 let along = sums.table(table)[place..].iter().step_by(stride);
                 line.iter_mut().zip(along).for_each(|(sum, part)| *sum += part);
             }
-            own.iter_mut().zip(&line).for_each(|(least, &sum)| *least = (*least).min(sum));
+            own.iter_mut().zip(&line).for_each(|(least, &sum)| *least = least.min(sum));
             for ((least, &place), &stride) in least.iter_mut().zip(places).zip(strides) {
                 let along = least[place..].iter_mut().step_by(stride);
-                along.zip(&line).for_each(|(least, &sum)| *least = (*least).min(sum));
+                along.zip(&line).for_each(|(least, &sum)| *least = least.min(sum));
             }
         });
         let lacking = children.into_iter().zip(least).map(|(child, mut least)| {
-            let parts = least.iter_mut().zip(sums.table(child));
-            let known = parts.filter(|(total, _)| **total < u64::MAX);
-            known.for_each(|(total, part)| *total -= part);
+            least.iter_mut().zip(sums.table(child)).for_each(|(total, part)| *total -= part);
             (child, least)
         });
         (own, lacking.collect())
@@ -140,21 +140,21 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::rc::Rc;
+    use std::sync::Arc;
 
     #[test]
     fn each_value_of_a_chain_has_the_least_sum_that_goes_through_it() {
         // Own costs 0 and 4 of three variables; unlike neighbours cost 3.
-        let own: Rc<[u64]> = [0, 4].into();
-        let unlike: Rc<[u64]> = [0, 3, 3, 0].into();
+        let own: Arc<[f64]> = [0.0, 4.0].into();
+        let unlike: Arc<[f64]> = [0.0, 3.0, 3.0, 0.0].into();
         let scopes = vec![vec![0], vec![1], vec![2], vec![0, 1], vec![1, 2]];
         let order = Order::new(vec![2; 3], scopes);
         let sums = order.summed(vec![own, unlike], vec![0, 0, 0, 1, 1]);
         // The middle one pays 4 and both neighbours 3, an outer one 4 and one neighbour 3.
         let through = |most| order.completions(&sums, most).map(|found| found.through);
-        assert_eq!(through(10), Some(vec![vec![0, 7], vec![0, 10], vec![0, 7]]));
+        assert_eq!(through(10.0), Some(vec![vec![0.0, 7.0], vec![0.0, 10.0], vec![0.0, 7.0]]));
         // Above what is asked for a value may have none, or any bound above it.
-        let small = through(6).expect("small tables");
-        assert!(small.iter().all(|values| values[0] == 0 && values[1] > 6));
+        let small = through(6.0).expect("small tables");
+        assert!(small.iter().all(|values| values[0] == 0.0 && values[1] > 6.0));
     }
 }

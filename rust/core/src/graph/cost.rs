@@ -11,13 +11,14 @@ use super::layout::{Division, Layout};
 use super::loops::{Axis, Cut, Loops};
 use super::price::{Price, Pricer};
 use super::problem::{FixedStrategy, Others};
+use super::reshard::Walker;
 use super::routes::Routes;
 use super::strategy::{strategies, Choices, Strategy};
 use super::view::View;
 use crate::error::Error;
 use crate::units::{Bytes, Time};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What a node stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,7 +70,7 @@ pub struct Matrix {
     /// Classes of the reader's.
     pub columns: View,
     /// A cell for each pair of classes, row by row.
-    pub cells: Rc<[u64]>,
+    pub cells: Arc<[u64]>,
 }
 
 impl Matrix {
@@ -80,10 +81,10 @@ impl Matrix {
     }
 
     /// A cell for each pair of strategies, row by row.
-    pub fn whole(&self) -> Rc<[u64]> {
+    pub fn whole(&self) -> Arc<[f64]> {
         let columns = self.columns.class.len();
         let rows = 0..self.rows.class.len();
-        rows.flat_map(|row| (0..columns).map(move |column| self.at(row, column))).collect()
+        rows.flat_map(|row| (0..columns).map(move |column| self.at(row, column) as f64)).collect()
     }
 
     /// The same for some of the strategies.
@@ -134,6 +135,7 @@ impl CostGraph {
             graph: CostGraph { nodes: vec![], edges: vec![], kinds: vec![], matrices: vec![] },
             kinds: HashMap::new(),
             matrices: HashMap::new(),
+            walker: pricer.walker(),
             routes: HashMap::new(),
         };
         let mut node_of_tensor = vec![None; network.graph.tensors.len()];
@@ -296,6 +298,7 @@ struct Build<'a, 'b> {
     graph: CostGraph,
     kinds: HashMap<Signature, usize>,
     matrices: HashMap<Link, usize>,
+    walker: Walker<'b>,
     /// By shape and bytes an element.
     routes: HashMap<(Vec<u64>, u64), Routes>,
 }
@@ -483,7 +486,7 @@ impl Build<'_, '_> {
             let (rows, row_of) = distinct(written);
             let reading = |s| self.pricer.reading(tensor, operator, s, input);
             let (readings, column_of) = distinct(reader.strategies.iter().map(reading));
-            let times = routes.matrix(&self.pricer.carrier(), spec, &rows, &readings);
+            let times = routes.matrix(&mut self.walker, spec, &rows, &readings);
             parts.push(Part { row_of, column_of, width: readings.len(), times });
         }
         let classes = |of: &dyn Fn(usize) -> Vec<usize>, strategies: usize| {

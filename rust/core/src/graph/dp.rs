@@ -226,9 +226,9 @@ fn promising(
 ) -> Option<Vec<Vec<usize>>> {
     let most = most(dual, plan, share);
     let completions = dual.charged(solver).completions(most)?;
-    let kept = |(node, through): (usize, &Vec<u64>)| {
+    let kept = |(node, through): (usize, &Vec<f64>)| {
         let known = [plan[node], dual.over[node], dual.within[node]];
-        let keeps = |&s: &usize| through[s] <= most || known.contains(&s);
+        let keeps = |&s: &usize| through[s] <= most as f64 || known.contains(&s);
         (0..through.len()).filter(keeps).collect()
     };
     Some(completions.through.iter().enumerate().map(kept).collect())

@@ -121,7 +121,7 @@ impl Search<'_> {
         variable: usize,
         tables: &[usize],
         fronts: &[Fronts],
-        rest: &[u64],
+        rest: &[f64],
         least: &[u64],
     ) -> Option<Fronts> {
         let charged = self.charged;
@@ -134,7 +134,8 @@ impl Search<'_> {
         let mut out = Fronts::default();
         order.lines(&joint, &all, |cell, places, strides| {
             out.start.push(out.labels.len());
-            if rest[cell] > self.most || self.traces.len() > LARGEST {
+            let rest = rest[cell] as u64;
+            if rest > self.most || self.traces.len() > LARGEST {
                 return;
             }
             let mut front: Vec<Label> = Vec::new();
@@ -144,9 +145,10 @@ impl Search<'_> {
                     .zip(strides)
                     .map(|(place, stride)| place + value * stride)
                     .collect();
-                let at = |(&table, &place): (&usize, &usize)| charged.sums.table(table)[place];
+                let at =
+                    |(&table, &place): (&usize, &usize)| charged.sums.table(table)[place] as u64;
                 let total: u64 = all.iter().zip(&places).map(at).sum();
-                if total.saturating_add(rest[cell]) > self.most {
+                if total.saturating_add(rest) > self.most {
                     continue;
                 }
                 // The edges' times: all given tables but the node's own, which has memory charged.
@@ -155,14 +157,14 @@ impl Search<'_> {
                 let mut labels = vec![Label {
                     time: price.time().0 + edges,
                     memory: price.memory.0 - least[variable],
-                    charged: charged.sums.table(variable)[value] + edges,
+                    charged: charged.sums.table(variable)[value] as u64 + edges,
                     value: value as u32,
                     trace: 0,
                 }];
                 labels.retain(|label| label.memory <= self.slack);
                 for (&sum, &place) in sums.iter().zip(&places) {
                     let others = fronts[sum - order.given].cell(place);
-                    labels = self.sums(&labels, others, rest[cell]);
+                    labels = self.sums(&labels, others, rest);
                 }
                 front.extend(labels);
             }

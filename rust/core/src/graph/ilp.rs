@@ -35,6 +35,8 @@ pub struct Program {
     pub value: Vec<f64>,
     /// The columns of ones of a choice that is known, among the whole ones; none if none is.
     pub known: Vec<i32>,
+    /// Share of the cost by which a choice may be above the solver's bound.
+    pub gap: f64,
 }
 
 /// A cost graph as a solver gets it.
@@ -55,6 +57,9 @@ const WHOLE: usize = 128;
 /// Share of its time by which a plan may be slower than the best known one and is still left to the solver: it finds the
 /// best by itself.
 const MARGIN: f64 = 2e-4;
+/// Gap at which the solver may stop on what is left of a large graph: within a memory limit the last of it is a knapsack
+/// over equal layers, which takes far longer than all before.
+const GAP: f64 = 1e-4;
 
 impl Core {
     /// What of a graph is left to the solver.
@@ -92,6 +97,7 @@ impl Program {
         let mut program = Program { start: vec![0], ..Program::default() };
         let first = program.strategies(graph);
         if let Some((known, _)) = &core.known {
+            program.gap = GAP;
             program.known = first.iter().zip(known).map(|(f, s)| (f + s) as i32).collect();
         }
         let mut cells = HashMap::new();

@@ -23,6 +23,7 @@ pub mod ilp;
 pub mod ir;
 pub mod layout;
 pub mod loops;
+mod minplus;
 pub mod overlap;
 pub mod packed;
 pub mod price;
@@ -96,14 +97,10 @@ impl Asked {
         }
     }
 
-    /// The finest division of the mesh's axes in which tables are not too large. Two uses of each axis only recursion lists,
-    /// which decides one operator after another: a search over all of them at once within a memory limit ends too late.
+    /// The finest division of the mesh's axes in which tables are not too large.
     fn finest(&self) -> Division {
         let few = |division: &Division| self.mesh.ways(LOOPS, *division) <= LARGEST_WAYS;
-        let two_uses = self.problem.options.method == Method::Recursive;
-        let divisions = [Division::Primes, Division::Twice];
-        let listed = if two_uses { &divisions[..] } else { &divisions[..1] };
-        listed.iter().copied().find(few).unwrap_or(Division::Whole)
+        [Division::Primes, Division::Twice].into_iter().find(few).unwrap_or(Division::Whole)
     }
 
     /// Which nodes have a strategy of the user's.
@@ -222,32 +219,38 @@ pub fn shard(problem: ShardingProblem) -> Result<Sharding, Error> {
     Ok(asked.answer(&pricer, &graph, found))
 }
 
+/// A problem as an integer program, with what its answer needs.
+pub struct Programmed {
+    asked: Asked,
+    graph: CostGraph,
+    core: Core,
+    /// For a solver.
+    pub program: Program,
+}
+
 /// The problem as an integer program; nothing if no plan fits in memory.
 ///
 /// # Errors
 /// A problem that is wrong, or too large for a solver.
-pub fn program(problem: ShardingProblem) -> Result<Option<Program>, Error> {
+pub fn program(problem: ShardingProblem) -> Result<Option<Programmed>, Error> {
     let asked = Asked::new(problem)?;
     let graph = CostGraph::new(&asked.pricer(), asked.choices())?;
     if dp::least_memory(&graph) > asked.limit {
         return Ok(None);
     }
-    Program::new(&Core::new(&graph, asked.limit), asked.limit).map(Some)
+    let core = Core::new(&graph, asked.limit);
+    let program = Program::new(&core, asked.limit)?;
+    Ok(Some(Programmed { asked, graph, core, program }))
 }
 
-/// The answer for a solver's choice: its columns of ones among the whole ones, and its lower bound if it has one.
-///
-/// # Errors
-/// A problem that is wrong, or a choice that is not one of its.
-pub fn chosen(
-    problem: ShardingProblem,
-    columns: &[usize],
-    bound: Option<f64>,
-) -> Result<Sharding, Error> {
-    let asked = Asked::new(problem)?;
-    let pricer = asked.pricer();
-    let graph = CostGraph::new(&pricer, asked.choices())?;
-    let core = Core::new(&graph, asked.limit);
-    let found = ilp::found(&graph, &core, columns, bound, asked.limit)?;
-    Ok(asked.answer(&pricer, &graph, found))
+impl Programmed {
+    /// The answer for a solver's choice: its columns of ones among the whole ones, and its lower bound if it has one.
+    ///
+    /// # Errors
+    /// A choice that is not one of the problem's.
+    pub fn chosen(&self, columns: &[usize], bound: Option<f64>) -> Result<Sharding, Error> {
+        let Programmed { asked, graph, core, .. } = self;
+        let found = ilp::found(graph, core, columns, bound, asked.limit)?;
+        Ok(asked.answer(&asked.pricer(), graph, found))
+    }
 }

@@ -3,30 +3,62 @@
 use super::layout::{AxisIndex, Layout, Mesh};
 use std::ops::Range;
 
-/// Axes in order, each a digit of a number: five bits with its place and one, the first in the lowest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct List(u128);
+/// Place of a list of axes in [`Lists`].
+type ListIndex = u32;
 
-/// Bits of a digit. Sixteen million devices, the most there may be, have 24 prime axes, and there is room for 25.
-const DIGIT: usize = 5;
+/// The list without axes.
+const EMPTY: ListIndex = 0;
 
-/// The axes that cut a dimension, in order and as bits, and how long its parts are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dimension {
-    axes: List,
+/// Lists of axes of a mesh, each once, and what is between each two of them: few lists cut the dimensions of many layouts.
+#[derive(Clone, Debug)]
+pub struct Lists {
+    /// Sizes of the axes.
+    sizes: Vec<u64>,
+    lists: Vec<List>,
+    /// By list and axis the list that has this axis more; the empty one as long as it was not asked for.
+    longer: Vec<ListIndex>,
+    /// By lists, as far as it was asked for.
+    ways: Vec<Vec<Option<Way>>>,
+}
+
+#[derive(Clone, Debug)]
+struct List {
+    /// In order, the one that cuts first in front.
+    axes: Vec<AxisIndex>,
+    /// The list without the last axis.
+    shorter: ListIndex,
+    /// A bit for each axis.
     mask: u32,
-    size: u64,
     parts: u64,
+}
+
+/// What must happen to a dimension that is cut by one list so that it is cut by another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// A bit for each axis that must go: those behind the common beginning.
+    pub loose: u32,
+    /// The neighbouring axes at the end of those that must go.
+    pub last: (AxisIndex, AxisIndex),
+    /// The neighbouring axes that are to come first, if none must go before.
+    pub wanted: (AxisIndex, AxisIndex),
+}
+
+/// A dimension of a tensor: what cuts it, and how long its parts are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Dimension {
+    list: ListIndex,
+    size: u64,
     part: u64,
 }
 
 /// A [`Layout`] of a tensor.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Packed {
-    /// The axes of each dimension.
-    pub dims: Vec<Dimension>,
+    dims: Vec<Dimension>,
     /// A bit for each axis along which devices hold summands.
     pub summed: u32,
+    /// A bit for each axis that cuts a dimension.
+    cutting: u32,
 }
 
 /// A bit for each axis of a run.
@@ -34,123 +66,136 @@ pub fn mask(axes: &Range<AxisIndex>) -> u32 {
     axes.clone().fold(0, |mask, axis| mask | 1 << axis)
 }
 
-impl List {
-    /// No axes.
-    pub const EMPTY: List = List(0);
-
-    fn len(self) -> usize {
-        (u128::BITS as usize - self.0.leading_zeros() as usize).div_ceil(DIGIT)
+impl Way {
+    /// Whether axes can come now.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.0 < self.wanted.1
     }
 
-    /// How many axes two lists begin with alike.
-    fn shared(self, other: List) -> usize {
-        match self.0 ^ other.0 {
-            0 => self.len(),
-            unlike => unlike.trailing_zeros() as usize / DIGIT,
+    /// The neighbouring axes that are to come first and whose bits are in a mask.
+    pub fn wanted_among(&self, mask: u32) -> Range<AxisIndex> {
+        let (start, end) = self.wanted;
+        let count = (mask.checked_shr(start.into()).unwrap_or(0)).trailing_ones();
+        start..end.min(start.saturating_add(count as AxisIndex)).max(start)
+    }
+
+    /// The first of the axes that are to come, if those at the end of another way's that must go are just these.
+    pub fn wanted_from(&self, other: &Way) -> Range<AxisIndex> {
+        let ((start, end), (first, last)) = (self.wanted, other.last);
+        // Both are runs of neighbours.
+        if start < end && first <= start && start < last && last <= end {
+            start..last
+        } else {
+            start..start
         }
-    }
-
-    /// The first `count` axes.
-    pub fn first(self, count: usize) -> List {
-        List(self.0 & ((1 << (DIGIT * count)) - 1))
-    }
-
-    /// What is behind the first `count` axes.
-    fn after(self, count: usize) -> List {
-        List(self.0 >> (DIGIT * count))
-    }
-
-    fn iter(self) -> impl Iterator<Item = AxisIndex> {
-        let digits = std::iter::successors(Some(self.0), |rest| Some(rest >> DIGIT));
-        digits.take_while(|&rest| rest != 0).map(|rest| (rest as AxisIndex & 31) - 1)
-    }
-
-    /// A bit for each axis.
-    pub fn mask(self) -> u32 {
-        self.iter().fold(0, |mask, axis| mask | 1 << axis)
-    }
-
-    /// Whether a list that is not longer is its end.
-    pub fn ends_with(self, end: List) -> bool {
-        self.len().checked_sub(end.len()).is_some_and(|before| self.after(before) == end)
-    }
-
-    /// The longest beginning that consists of neighbours whose bits are in a mask.
-    pub fn neighbours(self, among: u32) -> Range<AxisIndex> {
-        let Some(first) = self.iter().next() else { return 0..0 };
-        let next = |&(axis, expected): &(_, AxisIndex)| axis == expected && among >> axis & 1 == 1;
-        let count = self.iter().zip(first..).take_while(next).count();
-        first..first + count as AxisIndex
-    }
-
-    /// The longest end that consists of neighbours.
-    pub fn last_neighbours(self) -> Range<AxisIndex> {
-        let extend = |run: Range<AxisIndex>, axis| {
-            if run.end == axis {
-                run.start..axis + 1
-            } else {
-                axis..axis + 1
-            }
-        };
-        self.iter().fold(0..0, extend)
     }
 }
 
-impl Dimension {
-    /// The axes that are to cut it next, on the way to other ones, if those that cut it now can stay.
-    pub fn wanted(&self, to: &Dimension) -> List {
-        let kept = self.axes.shared(to.axes);
-        if self.axes.after(kept) == List::EMPTY {
-            to.axes.after(kept)
-        } else {
-            List::EMPTY
+impl Lists {
+    /// The empty list of a mesh's axes.
+    pub fn new(mesh: &Mesh) -> Lists {
+        let sizes: Vec<u64> = mesh.axes.iter().map(|axis| axis.size).collect();
+        let empty = List { axes: vec![], shorter: EMPTY, mask: 0, parts: 1 };
+        Lists { longer: vec![EMPTY; sizes.len()], lists: vec![empty], ways: vec![vec![]], sizes }
+    }
+
+    /// The list that has an axis more than another.
+    fn longer(&mut self, list: ListIndex, axis: AxisIndex) -> ListIndex {
+        let place = list as usize * self.sizes.len() + usize::from(axis);
+        if self.longer[place] == EMPTY {
+            let shorter = &self.lists[list as usize];
+            let mut axes = shorter.axes.clone();
+            axes.push(axis);
+            let (mask, parts) =
+                (shorter.mask | 1 << axis, shorter.parts * self.sizes[usize::from(axis)]);
+            self.longer[place] = self.lists.len() as ListIndex;
+            self.lists.push(List { axes, shorter: list, mask, parts });
+            self.longer.resize(self.lists.len() * self.sizes.len(), EMPTY);
+            self.ways.push(vec![]);
         }
+        self.longer[place]
     }
 
-    /// The axes that must go on the way to other ones.
-    pub fn loose(&self, to: &Dimension) -> List {
-        self.axes.after(self.axes.shared(to.axes))
+    /// What is between two lists.
+    fn way(&mut self, from: ListIndex, to: ListIndex) -> Way {
+        let known = &mut self.ways[from as usize];
+        if known.len() <= to as usize {
+            known.resize(self.lists.len(), None);
+        }
+        let axes = |list: ListIndex| self.lists[list as usize].axes.as_slice();
+        *known[to as usize].get_or_insert_with(|| Way::new(axes(from), axes(to)))
     }
 
-    /// Cuts its parts by further axes.
-    pub fn push(&mut self, axes: &Range<AxisIndex>, mesh: &Mesh) {
+    /// What must happen to a dimension of one layout on the way to another.
+    pub fn between(&mut self, from: &Packed, to: &Packed, dim: usize) -> Way {
+        self.way(from.dims[dim].list, to.dims[dim].list)
+    }
+
+    /// A layout of a tensor of `shape`.
+    pub fn packed(&mut self, layout: &Layout, shape: &[u64]) -> Packed {
+        let dims = shape.iter().map(|&size| Dimension { list: EMPTY, size, part: size }).collect();
+        let summed = layout.summed.iter().fold(0, |mask, axis| mask | 1 << axis);
+        let mut packed = Packed { dims, summed, cutting: 0 };
+        for (dim, axes) in layout.dims.iter().enumerate() {
+            axes.iter().for_each(|&axis| self.push(&mut packed, dim, &(axis..axis + 1)));
+        }
+        packed
+    }
+
+    /// Cuts the parts of a dimension by further axes.
+    pub fn push(&mut self, layout: &mut Packed, dim: usize, axes: &Range<AxisIndex>) {
+        let dimension = &mut layout.dims[dim];
         for axis in axes.clone() {
-            let digit = u128::from(axis) + 1;
-            self.axes.0 |= digit << (DIGIT * self.axes.len());
-            self.mask |= 1 << axis;
-            self.parts *= mesh.axes[usize::from(axis)].size;
+            dimension.list = self.longer(dimension.list, axis);
         }
-        self.part = self.size / self.parts;
+        layout.cutting |= mask(axes);
+        dimension.part = dimension.size / self.lists[dimension.list as usize].parts;
     }
 
-    /// Puts the parts together that its last `count` axes make.
-    pub fn pop(&mut self, count: usize, mesh: &Mesh) {
-        let left = self.axes.len() - count;
-        for axis in self.axes.after(left).iter() {
-            self.mask &= !(1 << axis);
-            self.parts /= mesh.axes[usize::from(axis)].size;
+    /// Puts the parts of a dimension together that its last `count` axes make.
+    pub fn pop(&self, layout: &mut Packed, dim: usize, count: usize) {
+        let dimension = &mut layout.dims[dim];
+        let before = self.lists[dimension.list as usize].mask;
+        for _ in 0..count {
+            dimension.list = self.lists[dimension.list as usize].shorter;
         }
-        self.axes = self.axes.first(left);
-        self.part = self.size / self.parts;
+        let now = &self.lists[dimension.list as usize];
+        layout.cutting ^= before ^ now.mask;
+        dimension.part = dimension.size / now.parts;
+    }
+}
+
+impl Way {
+    fn new(from: &[AxisIndex], to: &[AxisIndex]) -> Way {
+        let shared = from.iter().zip(to).take_while(|(a, b)| a == b).count();
+        let (loose, coming) = (&from[shared..], &to[shared..]);
+        let run = |axes: &mut dyn Iterator<Item = &AxisIndex>, follows: fn(u8, u8) -> bool| {
+            let mut before = None;
+            axes.take_while(|&&axis| before.replace(axis).is_none_or(|b| follows(b, axis))).count()
+        };
+        let ends = |axes: &[AxisIndex]| match axes {
+            [] => (0, 0),
+            [first, ..] => (*first, first + axes.len() as AxisIndex),
+        };
+        let last = run(&mut loose.iter().rev(), |before, axis| axis + 1 == before);
+        let first = run(&mut coming.iter(), |before, axis| axis == before + 1);
+        Way {
+            loose: loose.iter().fold(0, |mask, axis| mask | 1 << axis),
+            last: ends(&loose[loose.len() - last..]),
+            wanted: if loose.is_empty() { ends(&coming[..first]) } else { (0, 0) },
+        }
     }
 }
 
 impl Packed {
-    /// The same layout of a tensor of `shape`.
-    pub fn new(layout: &Layout, shape: &[u64], mesh: &Mesh) -> Packed {
-        let dimension = |(axes, &size): (&Vec<AxisIndex>, &u64)| {
-            let mut dimension =
-                Dimension { axes: List::EMPTY, mask: 0, size, parts: 1, part: size };
-            axes.iter().for_each(|&axis| dimension.push(&(axis..axis + 1), mesh));
-            dimension
-        };
-        let summed = layout.summed.iter().fold(0, |mask, axis| mask | 1 << axis);
-        Packed { dims: layout.dims.iter().zip(shape).map(dimension).collect(), summed }
+    /// Dimensions.
+    pub fn rank(&self) -> usize {
+        self.dims.len()
     }
 
     /// A bit for each axis that cuts a dimension or holds summands.
     pub fn used(&self) -> u32 {
-        self.dims.iter().fold(self.summed, |used, dimension| used | dimension.mask)
+        self.cutting | self.summed
     }
 
     /// Elements of one part.
@@ -161,13 +206,13 @@ impl Packed {
 
 impl Clone for Packed {
     fn clone(&self) -> Packed {
-        Packed { dims: self.dims.clone(), summed: self.summed }
+        Packed { dims: self.dims.clone(), ..*self }
     }
 
     /// Keeps the room that it has: a walk begins anew in the same one.
     fn clone_from(&mut self, other: &Packed) {
         self.dims.clone_from(&other.dims);
-        self.summed = other.summed;
+        (self.summed, self.cutting) = (other.summed, other.cutting);
     }
 }
 
@@ -176,33 +221,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_begins_ends_and_runs_as_its_axes_do() {
-        let mesh = Mesh::new(&[64]);
-        let dimension = |axes: &[AxisIndex]| {
-            Packed::new(&Layout { dims: vec![axes.to_vec()], summed: vec![] }, &[64], &mesh).dims[0]
-        };
-        let (now, to) = (dimension(&[4, 1, 2]), dimension(&[4, 3]));
-        assert_eq!((now.parts, now.axes.len(), now.axes.mask()), (8, 3, 0b10110));
-        // The shared 4 stays; 1 and 2 are in the way of 3.
-        assert_eq!(now.loose(&to).iter().collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(now.wanted(&to), List::EMPTY);
-        assert_eq!(dimension(&[4]).wanted(&to), dimension(&[3]).axes);
-        assert!(now.axes.ends_with(dimension(&[1, 2]).axes));
-        assert!(!now.axes.ends_with(dimension(&[4, 2]).axes));
-        assert_eq!(now.axes.last_neighbours(), 1..3);
-        assert_eq!(dimension(&[1, 2, 3]).axes.neighbours(0b0110), 1..3);
+    fn the_way_between_lists_keeps_their_common_beginning() {
+        // The shared 4 stays; 1 and 2, neighbours, are in the way of 3.
+        let way = Way::new(&[4, 1, 2], &[4, 3]);
+        assert_eq!(way, Way { loose: 0b110, last: (1, 3), wanted: (0, 0) });
+        let way = Way::new(&[4, 2, 1], &[]);
+        assert_eq!((way.loose, way.last), (0b10110, (1, 2)));
+        let way = Way::new(&[4], &[4, 1, 2, 0]);
+        assert_eq!(way, Way { loose: 0, last: (0, 0), wanted: (1, 3) });
+        assert_eq!((way.wanted_among(0b0110), way.wanted_among(0b0010)), (1..3, 1..2));
+        assert!(way.wanted_among(0b0100).is_empty());
+        assert_eq!(Way::new(&[2, 3], &[2, 3]), Way::default());
+    }
+
+    #[test]
+    fn axes_go_straight_to_another_dimension_where_they_lie_last() {
+        let wants = Way::new(&[], &[1, 2, 4]);
+        let found = |from: &[AxisIndex]| wants.wanted_from(&Way::new(from, &[]));
+        assert_eq!((found(&[1]), found(&[0, 1, 2]), found(&[4, 1])), (1..2, 1..3, 1..2));
+        // Behind the 1 lies what stays in its way; of 1, 2 and 3 only two are wanted.
+        assert!(found(&[1, 4]).is_empty() && found(&[2]).is_empty() && found(&[]).is_empty());
+        assert!(found(&[1, 2, 3]).is_empty());
     }
 
     #[test]
     fn what_was_pushed_can_be_popped() {
-        let mesh = Mesh::new(&[6, 4]);
+        let mut lists = Lists::new(&Mesh::new(&[6, 4]));
         let layout = Layout { dims: vec![vec![3], vec![]], summed: vec![0] };
-        let mut now = Packed::new(&layout, &[12, 12], &mesh);
+        let mut now = lists.packed(&layout, &[12, 12]);
         // Primes 2, 3, 2, 2: of 12 x 12 elements a half of the rows, then a sixth of the columns.
-        assert_eq!(now.elements(), 6 * 12);
-        now.dims[1].push(&(1..3), &mesh);
+        assert_eq!((now.elements(), now.used()), (6 * 12, 0b1001));
+        lists.push(&mut now, 1, &(1..3));
         assert_eq!((now.elements(), now.used()), (6 * 2, 0b1111));
-        now.dims[1].pop(2, &mesh);
-        assert_eq!(now, Packed::new(&layout, &[12, 12], &mesh));
+        lists.pop(&mut now, 1, 2);
+        assert_eq!(now, lists.packed(&layout, &[12, 12]));
     }
 }

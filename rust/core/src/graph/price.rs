@@ -8,7 +8,7 @@ use super::ir::{Dtype, Network, Role};
 use super::layout::{AxisIndex, Layout, Mesh};
 use super::loops::Loops;
 use super::problem::{FixedInput, ReshardStep, ShardingOptions, Summands};
-use super::reshard::Carrier;
+use super::reshard::{Carrier, Walker};
 use super::strategy::Strategy;
 use crate::estimate::collective::Fabric;
 use crate::estimate::compute::Device;
@@ -135,7 +135,7 @@ impl<'a> Pricer<'a> {
     /// The steps from one layout to another of a tensor in its own format.
     pub fn reshard(&self, tensor: usize, from: &Layout, to: &Layout) -> Vec<ReshardStep> {
         let tensor = &self.network.graph.tensors[tensor];
-        self.carrier().steps(from, to, &tensor.shape, tensor.dtype.bytes())
+        self.walker().steps(from, to, &tensor.shape, tensor.dtype.bytes())
     }
 
     /// How an operator reads a tensor that is its input at a place.
@@ -284,6 +284,10 @@ impl<'a> Pricer<'a> {
     /// Seconds to put parameters together that lie divided among copies.
     pub fn gathering(&self, copies: &[AxisIndex], bytes: f64) -> f64 {
         self.carrier().all_gather(copies, bytes)
+    }
+
+    pub(super) fn walker(&self) -> Walker<'_> {
+        Walker::new(self.carrier())
     }
 
     pub(super) fn carrier(&self) -> Carrier<'_> {

@@ -7,14 +7,17 @@
 //! so that little is moved.
 
 use super::layout::{runs, AxisIndex, Layout, Mesh};
-use super::packed::{mask, List, Packed};
+use super::packed::{mask, Lists, Packed, Way};
 use super::problem::{Collective, ReshardStep};
 use crate::estimate::collective::Fabric;
 use crate::estimate::compute::Device;
 use crate::units::{Bytes, Time};
 use std::ops::Range;
 
-/// Prices reshards on one mesh.
+/// Kinds of collectives and copies.
+const OPERATIONS: usize = 5;
+
+/// Prices collectives and copies on one mesh.
 pub struct Carrier<'a> {
     /// The mesh.
     pub mesh: &'a Mesh,
@@ -35,12 +38,40 @@ struct Move {
     cut: Option<usize>,
 }
 
-impl Carrier<'_> {
+/// Goes from layouts to others, and keeps what it learns on the way.
+pub struct Walker<'a> {
+    carrier: Carrier<'a>,
+    lists: Lists,
+    /// By operation and axes the bytes that were priced: a tensor has as many as the mesh's devices have divisors.
+    prices: Vec<Vec<(Bytes, Time)>>,
+    /// Of a walk what is left to do to each dimension.
+    left: Vec<Way>,
+}
+
+impl<'a> Walker<'a> {
+    /// One that has not gone anywhere.
+    pub fn new(carrier: Carrier<'a>) -> Walker<'a> {
+        let (axes, lists) = (carrier.mesh.axes.len(), Lists::new(carrier.mesh));
+        let prices = vec![vec![]; OPERATIONS * (axes + 1) * (axes + 1)];
+        Walker { carrier, lists, prices, left: vec![] }
+    }
+
+    /// A layout of a tensor of `shape`.
+    pub fn packed(&mut self, layout: &Layout, shape: &[u64]) -> Packed {
+        self.lists.packed(layout, shape)
+    }
+
     /// The steps that turn `from` into `to`, which holds no summands, for a tensor of `shape` in `width` bytes an element.
-    pub fn steps(&self, from: &Layout, to: &Layout, shape: &[u64], width: u64) -> Vec<ReshardStep> {
+    pub fn steps(
+        &mut self,
+        from: &Layout,
+        to: &Layout,
+        shape: &[u64],
+        width: u64,
+    ) -> Vec<ReshardStep> {
         let mut steps = Vec::new();
-        let mut now = Packed::new(from, shape, self.mesh);
-        let to = Packed::new(to, shape, self.mesh);
+        let mut now = self.packed(from, shape);
+        let to = self.packed(to, shape);
         self.walk(&mut now, &to, width, |taken, bytes, time_ps| {
             let Move { operation, axes, dimension, cut } = taken;
             let axes = axes.map(usize::from).collect();
@@ -50,35 +81,119 @@ impl Carrier<'_> {
     }
 
     /// The time of these steps. `now` begins as the layout from which they go, and ends as `to`.
-    pub fn time(&self, now: &mut Packed, to: &Packed, width: u64) -> Time {
+    pub fn time(&mut self, now: &mut Packed, to: &Packed, width: u64) -> Time {
         let mut total = Time::ZERO;
         self.walk(now, to, width, |_, _, time| total += time);
         total
     }
 
     fn walk(
-        &self,
+        &mut self,
         now: &mut Packed,
         to: &Packed,
         width: u64,
         mut step: impl FnMut(Move, Bytes, Time),
     ) {
         let mut before = now.elements() * width;
-        while now != to {
-            let taken = self.next(now, to);
+        self.left.clear();
+        self.left.extend((0..now.rank()).map(|dim| self.lists.between(now, to, dim)));
+        while let Some(taken) = self.next(now, to) {
             let after = now.elements() * width;
-            let bytes = if taken.operation == Collective::AllGather { after } else { before };
-            let (size, group) = (bytes as f64, self.mesh.neighbours(&taken.axes));
-            let seconds = match taken.operation {
-                Collective::ReduceScatter | Collective::AllGather => {
-                    self.fabric.all_gather(size, group)
-                }
-                Collective::AllReduce => self.fabric.all_reduce(size, group),
-                Collective::AllToAll => self.fabric.all_to_all(size, group),
-                Collective::Slice => self.device.stream(2.0 * after as f64),
+            let bytes = match taken.operation {
+                Collective::AllGather | Collective::Slice => after,
+                Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll => before,
             };
-            step(taken, Bytes(bytes), Time::from_seconds(seconds));
+            let time = self.price(&taken, Bytes(bytes));
+            let bytes = if taken.operation == Collective::Slice { before } else { bytes };
+            step(taken, Bytes(bytes), time);
             before = after;
+        }
+    }
+
+    /// The time of a step; of a slice `bytes` are what is left.
+    fn price(&mut self, step: &Move, bytes: Bytes) -> Time {
+        let Move { operation, axes, .. } = step;
+        let places = self.carrier.mesh.axes.len() + 1;
+        let place = *operation as usize * places + usize::from(axes.start);
+        let known = &mut self.prices[place * places + usize::from(axes.end)];
+        if let Some(&(_, time)) = known.iter().find(|(known, _)| *known == bytes) {
+            return time;
+        }
+        let time = Time::from_seconds(self.carrier.seconds(*operation, axes, bytes));
+        known.push((bytes, time));
+        time
+    }
+
+    /// Takes the next step towards `to`, if one is left.
+    fn next(&mut self, now: &mut Packed, to: &Packed) -> Option<Move> {
+        let used = now.used();
+        for (dim, way) in self.left.iter().enumerate() {
+            // What a dimension is to be cut by next: everything that it is cut by now stays.
+            let summed = way.wanted_among(now.summed);
+            if !summed.is_empty() {
+                now.summed &= !mask(&summed);
+                self.push(now, to, dim, &summed);
+                let (operation, cut) = (Collective::ReduceScatter, Some(dim));
+                return Some(Move { operation, axes: summed, dimension: None, cut });
+            }
+            let free = way.wanted_among(!used);
+            if !free.is_empty() {
+                self.push(now, to, dim, &free);
+                let (operation, cut) = (Collective::Slice, Some(dim));
+                return Some(Move { operation, axes: free, dimension: None, cut });
+            }
+        }
+        if self.carrier.all_to_all {
+            let pairs = self.left.iter().enumerate().filter(|(_, way)| way.is_wanted());
+            let found = pairs.flat_map(|(dim, way)| {
+                let axes = self.left.iter().map(|source| way.wanted_from(source));
+                axes.enumerate().map(move |(source, axes)| (dim, source, axes))
+            });
+            if let Some((dim, source, axes)) = found.into_iter().find(|(_, _, a)| !a.is_empty()) {
+                self.pop(now, to, source, axes.len());
+                self.push(now, to, dim, &axes);
+                let (operation, dimension) = (Collective::AllToAll, Some(source));
+                return Some(Move { operation, axes, dimension, cut: Some(dim) });
+            }
+        }
+        let unwanted = now.summed & !to.used();
+        if unwanted != 0 {
+            let first = unwanted.trailing_zeros() as AxisIndex;
+            let axes = first..first + (unwanted >> first).trailing_ones() as AxisIndex;
+            now.summed &= !mask(&axes);
+            let operation = Collective::AllReduce;
+            return Some(Move { operation, axes, dimension: None, cut: None });
+        }
+        // If nothing is left to go, every dimension is done: otherwise one would be ready.
+        let (dim, way) = self.left.iter().enumerate().find(|(_, way)| way.loose != 0)?;
+        let axes = way.last.0..way.last.1;
+        self.pop(now, to, dim, axes.len());
+        let operation = Collective::AllGather;
+        Some(Move { operation, axes, dimension: Some(dim), cut: None })
+    }
+
+    fn push(&mut self, now: &mut Packed, to: &Packed, dim: usize, axes: &Range<AxisIndex>) {
+        self.lists.push(now, dim, axes);
+        self.left[dim] = self.lists.between(now, to, dim);
+    }
+
+    fn pop(&mut self, now: &mut Packed, to: &Packed, dim: usize, count: usize) {
+        self.lists.pop(now, dim, count);
+        self.left[dim] = self.lists.between(now, to, dim);
+    }
+}
+
+impl Carrier<'_> {
+    /// Seconds of a collective or copy over neighbouring axes; of a slice `bytes` are what is left.
+    fn seconds(&self, operation: Collective, axes: &Range<AxisIndex>, bytes: Bytes) -> f64 {
+        let (size, group) = (bytes.0 as f64, self.mesh.neighbours(axes));
+        match operation {
+            Collective::ReduceScatter | Collective::AllGather => {
+                self.fabric.all_gather(size, group)
+            }
+            Collective::AllReduce => self.fabric.all_reduce(size, group),
+            Collective::AllToAll => self.fabric.all_to_all(size, group),
+            Collective::Slice => self.device.stream(2.0 * size),
         }
     }
 
@@ -99,61 +214,6 @@ impl Carrier<'_> {
         }
         total
     }
-
-    /// Takes the next step towards `to`.
-    fn next(&self, now: &mut Packed, to: &Packed) -> Move {
-        let rank = now.dims.len();
-        let used = now.used();
-        for dim in 0..rank {
-            // What a dimension is to be cut by next: everything that it is cut by now stays.
-            let wanted = now.dims[dim].wanted(&to.dims[dim]);
-            if wanted == List::EMPTY {
-                continue;
-            }
-            let summed = wanted.neighbours(now.summed);
-            if !summed.is_empty() {
-                now.summed &= !mask(&summed);
-                now.dims[dim].push(&summed, self.mesh);
-                let (operation, cut) = (Collective::ReduceScatter, Some(dim));
-                return Move { operation, axes: summed, dimension: None, cut };
-            }
-            let free = wanted.neighbours(!used);
-            if !free.is_empty() {
-                now.dims[dim].push(&free, self.mesh);
-                let (operation, cut) = (Collective::Slice, Some(dim));
-                return Move { operation, axes: free, dimension: None, cut };
-            }
-        }
-        for dim in (0..rank).filter(|_| self.all_to_all) {
-            let wanted = now.dims[dim].wanted(&to.dims[dim]);
-            for source in (0..rank).filter(|_| wanted != List::EMPTY) {
-                let loose = now.dims[source].loose(&to.dims[source]);
-                let most = wanted.neighbours(loose.mask()).len();
-                if let Some(count) = (1..=most).rev().find(|&n| loose.ends_with(wanted.first(n))) {
-                    let axes = wanted.neighbours(u32::MAX);
-                    let axes = axes.start..axes.start + count as AxisIndex;
-                    now.dims[source].pop(count, self.mesh);
-                    now.dims[dim].push(&axes, self.mesh);
-                    let (operation, dimension) = (Collective::AllToAll, Some(source));
-                    return Move { operation, axes, dimension, cut: Some(dim) };
-                }
-            }
-        }
-        let unwanted = now.summed & !to.used();
-        if unwanted != 0 {
-            let first = unwanted.trailing_zeros() as AxisIndex;
-            let axes = first..first + (unwanted >> first).trailing_ones() as AxisIndex;
-            now.summed &= !mask(&axes);
-            let operation = Collective::AllReduce;
-            return Move { operation, axes, dimension: None, cut: None };
-        }
-        // Something is left to go: otherwise every dimension would be ready or done.
-        let loose = |dim: &usize| now.dims[*dim].loose(&to.dims[*dim]);
-        let dim = (0..rank).find(|dim| loose(dim) != List::EMPTY).unwrap_or_default();
-        let axes = loose(&dim).last_neighbours();
-        now.dims[dim].pop(axes.len(), self.mesh);
-        Move { operation: Collective::AllGather, axes, dimension: Some(dim), cut: None }
-    }
 }
 
 #[cfg(test)]
@@ -170,7 +230,7 @@ mod tests {
         let fabric = Fabric::new(&cluster, chip);
         let mesh = Mesh::new(&[16]);
         let carrier = Carrier { mesh: &mesh, fabric: &fabric, device: &device, all_to_all };
-        carrier.steps(from, to, &[64, 64], 2)
+        Walker::new(carrier).steps(from, to, &[64, 64], 2)
     }
 
     fn layout(dims: [&[AxisIndex]; 2], summed: &[AxisIndex]) -> Layout {

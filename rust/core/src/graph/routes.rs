@@ -1,10 +1,10 @@
 //! How long tensors of one shape take from each layout to each other: worked out once a pair, whichever edge asks.
 
 use super::ir::Tensor;
-use super::layout::{Layout, Mesh};
+use super::layout::Layout;
 use super::packed::Packed;
 use super::price::Reading;
-use super::reshard::Carrier;
+use super::reshard::Walker;
 use std::collections::HashMap;
 
 /// Times of the reshards of tensors of one shape and format.
@@ -22,12 +22,12 @@ impl Routes {
     /// Picoseconds for each writer's layout (by row) and each reading of a tensor, forward and backward.
     pub fn matrix(
         &mut self,
-        carrier: &Carrier<'_>,
+        walker: &mut Walker<'_>,
         tensor: &Tensor,
         written: &[Layout],
         readings: &[Reading],
     ) -> Vec<u64> {
-        let mut place = |layout| self.place(layout, &tensor.shape, carrier.mesh);
+        let mut place = |layout| self.place(layout, &tensor.shape, walker);
         let rows: Vec<usize> = written.iter().map(&mut place).collect();
         let columns: Vec<(usize, Option<usize>)> = readings
             .iter()
@@ -44,7 +44,7 @@ impl Routes {
                     }
                     *known[to].get_or_insert_with(|| {
                         now.clone_from(&self.packed[from]);
-                        carrier.time(&mut now, &self.packed[to], tensor.dtype.bytes()).0
+                        walker.time(&mut now, &self.packed[to], tensor.dtype.bytes()).0
                     })
                 };
                 let forward = time(row, read);
@@ -55,12 +55,12 @@ impl Routes {
         cells
     }
 
-    fn place(&mut self, layout: &Layout, shape: &[u64], mesh: &Mesh) -> usize {
+    fn place(&mut self, layout: &Layout, shape: &[u64], walker: &mut Walker<'_>) -> usize {
         if let Some(&place) = self.places.get(layout) {
             return place;
         }
         self.places.insert(layout.clone(), self.times.len());
-        self.packed.push(Packed::new(layout, shape, mesh));
+        self.packed.push(walker.packed(layout, shape));
         self.times.push(vec![]);
         self.times.len() - 1
     }

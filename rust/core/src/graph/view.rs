@@ -1,13 +1,13 @@
 //! Classes of a node's strategies: what a table tells apart of them.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A class for each value, numbered by first occurrence.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     /// The class of each value.
-    pub class: Rc<[u32]>,
+    pub class: Arc<[u32]>,
     /// Classes.
     pub count: usize,
 }

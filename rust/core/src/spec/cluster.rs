@@ -212,6 +212,9 @@ pub struct Network {
     pub efficiency: f64,
     /// One step of a collective between two nodes, in microseconds.
     pub latency_us: f64,
+    /// Gathers and scatters run inside nodes and between them in turn, so that a node receives once what it lacks (HCCL); else
+    /// rings through all members bring it everything (NCCL, RCCL).
+    pub gathers_by_level: bool,
 }
 
 /// The host beside the devices.

@@ -1,6 +1,7 @@
 //! The training framework: what it fuses, overlaps, shards and allocates. Choices and byte counts, no multipliers.
 
 use crate::error::{require, Error};
+use crate::spec::kernels::{NormKernel, RotaryKernel};
 use serde::{Deserialize, Serialize};
 
 /// A training framework as far as it changes time or memory.
@@ -96,16 +97,16 @@ pub struct Framework {
     pub blocking_launches: bool,
 }
 
-/// Operators that run as one kernel instead of one a mathematical step.
+/// How operators run: as one kernel, or as one a mathematical step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fused {
     /// Norms.
-    pub norm: bool,
+    pub norm: NormKernel,
     /// Bias and activation, gate included.
     pub activation: bool,
     /// Rotary embedding.
-    pub rope: bool,
+    pub rope: RotaryKernel,
     /// Scale, mask and softmax of unfused attention.
     pub softmax: bool,
     /// Bias, dropout and residual addition.
@@ -341,7 +342,8 @@ pub enum ContextExchange {
 pub enum ExpertDispatch {
     /// One copy for each expert (all-to-all).
     Copies,
-    /// One copy for each node, spread over the node's links there (DeepEP; DeepSeek-V3, arXiv:2412.19437, section 3.2.2).
+    /// One copy for each node, passed on there to each rank that holds some of the token's experts, where it is copied for each of
+    /// them (DeepEP, HybridEP; DeepSeek-V3, arXiv:2412.19437, section 3.2.2).
     OnceANode,
     /// Every rank of the expert group gathers all tokens, keeps what its experts were chosen for, and scatters the sums.
     Gather,

@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod framework;
+pub mod kernels;
 pub mod model;
 pub mod problem;
 pub mod tensors;

@@ -10,6 +10,7 @@ use autopar_core::spec::framework::{
     Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers, Gradients,
     Held, Named, Projections, Selective, Shards, TensorOverlap,
 };
+use autopar_core::spec::kernels::{NormKernel, RotaryKernel};
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -145,9 +146,15 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.selective = draw.pick(&[Selective::Attention, Selective::Named, Selective::Operators]);
     // Made of what was drawn already: one more draw would change every problem after it.
     f.fused_groups = f.fused_gather_bytes % 7;
+    (f.fused.norm, f.fused.rope) = match (f.fused.permutation, f.fused.optimizer) {
+        (false, false) => (NormKernel::Separate, RotaryKernel::Fused),
+        (false, true) => (NormKernel::Compiled, RotaryKernel::Compiled),
+        (true, false) => (NormKernel::Eager, RotaryKernel::Separate),
+        (true, true) => (NormKernel::Tuned, RotaryKernel::Fused),
+    };
     f.named = Named {
-        norm: f.fused.norm,
-        projections: f.fused.rope,
+        norm: true,
+        projections: true,
         attention: !f.fused.activation,
         expansion: f.fused.residual,
         activation: true,
@@ -290,6 +297,8 @@ fn chip(draw: &mut Draw) -> Chip {
     chip.network.nics_per_node = chip.devices_per_node;
     chip.network.nic_gbit_per_s = draw.scale(5.0, 800.0);
     chip.network.latency_us = draw.scale(0.2, 20.0);
+    // Made of what was drawn already: one more draw would change every problem after it.
+    chip.network.gathers_by_level = chip.link.topology == Topology::Mesh;
     chip.host.kernel_us = draw.pick(&[0.1, 1.0, 3.0]);
     chip.host.pcie_gb_per_s = draw.scale(1.0, 50.0);
     chip

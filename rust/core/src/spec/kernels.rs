@@ -1,0 +1,113 @@
+//! Kernels of norms and rotary embeddings, and how much memory traffic they were measured to be worth.
+
+use serde::{Deserialize, Serialize};
+
+/// One pass of a micro-batch through an operator: full-tensor reads and writes that take as long, at the rate of a copy, as its
+/// kernels do, and how many kernels these are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Traffic {
+    /// Reads and writes of every element, each way.
+    pub forward: f64,
+    /// The same in the backward pass, gradients of weights with it.
+    pub backward: f64,
+    /// Kernels of the forward and of the backward pass.
+    pub kernels: (u32, u32),
+}
+
+/// How a norm runs.
+///
+/// A kernel that reduces rows streams slower than a copy, and one that sums weights' gradients over columns slower still. What
+/// that is worth was measured on A100, H100 and GB300, whose copies differ by a factor of five, and is the same share of them
+/// within a third (`tests/data/operators/norms.csv`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormKernel {
+    /// Shaped for each width, all gradients in one pass: FastLayerNorm of NVIDIA/apex (pull request 1037: 0.0535 and 0.0866 ms
+    /// for 16,384 rows of 1,024 on an A100), and Transformer Engine, which took it over.
+    Tuned,
+    /// One kernel a pass, and one for the weights' gradients: FusedLayerNorm of NVIDIA/apex, PyTorch's layer norm.
+    Fused,
+    /// What torch.compile made of a root-mean-square norm in 2025 (linkedin/Liger-Kernel, benchmarks of version 0.5.2).
+    Compiled,
+    /// Operator by operator, cast to 32 bits and back, in PyTorch (huggingface/transformers, LlamaRMSNorm, in the same
+    /// benchmarks). A layer norm is one kernel in any framework.
+    Eager,
+    /// The same in a framework whose operators nobody timed, counted: 18 reads and writes forward, and twice as many backward.
+    Separate,
+}
+
+impl NormKernel {
+    /// What its kernels are worth.
+    pub fn traffic(self) -> Traffic {
+        match self {
+            NormKernel::Tuned => Traffic { forward: 2.1, backward: 3.4, kernels: (1, 2) },
+            NormKernel::Fused => Traffic { forward: 3.3, backward: 7.8, kernels: (1, 2) },
+            NormKernel::Compiled => Traffic { forward: 3.6, backward: 14.0, kernels: (1, 2) },
+            NormKernel::Eager => Traffic { forward: 27.0, backward: 71.0, kernels: (6, 12) },
+            NormKernel::Separate => Traffic { forward: 18.0, backward: 36.0, kernels: (6, 12) },
+        }
+    }
+}
+
+/// How queries and keys are rotated.
+///
+/// Measured like [`NormKernel`]; cosines and sines are of one head, and stay in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RotaryKernel {
+    /// Read and written once.
+    Fused,
+    /// As torch.compile joined the operators in 2025.
+    Compiled,
+    /// Cosine product (2), halves negated and joined (4), sine product (2), sum (3), counted.
+    Separate,
+}
+
+impl RotaryKernel {
+    /// What the kernels of queries and of keys are worth.
+    pub fn traffic(self) -> Traffic {
+        match self {
+            RotaryKernel::Fused => Traffic { forward: 2.3, backward: 2.3, kernels: (2, 2) },
+            RotaryKernel::Compiled => Traffic { forward: 4.0, backward: 10.0, kernels: (2, 2) },
+            RotaryKernel::Separate => Traffic { forward: 11.0, backward: 11.0, kernels: (10, 10) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Measured norms, a line each, by what the chip copies in a second. `apex`: NVIDIA/apex, pull request 1037;
+    /// `liger-kernel`: linkedin/Liger-Kernel, benchmark/data (version 0.5.2; those in 32 bits are PyTorch's layer norm) and
+    /// benchmark/rms_norm_speed, a backward pass being both passes less the forward one where it was not timed alone;
+    /// `kernelagent`: meta-pytorch/KernelAgent, pull request 133, PyTorch's layer norm.
+    const MEASURED: &str = include_str!("../../../../tests/data/operators/norms.csv");
+
+    fn kernel(name: &str) -> NormKernel {
+        serde_json::from_value(name.into()).unwrap()
+    }
+
+    #[test]
+    fn measured_norms_are_worth_their_traffic_on_every_chip() {
+        let mut errors: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for line in MEASURED.lines().skip(1) {
+            let cells: Vec<&str> = line.split(',').collect();
+            let number = |i: usize| cells[i].parse::<f64>().unwrap();
+            let passes = kernel(cells[3]).traffic();
+            let passes = if cells[4] == "forward" { passes.forward } else { passes.backward };
+            let tensor = number(5) * number(6) * number(7);
+            let milliseconds = 1e3 * passes * tensor / (number(2) * 1e9);
+            let error = milliseconds / number(8) - 1.0;
+            errors.entry(format!("{} {}", cells[3], cells[4])).or_default().push(error);
+        }
+        for (group, errors) in &errors {
+            let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+            assert!(mean.abs() < 0.05, "{group}: {mean} of {errors:?}");
+            // What torch.compile made of a backward pass is a fifth slower on an H100 and a tenth faster on an A100.
+            assert!(errors.iter().all(|error| error.abs() < 0.25), "{group}: {errors:?}");
+        }
+        assert_eq!(errors.len(), 8);
+    }
+}
