@@ -23,7 +23,7 @@ RUST_ORDER = """
     testing
     estimate::layer estimate::repeats estimate::block estimate::selective estimate::attention
     estimate::experts estimate::memory
-    estimate::longest estimate::pipeline estimate::pipeline::order estimate::pipeline::late
+    estimate::longest estimate::pipeline::order estimate::pipeline estimate::pipeline::late
     estimate::replica estimate::servers estimate::least
     estimate::stage estimate::stage::held estimate::stage::parts
     estimate

@@ -279,7 +279,7 @@ impl Step {
     pub fn time_below(tables: &Tables<'_>, plan: &Plan, ceiling: Time) -> Option<Time> {
         let (_, clocks, sends) = Step::stages(tables, plan);
         let micro_batches = plan.micro_batches(tables.problem);
-        pipeline::makespan_below(plan.schedule, sends, &clocks, micro_batches, ceiling)
+        pipeline::late::makespan_below(plan.schedule, sends, &clocks, micro_batches, ceiling)
     }
 
     /// What each stage of a plan costs, the same for the clock, and how sends meet computation.

@@ -6,13 +6,13 @@
 //! every stage repeats the round before with one common shift: from there on the recurrence only repeats
 //! it (Baccelli et al., Synchronization and Linearity, 1992).
 
-mod late;
+pub mod late;
 mod order;
 
 use super::longest::{self, Lane};
 use crate::spec::problem::Schedule;
 use crate::units::Time;
-use late::Late;
+pub use order::Kind;
 use order::Order;
 
 /// Times of one model chunk for one micro-batch.
@@ -72,17 +72,6 @@ pub struct Event {
     pub end: Time,
 }
 
-/// What a pass does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Forward.
-    Forward,
-    /// Backward; gradient of the input alone where the schedule separates them.
-    Backward,
-    /// Gradient of the weights.
-    Weight,
-}
-
 /// What a stage or its links do in an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
@@ -110,31 +99,13 @@ pub fn makespan(
                 .map(|i| lane(&stages[i], i == 0, i + 1 == stages.len()))
                 .collect();
             longest::of_stages(&lanes, micro_batches)
-                .unwrap_or_else(|| run(&Order::new(schedule, stages, micro_batches), sends, stages))
+                .unwrap_or_else(|| run(&order(schedule, stages, micro_batches), sends, stages))
         }
         Schedule::OneFOneB
         | Schedule::Interleaved
         | Schedule::ZeroBubbleH1
-        | Schedule::ZeroBubbleV => run(&Order::new(schedule, stages, micro_batches), sends, stages),
+        | Schedule::ZeroBubbleV => run(&order(schedule, stages, micro_batches), sends, stages),
     }
-}
-
-/// The same if it is less than `ceiling`: mostly quicker to tell where it is not.
-pub fn makespan_below(
-    schedule: Schedule,
-    sends: Sends,
-    stages: &[StageClock],
-    micro_batches: u64,
-    ceiling: Time,
-) -> Option<Time> {
-    let closed = schedule == Schedule::OneFOneB && sends == Sends::Blocking;
-    let order = Order::new(schedule, stages, micro_batches);
-    let late = if closed { None } else { Late::new(order, sends, stages, ceiling) };
-    let time = match late {
-        Some(late) => periodic(&order, sends, stages, Some(&late))?,
-        None => makespan(schedule, sends, stages, micro_batches),
-    };
-    (time < ceiling).then_some(time)
 }
 
 /// A stage of 1F1B with its own sends, which block it.
@@ -158,9 +129,9 @@ pub fn events(
     tails: &[(Time, Time)],
     limit: usize,
 ) -> Vec<Event> {
-    let mut run = Run::new(Order::new(schedule, stages, micro_batches), sends, stages);
+    let mut run = Run::new(order(schedule, stages, micro_batches), sends, stages);
     run.record = Some(Vec::new());
-    run.finish(None);
+    run.finish(|_, _| false);
     let mut events = run.record.unwrap_or_default();
     for (stage, (&free, &(synchronise, update))) in run.free.iter().zip(tails).enumerate() {
         let mut start = free;
@@ -243,8 +214,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs every pass; returns when the last tail ends. Nothing once a stage is `late`.
-    fn finish(&mut self, late: Option<&Late>) -> Option<Time> {
+    /// Runs every pass; returns when the last tail ends. Nothing once a stage, asked from time to time, is `late`.
+    fn finish(&mut self, late: impl Fn(&Run<'_>, usize) -> bool) -> Option<Time> {
         let p = self.stages.len();
         let mut left = p as u64 * self.order.len();
         while left > 0 {
@@ -253,8 +224,7 @@ impl<'a> Run<'a> {
                 while self.next[stage] < self.order.len() && self.step(stage) {
                     left -= 1;
                 }
-                let so_far = (self.done[stage], self.free[stage]);
-                if late.is_some_and(|late| late.is(&self.order, stage, self.next[stage], so_far)) {
+                if late(self, stage) {
                     return None;
                 }
             }
@@ -387,9 +357,15 @@ impl<'a> Run<'a> {
 /// Rounds that a shortened run must hold: warm-up, three rounds to compare, and the way out.
 const ROUNDS: u64 = 8;
 
+/// The order of a step's passes.
+fn order(schedule: Schedule, stages: &[StageClock], m: u64) -> Order {
+    Order { schedule, pp: stages.len() as u64, vpp: stages[0].chunks.len() as u64, m }
+}
+
 /// When the last tail of a step ends.
 fn run(order: &Order, sends: Sends, stages: &[StageClock]) -> Time {
-    periodic(order, sends, stages, None).expect("nothing is late where no time is asked for")
+    periodic(order, sends, stages, |_, _| false)
+        .expect("nothing is late where no time is asked for")
 }
 
 /// The same, from a run of fewer micro-batches once its rounds repeat; nothing once a stage is `late`.
@@ -397,16 +373,16 @@ fn periodic(
     order: &Order,
     sends: Sends,
     stages: &[StageClock],
-    late: Option<&Late>,
+    late: impl Fn(&Run<'_>, usize) -> bool,
 ) -> Option<Time> {
     let mut rounds = ROUNDS;
     loop {
         let short = rounds * order.pp + order.m % order.pp;
         if short >= order.m {
-            return Run::new(*order, sends, stages).finish(late);
+            return Run::new(*order, sends, stages).finish(&late);
         }
         let mut run = Run::new(Order { m: short, ..*order }, sends, stages);
-        let end = run.finish(late)?;
+        let end = run.finish(&late)?;
         if let Some(shift) = run.shift() {
             return Some(end + shift * ((order.m - short) / order.pp));
         }

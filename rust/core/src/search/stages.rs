@@ -9,7 +9,6 @@
 
 use super::bound::{Continuous, Shape, Tail, Work};
 use super::holds::{Choice, Holds, NONE};
-use super::labels::Labels;
 use super::pace::{before, Pace, Passed};
 use super::report::{Counters, Cut};
 use super::watch::Watch;
@@ -77,8 +76,7 @@ pub fn solve(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Out
 pub fn least(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Result<Time, Cut> {
     let bounds = class.optimizer_offloads().map(|optimizer_offload| {
         let mut solver = Solver::new(class, optimizer_offload, limit);
-        let (labels, root) = solver.best_label(counters)?;
-        Ok(labels[0][0][root].tail.end)
+        solver.best_split(counters).map(|(bound, _)| bound)
     });
     // Where one place of the optimizer was not reached, nothing is known.
     bounds
@@ -332,8 +330,8 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         plan
     }
 
-    /// Labels of all stages, and the place of the one of all of them that ends first.
-    fn best_label(&mut self, counters: &mut Counters) -> Result<(Labels, usize), Cut> {
+    /// The split whose label ends first, with that end: no other ends before it.
+    fn best_split(&mut self, counters: &mut Counters) -> Result<(Time, Vec<(u32, Choice)>), Cut> {
         if !self.fast_enough() {
             return Err(Cut::Bound);
         }
@@ -348,18 +346,11 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
             return Err(Cut::Unreached);
         }
         let roots = &labels[0][0];
-        let root = (0..roots.len()).min_by_key(|&n| (roots[n].tail.end, n));
-        let none = if self.limit == Time::MAX { Cut::Memory } else { Cut::Bound };
-        root.map(|root| (labels, root)).ok_or(none)
-    }
-
-    /// Splits of any shape.
-    fn uneven(&mut self, counters: &mut Counters) -> Outcome {
-        let (labels, root) = match self.best_label(counters) {
-            Ok(found) => found,
-            Err(reason) => return Outcome::Cut(reason),
+        let Some(root) = (0..roots.len()).min_by_key(|&n| (roots[n].tail.end, n)) else {
+            let any = self.limit == Time::MAX;
+            return Err(if any { Cut::Memory } else { Cut::Bound });
         };
-        let bound = labels[0][0][root].tail.end;
+        let bound = roots[root].tail.end;
         let mut stages = Vec::with_capacity(labels.len());
         let (mut first, mut at) = (0u32, root);
         for (i, row) in labels.iter().enumerate() {
@@ -368,6 +359,15 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
             first += label.layers;
             at = label.next;
         }
+        Ok((bound, stages))
+    }
+
+    /// Splits of any shape.
+    fn uneven(&mut self, counters: &mut Counters) -> Outcome {
+        let (bound, stages) = match self.best_split(counters) {
+            Ok(found) => found,
+            Err(reason) => return Outcome::Cut(reason),
+        };
         let plan = self.plan(&stages);
         let time = Step::new(&self.class.holds.tables, &plan).time;
         counters.estimates += 1;

@@ -4,12 +4,31 @@
 //! before it, each of which has one more. The delays of a pipeline that is filled badly show in its first rounds.
 
 use super::order::Order;
-use super::{Sends, StageClock};
+use super::{makespan, order, periodic, Run, Sends, StageClock};
 use crate::spec::problem::Schedule;
 use crate::units::Time;
 
+/// The time from the first pass to the end of the last stage's tail if it is less than `ceiling`: mostly quicker to tell where it is
+/// not.
+pub fn makespan_below(
+    schedule: Schedule,
+    sends: Sends,
+    stages: &[StageClock],
+    micro_batches: u64,
+    ceiling: Time,
+) -> Option<Time> {
+    let closed = schedule == Schedule::OneFOneB && sends == Sends::Blocking;
+    let order = order(schedule, stages, micro_batches);
+    let late = if closed { None } else { Late::new(order, sends, stages, ceiling) };
+    let time = match late {
+        Some(late) => periodic(&order, sends, stages, |run, stage| late.is(run, stage))?,
+        None => makespan(schedule, sends, stages, micro_batches),
+    };
+    (time < ceiling).then_some(time)
+}
+
 /// What each stage has to do in a step that should end before a time.
-pub(super) struct Late {
+struct Late {
     order: Order,
     stages: Vec<Own>,
     ceiling: Time,
@@ -55,20 +74,21 @@ impl Late {
         Some(Late { order, stages: all, ceiling })
     }
 
-    /// Whether the step ends no earlier than its ceiling when `stage` has run its first `n` passes, which took `done`, by `free`
-    /// in a run of `order`. That may be of fewer micro-batches: nothing is said of passes whose order that changes.
-    pub fn is(&self, order: &Order, stage: usize, n: u64, (done, free): (Time, Time)) -> bool {
+    /// Whether the step ends no earlier than its ceiling, by what `stage` has run and when. A run may be of fewer micro-batches:
+    /// nothing is said of passes whose order that changes.
+    fn is(&self, run: &Run<'_>, stage: usize) -> bool {
+        let (order, n) = (&run.order, run.next[stage]);
         let warm = self.order.warm(stage as u64);
         let unchanged = warm + 2 * (order.m * order.vpp).saturating_sub(warm);
         let own = &self.stages[stage];
         (order.m == self.order.m || n <= unchanged)
-            && free + (own.passes - done) + own.after >= self.ceiling
+            && run.free[stage] + (own.passes - run.done[stage]) + own.after >= self.ceiling
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{makespan, makespan_below, Chunk};
+    use super::super::Chunk;
     use super::*;
 
     /// Numbers that look random, from 1 to `most`.
@@ -123,13 +143,18 @@ mod tests {
             ..StageClock::default()
         };
         let stages = [stage(1), stage(2)];
-        let order = Order::new(Schedule::OneFOneB, &stages, 4);
-        let late = |ceiling| Late::new(order, Sends::Overlapped, &stages, Time(ceiling)).unwrap();
-        let begun = |at, ceiling| late(ceiling).is(&order, 1, 0, (Time::ZERO, Time(at)));
+        let order = order(Schedule::OneFOneB, &stages, 4);
+        let late = |(n, done, free), ceiling| {
+            let mut run = Run::new(order, Sends::Overlapped, &stages);
+            (run.next[1], run.done[1], run.free[1]) = (n, Time(done), Time(free));
+            let late = Late::new(order, Sends::Overlapped, &stages, Time(ceiling));
+            late.unwrap().is(&run, 1)
+        };
+        let begun = |at, ceiling| late((0, 0, at), ceiling);
         assert!(begun(1, 18) && !begun(1, 19));
         assert!(begun(3, 20) && !begun(3, 21));
         // Two passes later nothing has changed.
-        let later = |ceiling| late(ceiling).is(&order, 1, 2, (Time(4), Time(5)));
+        let later = |ceiling| late((2, 4, 5), ceiling);
         assert!(later(18) && !later(19));
     }
 }

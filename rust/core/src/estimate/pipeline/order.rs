@@ -1,7 +1,17 @@
 //! The order in which each stage runs its passes, by schedule.
 
-use super::{Kind, StageClock};
 use crate::spec::problem::Schedule;
+
+/// What a pass does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Forward.
+    Forward,
+    /// Backward; gradient of the input alone where the schedule separates them.
+    Backward,
+    /// Gradient of the weights.
+    Weight,
+}
 
 /// Each stage's order of passes, told by index so that nothing is stored.
 #[derive(Clone, Copy, Debug)]
@@ -13,10 +23,6 @@ pub(super) struct Order {
 }
 
 impl Order {
-    pub fn new(schedule: Schedule, stages: &[StageClock], m: u64) -> Order {
-        Order { schedule, pp: stages.len() as u64, vpp: stages[0].chunks.len() as u64, m }
-    }
-
     /// Passes of one stage.
     pub fn len(&self) -> u64 {
         match self.schedule {
