@@ -89,8 +89,8 @@ class Places:
 
     def missing(self, name: str) -> str:
         """Returns that the file does not say a field, or not so that it is understood."""
-        if name in self.given:
-            first = self.given[name][0]
+        first = self.given[name][0] if name in self.given else None
+        if first is not None and first.key == self.keys[name]:
             return f"{self.file}:{first.line}: {first.said} is not known"
         if name in self.keys:
             return f"{self.file} does not give {self.keys[name]}"
