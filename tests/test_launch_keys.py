@@ -117,6 +117,7 @@ WRONG = [
      "run.sh:21: --model-parallel-size: no longer an argument of Megatron-LM. "
      "Write --tensor-model-parallel-size."),
     ("sh", {"--sequence-parallel": "--fp4-format e2m1"}, "run.sh:21: --fp4-format: has no est"),
+    ("sh", {"--seq-length 4096": ""}, "run.sh:17: --seq-length: missing. Add it."),
     ("sh", {"--nproc-per-node 8": "", "--nnodes 4": ""},
      "run.sh: --nproc-per-node: a100_80 has no limit to take all of. Give devices, or a count as"),
     # --- torchtitan
@@ -289,6 +290,23 @@ def test_a_dense_model_of_torchtitan_with_tensor_parallel_has_an_estimate(tmp_pa
     problem, plan = planned("toml", FILES["toml"][1], tmp_path)
     assert (plan.tp, plan.etp) == (2, 1)
     assert planner.estimate(problem, plan).step_ps > 0
+
+
+@pytest.mark.parametrize(
+    ("suffix", "old", "says"),
+    [
+        ("sh", "--vocab-size 32000", "run.sh does not give --vocab-size"),
+        ("yml", "type: LlamaConfig", "run.yml does not give model.model_config.type"),
+        ("toml", 'flavor = "8B"', "run.toml does not give model.flavor"),
+    ],
+)
+def test_a_model_that_a_file_does_not_spell_is_asked_for(
+    suffix: str, old: str, says: str, command: Command
+) -> None:
+    launcher, _, flags = FILES[suffix]
+    Path(f"run.{suffix}").write_text(changed(suffix, {old: ""}))
+    run = command("estimate", "--from", launcher, f"run.{suffix}", "--cluster", "a100", *flags)
+    assert (run.code, run.err) == (2, f"error: --model: missing: {says}. Give the flag.\n")
 
 
 def test_a_flag_beside_a_file_names_the_line_that_says_it(command: Command) -> None:

@@ -152,7 +152,7 @@ class Settings:
         value = self._find(path)
         if value is not None and not isinstance(value, bool):
             what = f"must be true or false, found {shown(value)}"
-            raise self.error(path, what, "Write it without quotes.")
+            raise self.error(path, what, "Write one of the two, without quotes.")
         return default if value is None else value
 
     def word(self, path: str, known: Iterable[str], default: str) -> str:

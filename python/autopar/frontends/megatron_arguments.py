@@ -5,7 +5,7 @@ A script is read, never run (`frontends.shell`). YAML is the form of Megatron-LM
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autopar import files, texts
 from autopar.errors import SpecError, shown
@@ -34,11 +34,13 @@ class Arguments:
         file: The file, as errors name it.
         given: The words of each argument; none for a flag.
         lines: The line of each.
+        start: The line of the command that they are of; 0 where they are of none.
     """
 
     file: str
     given: dict[str, list[str]]
     lines: dict[str, int]
+    start: int = 0
 
     def __contains__(self, name: str) -> bool:
         return name in self.given
@@ -67,7 +69,8 @@ class Arguments:
         """Returns a whole number."""
         if name not in self.given:
             if default is None:
-                raise SpecError(f"{self.file}: --{name}", "missing", "Add it.")
+                line = f":{self.start}" if self.start else ""
+                raise SpecError(f"{self.file}{line}: --{name}", "missing", "Add it.")
             return default
         value = self._single(name)
         if not re.fullmatch("[0-9]{1,18}", value) or int(value) < least:
@@ -170,7 +173,7 @@ def _from_script(text: str, place: str) -> Arguments:
     [words] = chosen
     program = _program(words) or 0
     launcher = _named([word for word in words[1:program] if word.text != "-m"], place)
-    arguments = _named(words[program + 1 :], place)
+    arguments = replace(_named(words[program + 1 :], place), start=words[0].line)
     for name in DEVICES & launcher.given.keys():
         arguments.given[name] = launcher.given[name]
         arguments.lines[name] = launcher.lines[name]

@@ -51,6 +51,7 @@ FIELDS = {
     "workload.precision": keys(f"{M}.compute_dtype"),
     "workload.attention": keys(f"{M}.use_flash_attention"),
     "cluster.devices": keys(_DP, _TP, _CP, _PP, called="product of the degrees"),
+    "model": keys(f"{M}.type"),
     "model.layers": keys(f"{M}.num_layers"),
     "model.hidden": keys(f"{M}.hidden_size"),
     "model.ffn_hidden": keys(

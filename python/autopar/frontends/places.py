@@ -89,13 +89,12 @@ class Places:
 
     def missing(self, name: str) -> str:
         """Returns that the file does not say a field, or not so that it is understood."""
-        if name in self.given:
-            return (
-                f"{self.file}:{self.given[name][0].line}: {self.given[name][0].said} is not known"
-            )
-        return (
-            f"{self.file} does not {f'give {self.keys[name]}' if name in self.keys else 'say it'}"
-        )
+        first = self.given[name][0] if name in self.given else None
+        if first is not None and first.key == self.keys[name]:
+            return f"{self.file}:{first.line}: {first.said} is not known"
+        if name in self.keys:
+            return f"{self.file} does not give {self.keys[name]}"
+        return f"{self.file} does not say it"
 
     def of(self, name: str) -> str:
         """Returns where the file says a field, as an error begins; the file where it does not."""
