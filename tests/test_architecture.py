@@ -17,8 +17,8 @@ PYTHON = ROOT / "python/autopar"
 
 RUST_ORDER = """
     units error
-    spec::model spec::cluster spec::kernels spec::framework spec::workload spec::problem spec::tensors
-    spec
+    spec::model spec::cluster spec::kernels spec::framework spec::workload spec::problem
+    spec::tensors spec
     plan
     estimate::flops estimate::collective estimate::compute estimate::shard
     testing
