@@ -53,8 +53,10 @@ PYTHON_ORDER = """
     cluster spec bulk report fit forms graph sharding placement wire schema files protobuf
     catalog
     runs points shelf trained
-    frontends frontends.apss frontends.hf frontends.shell frontends.launch
+    frontends frontends.apss frontends.hf
+    frontends.shell_words frontends.shell frontends.places frontends.launch
     frontends.mindformers_operators frontends.mindformers_recompute
+    frontends.megatron_arguments frontends.megatron_model
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches
     frontends.atc frontends.mindspore_strategy

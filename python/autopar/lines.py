@@ -6,7 +6,7 @@ one; a text may be broken then, and of such a text as much is read as can be mad
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -55,10 +55,7 @@ def line_of(text: str, form: Format, key: str) -> int:
         >>> line_of('{"a":\\n {"b": [1,\\n {"c": 2}]}}', "JSON", "a.b[1].none")
         3
     """
-    lines = lines_of(text, form)
-    while key and key not in lines:
-        key = key[: max(key.rfind("."), key.rfind("["), 0)]
-    return lines.get(key, 0)
+    return nearest(lines_of(text, form), key)
 
 
 def lines_of(text: str, form: Format) -> dict[str, int]:
@@ -73,6 +70,13 @@ def lines_of(text: str, form: Format) -> dict[str, int]:
         for end in range(1, len(entry.path) + 1):
             lines.setdefault(named(entry.path[:end]), entry.line)
     return lines
+
+
+def nearest(lines: Mapping[str, int], key: str) -> int:
+    """Returns the line of a key, or of the nearest table around it; 0 where neither has one."""
+    while key and key not in lines:
+        key = key[: max(key.rfind("."), key.rfind("["), 0)]
+    return lines.get(key, 0)
 
 
 def entries(text: str, form: Format) -> Iterator[Entry]:

@@ -174,10 +174,7 @@ def estimate(
     else:
         plan = wire.loads(Plan, files.read_bytes(document), document)
         problem = planner.problem(**with_devices(question, plan.devices))
-    try:
-        cost = planner.estimate_json(problem, plan)
-    except SpecError as error:
-        raise (error if file is None else error.of(files.printable(file))) from None
+    cost = planner.estimate_json(problem, plan)
     verdict = wire.loads(Estimate, cost)
     if form == "json":
         writing.document(cost, output, force)

@@ -24,7 +24,7 @@ pub mod shard;
 pub mod stage;
 
 use crate::error::Error;
-use crate::plan::{check, Plan};
+use crate::plan::{require_legal, Plan};
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::{Bytes, Time};
 pub use memory::MemoryItems;
@@ -313,12 +313,10 @@ pub fn sends(problem: &Problem, schedule: Schedule) -> Sends {
 /// Estimates one step of `plan`.
 ///
 /// # Errors
-/// When the plan breaks a rule of [`check`]. A plan that does not fit in memory is estimated, and its `violations`
+/// When the plan breaks a rule of [`crate::plan::check`]. A plan that does not fit in memory is estimated, and its `violations`
 /// say what it lacks.
 pub fn estimate(problem: &Problem, plan: &Plan) -> Result<Estimate, Error> {
-    if let Some(first) = check(problem, plan).into_iter().next() {
-        return Err(Error::new("plan", first, "Change the plan so that the rule holds."));
-    }
+    require_legal(problem, plan)?;
     let tables = Tables::of(problem, plan);
     let step = Step::new(&tables, plan);
     let violations = step
