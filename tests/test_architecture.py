@@ -24,7 +24,7 @@ RUST_ORDER = """
     testing
     estimate::layer estimate::repeats estimate::block estimate::selective estimate::attention
     estimate::experts estimate::memory
-    estimate::longest estimate::pipeline
+    estimate::longest estimate::pipeline::order estimate::pipeline estimate::pipeline::late
     estimate::replica estimate::servers estimate::least
     estimate::stage estimate::stage::held estimate::stage::parts
     estimate
@@ -33,7 +33,7 @@ RUST_ORDER = """
     search::holds search::pace search::stages search::paces search::labels
     search::passage search::prices search::swiftest
     search::guess search::descent search::best search::entries search::mixed search::devices
-    search::compositions search::walk search::enumerate
+    search::compositions search::family search::walk search::enumerate
     search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
