@@ -161,6 +161,19 @@ def test_a_plan_is_exported_with_the_figures_of_what_runs(command: Command) -> N
     assert expected in json.loads(Path("out/deepspeed.json").read_text())["_comment"]
 
 
+@pytest.mark.parametrize("command_line", [("estimate", "--plan"), ("export", "--to", "megatron")])
+def test_a_rule_that_a_plan_breaks_has_the_line_of_its_file(
+    command_line: tuple[str, ...], command: Command
+) -> None:
+    plan = wire.write(autopar.plan(problem("megatron-core"), dp=16, mbs=1))
+    text = json.dumps({**plan, "sp": True}, indent=1)
+    Path("plan.json").write_text(text)
+    line = next(i for i, row in enumerate(text.splitlines(), 1) if '"sp"' in row)
+    run = command(*command_line, "plan.json", *FLAGS)
+    assert (run.code, run.out) == (2, "")
+    assert run.err.startswith(f"error: plan.json:{line}: sp: ")
+
+
 def test_a_plan_that_does_not_fit_where_it_runs_is_told(command: Command) -> None:
     asked = problem("deepspeed")
     plan = autopar.plan(asked, dp=16, zero=0, mbs=1)

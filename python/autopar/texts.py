@@ -73,7 +73,7 @@ def parse_json(data: str | bytes, file: str = "", hint: str = "Give a JSON file.
         Traceback (most recent call last):
         autopar.errors.SpecError: my.json:2: tp: given twice, first on line 1. Keep one of them.
     """
-    text = _decoded(data, file)
+    text = decoded(data, file)
     try:
         value = json.loads(text, object_pairs_hook=_table, parse_constant=_refuse)
     except json.JSONDecodeError as error:
@@ -91,7 +91,7 @@ def parse_toml(data: str | bytes, file: str = "") -> Text:
     """
     import tomllib
 
-    text = _decoded(data, file)
+    text = decoded(data, file)
     try:
         value = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -124,7 +124,7 @@ def parse_yaml(data: str | bytes, file: str = "") -> Text:
                 entry = next(found, Entry((), node.start_mark.line + 1))
                 raise _unreadable(file, entry, node.tag.endswith("timestamp")) from None
 
-    text = _decoded(data, file)
+    text = decoded(data, file)
     try:
         depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
@@ -187,7 +187,12 @@ YAML_CURES = {
 }
 
 
-def _decoded(data: str | bytes, file: str) -> str:
+def decoded(data: str | bytes, file: str) -> str:
+    """Returns the text of bytes in UTF-8, with or without a mark at its beginning.
+
+    Raises:
+        SpecError: They are not UTF-8.
+    """
     if isinstance(data, str):
         return data
     try:

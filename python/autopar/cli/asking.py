@@ -1,17 +1,32 @@
 """What several commands ask alike: the flags of a question, and a search with its bar."""
 
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from autopar import planner, wire
+from autopar.errors import SpecError
 from autopar.report import Report
 from autopar.spec import Problem
+from autopar.texts import Text
 
 # The flags that describe what is trained, on what.
 QUESTION = ("model", "cluster", "devices", "global_batch_size", "sequence_length", "precision",
             "attention", "dropout", "framework", "memory_margin")  # fmt: skip
 MARGIN = ("memory_margin",)
+
+
+@contextmanager
+def of_plan(text: Text | None) -> Iterator[None]:
+    """Tells a rule that a plan breaks at the line of the plan's file, if there is one."""
+    try:
+        yield
+    except SpecError as error:
+        key = error.about[0]
+        if text is None or not key.startswith("plan."):
+            raise
+        raise text.error(key.removeprefix("plan."), error.what, error.hint) from None
 
 
 def solve(problem: Problem, threads: int, time_limit: float | None) -> str:

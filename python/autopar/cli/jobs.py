@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from autopar import files, flags, planner, wire, writing
-from autopar.cli.asking import QUESTION, reported, solve, with_devices
+from autopar import files, flags, planner, texts, wire, writing
+from autopar.cli.asking import QUESTION, of_plan, reported, solve, with_devices
 from autopar.cli.ends import DONE, NO_PLAN, fail, print_notes, verdict
 from autopar.cli.launchers import check_image, is_given, launched, search_for, search_like
 from autopar.errors import SpecError, shown
@@ -158,6 +158,7 @@ def estimate(
     given = {key: value for key, value in arguments.items() if value is not None}
     spelled = {key: value for key, value in given.items() if key not in QUESTION}
     question: dict[str, Any] = {key: arguments[key] for key in QUESTION}
+    said: texts.Text | None = None
     if (file is None) != (launcher is None):
         raise SpecError("--from", "needs a launcher and its FILE", "Write --from megatron run.sh.")
     if launcher is None:
@@ -172,9 +173,12 @@ def estimate(
     elif spelled:
         raise SpecError("--plan", f"given beside --{min(spelled)}", "Give a file or flags.")
     else:
-        plan = wire.loads(Plan, files.read_bytes(document), document)
+        said = texts.parse_json(files.read_bytes(document), files.printable(document))
+        with said.placing():
+            plan = wire.read(Plan, said.value, f"{said.file}: ")
         problem = planner.problem(**with_devices(question, plan.devices))
-    cost = planner.estimate_json(problem, plan)
+    with of_plan(said):
+        cost = planner.estimate_json(problem, plan)
     verdict = wire.loads(Estimate, cost)
     if form == "json":
         writing.document(cost, output, force)

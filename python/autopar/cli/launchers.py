@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autopar import files, flags, planner, texts, wire, writing
-from autopar.cli.asking import MARGIN, QUESTION, reported, with_devices
+from autopar.cli.asking import MARGIN, QUESTION, of_plan, reported, with_devices
 from autopar.cli.ends import DONE, print_notes, verdict
 from autopar.errors import SpecError
 from autopar.report import Plan, Report
@@ -186,7 +186,8 @@ def _job(document: str, rank: int | None, asked: dict[str, Any]) -> tuple["Job",
             flag = key.replace("_", "-")
             raise SpecError(f"--{flag}", "missing", "A plan alone does not say what it is for.")
     problem = planner.problem(**with_devices(asked, plan.devices))
-    cost = wire.loads(Estimate, planner.estimate_json(problem, plan))
+    with of_plan(said):
+        cost = wire.loads(Estimate, planner.estimate_json(problem, plan))
     return Job(problem, plan, cost), None
 
 

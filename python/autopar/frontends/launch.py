@@ -225,29 +225,22 @@ def read_text(file: str) -> str:
     Raises:
         SpecError: It cannot be read or is not UTF-8.
     """
-    try:
-        return files.read_bytes(file).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        place = files.printable(file)
-        raise SpecError(place, f"not UTF-8 (byte {error.start})", "Save it as UTF-8.") from None
+    return texts.decoded(files.read_bytes(file), files.printable(file))
 
 
 def json_settings(file: str) -> Settings:
     """Returns the settings of a JSON file."""
-    text, place = read_text(file), files.printable(file)
-    return Settings(texts.parse_json(text, place))
+    return Settings(texts.parse_json(files.read_bytes(file), files.printable(file)))
 
 
 def toml_settings(file: str) -> Settings:
     """Returns the settings of a TOML file."""
-    text, place = read_text(file), files.printable(file)
-    return Settings(texts.parse_toml(text, place))
+    return Settings(texts.parse_toml(files.read_bytes(file), files.printable(file)))
 
 
 def yaml_settings(file: str) -> Settings:
     """Returns the settings of a YAML file."""
-    text, place = read_text(file), files.printable(file)
-    return Settings(texts.parse_yaml(text, place))
+    return Settings(texts.parse_yaml(files.read_bytes(file), files.printable(file)))
 
 
 def same(settings: Settings, path: str, said: int, implied: int, why: str) -> None:
