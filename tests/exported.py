@@ -29,6 +29,16 @@ def texts(name: str, said: Job) -> dict[str, str]:
     return {file.name: file.text for file in launchers.export(name, said)}
 
 
+def mindspore_module(said: Job) -> dict[str, Any]:
+    """Returns the names of the module for MindSpore; a layout is its grid and what it is called
+    with."""
+    text = texts("mindspore", said)["auto_parallel_context.py"]
+    layout = "def Layout(*grid): return lambda *axes: (grid, axes)"
+    values: dict[str, Any] = {}
+    exec(text.replace("from mindspore import Layout", layout), values)
+    return values
+
+
 def script_arguments(text: str) -> dict[str, str | None]:
     """Returns the arguments behind the program, as a shell splits them; several words as one."""
     words = shlex.split(text[text.index("exec torchrun") :].replace("\\\n", " "))

@@ -17,13 +17,14 @@ PYTHON = ROOT / "python/autopar"
 
 RUST_ORDER = """
     units error
-    spec::model spec::cluster spec::kernels spec::framework spec::workload spec::problem spec::tensors spec
+    spec::model spec::cluster spec::kernels spec::framework spec::workload spec::problem
+    spec::tensors spec
     plan
     estimate::flops estimate::collective estimate::compute estimate::shard
     testing
     estimate::layer estimate::repeats estimate::block estimate::selective estimate::attention
     estimate::experts estimate::memory
-    estimate::longest estimate::pipeline
+    estimate::longest estimate::pipeline::order estimate::pipeline estimate::pipeline::late
     estimate::replica estimate::servers estimate::least
     estimate::stage estimate::stage::held estimate::stage::parts
     estimate
@@ -32,7 +33,7 @@ RUST_ORDER = """
     search::holds search::pace search::stages search::paces search::labels
     search::passage search::prices search::swiftest
     search::guess search::descent search::best search::entries search::mixed search::devices
-    search::compositions search::walk search::enumerate
+    search::compositions search::family search::walk search::enumerate
     search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
@@ -52,8 +53,10 @@ PYTHON_ORDER = """
     cluster spec bulk report fit forms graph sharding placement wire schema files protobuf
     catalog
     runs points shelf trained
-    frontends frontends.apss frontends.hf frontends.shell frontends.launch
+    frontends frontends.apss frontends.hf
+    frontends.shell_words frontends.shell frontends.places frontends.launch
     frontends.mindformers_operators frontends.mindformers_recompute
+    frontends.megatron_arguments frontends.megatron_model
     frontends.megatron frontends.mindformers frontends.deepspeed frontends.torchtitan
     frontends.launches
     frontends.atc frontends.mindspore_strategy

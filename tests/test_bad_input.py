@@ -204,11 +204,11 @@ WRONG_SEARCH = {
     ),
     "a share of layers that is not whole": (
         ("estimate", *SEARCH[1:], "--pp", "5"),
-        "layers: 32 does not divide into 5 equal shares",
+        "layers: pp 5 does not divide 32 layers",
     ),
     "degrees that do not divide": (
         ("estimate", *SEARCH[1:], "--tp", "3"),
-        "dp: 8 does not divide into 3 equal shares",
+        "dp: tp x cp x pp = 3 does not divide 8 devices",
     ),
     "a plan that breaks a rule": (
         ("estimate", *SEARCH[1:], "--mbs", "5"),

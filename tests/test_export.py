@@ -82,7 +82,6 @@ def test_kubernetes_needs_an_image() -> None:
         ("deepspeed", MIXTRAL, {"ep": 8}, "expert parallel 8"),
         ("deepspeed", LLAMA, {"recompute": Recompute("block", 2)}, "recompute of only some"),
         ("mindspore", ASCEND, {"cp": 2}, "context parallel that does not gather keys"),
-        ("mindspore", ("mixtral-8x7b", *ASCEND[1:]), {"ep": 8}, "expert parallel 8 in 64 replicas"),
         ("mindspore", ("opt-13b", *ASCEND[1:]), {"tp": 2}, "an embedding that is the head's too"),
         ("mindspore", ASCEND, {"tp": 2, "cp": 2}, "context beside tensor parallel"),
         ("mindspore", ("mixtral-8x7b", *ASCEND[1:]), {"tp": 2}, "cuts of experts"),

@@ -1,6 +1,7 @@
 """What a launcher's files expect of a plan is what the framework that runs it takes."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +73,16 @@ def test_accelerate_starts_megatron_without_the_flags_that_its_file_cannot_give(
     plan = autopar.plan(experts, tp=2, ep=8, dp=4, pp=4, zero=1)
     said = Job(experts, plan, autopar.estimate(experts, plan))
     assert LAUNCHERS["accelerate"].supports(said) == []
+
+
+def test_a_list_within_accelerate_says_which_plan_runs_in_what(command: Command) -> None:
+    flags = ("--model", "llama3.2-1b", *FLAGS[2:], "--launcher", "accelerate", "--top", "12")
+    run = command("search", *flags)
+    assert run.code == 0
+    told = dict(re.findall(r"^Estimated in (\S+): ([\d, ]+)\.$", run.out, re.M))
+    assert told.keys() <= set(accelerate.FRAMEWORKS)
+    ranks = [int(rank) for listed in told.values() for rank in listed.split(", ")]
+    assert sorted(ranks) == list(range(1, 13))
 
 
 def report(command: Command, *flags: str) -> Report:

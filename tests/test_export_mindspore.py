@@ -12,7 +12,7 @@ from autopar.export import mindspore_operators
 from autopar.export.launchers import LAUNCHERS
 from autopar.frontends import mindspore_strategy as strategy_form
 from drawn_plans import drawn
-from exported import ASCEND, job, problem, texts
+from exported import ASCEND, job, mindspore_module, problem, texts
 
 # --- MindFormers
 
@@ -105,11 +105,7 @@ def test_the_classes_of_mindformers_get_the_file_s_settings() -> None:
 def test_mindspore_is_given_the_plan(feature: str | None) -> None:
     for said in drawn("mindspore", 12, feature=feature):
         plan = said.plan
-        values = {
-            node.targets[0].id: ast.literal_eval(node.value)
-            for node in ast.parse(texts("mindspore", said)["auto_parallel_context.py"]).body
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-        }
+        values = mindspore_module(said)
         context, layers = values["CONTEXT"], values["LAYERS"]
         assert context["device_num"] == plan.dp * plan.tp * plan.cp * plan.pp
         assert context.get("pipeline_stages", 1) == plan.pp
@@ -132,10 +128,9 @@ def operators(degrees: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     asked = problem("llama2-7b", "ascend_910b:16", "mindformers")
     framework = replace(asked.framework, context_exchange="gather")
     model = replace(asked.model, layers=12)
-    said = texts("mindspore", job(replace(asked, framework=framework, model=model), **degrees))
-    _, _, cuts = said["auto_parallel_context.py"].partition("\nCUTS = ")
-    file = strategy_form.read_json(said["strategies.json"])
-    return ast.literal_eval(cuts), {each.name: each for each in file.operators}
+    said = job(replace(asked, framework=framework, model=model), **degrees)
+    file = strategy_form.read_json(texts("mindspore", said)["strategies.json"])
+    return mindspore_module(said)["CUTS"], {each.name: each for each in file.operators}
 
 
 def test_tensor_parallel_becomes_the_cuts_of_operators() -> None:
@@ -213,8 +208,7 @@ def test_experts_lie_on_the_replicas_and_tokens_are_exchanged_around_them() -> N
     assert strategies["BatchMatMul_layers.0.mlp.experts.gate_up.weight"] == (of_experts, 0)
     assert strategies["BatchMatMul_layers.31.mlp.experts.down.weight"] == (of_experts, 1)
     assert strategies["MatMul_layers.0.mlp.router.weight"] == (((8, 1), (1, 1)), 0)
-    _, _, cuts = written["auto_parallel_context.py"].partition("\nCUTS = ")
-    apart = ast.literal_eval(cuts)
+    apart = mindspore_module(said)["CUTS"]
     assert apart["layers.*.mlp.sent"] == (((1, 8, 1, 1),), None)
     assert apart["layers.*.mlp.returned"] == (((8, 1, 1, 1),), None)
     # Look-ups of rows: what is looked up, and places in one dimension.
@@ -227,8 +221,28 @@ def test_experts_lie_on_the_replicas_and_tokens_are_exchanged_around_them() -> N
         assert [step.operation for step in back] == ["all_to_all"]
 
 
+def test_groups_of_replicas_hold_the_same_experts_in_the_order_of_ranks() -> None:
+    asked = problem("mixtral-8x7b", "ascend_910b:16", "mindformers")
+    said = job(asked, ep=4, pp=2)
+    assert LAUNCHERS["mindspore"].supports(said) == []
+    cuts = mindspore_module(said)["CUTS"]
+    # Eight replicas of a stage are two groups of four: rank 4 g + e has the e-th share of the
+    # experts, and the tokens of replica 4 g + e before they are sent. By counts alone MindSpore
+    # would have cut experts over ranks 0 and 2, 4 and 6 first.
+    grid = ((2, 4), ("group", "expert"))
+    rows, weights = (grid, ("expert", "group", "None")), (grid, ("expert", "None", "None"))
+    assert cuts["layers.*.mlp.sent"] == (((2, 4, 1, 1),), None)
+    assert cuts["layers.*.mlp.experts.gate_up"] == ((rows, weights), None)
+    assert cuts["layers.*.mlp.experts.down"] == ((rows, weights), None)
+    assert cuts["layers.*.mlp.experts.mul"] == ((rows, rows), None)
+    returned = (grid, ("expert", "group", "None", "None"))
+    assert cuts["layers.*.mlp.returned"] == ((returned,), None)
+    assert cuts["layers.*.mlp.combine"] == (((8, 1, 1), (8, 1)), None)
+    file = strategy_form.read_json(texts("mindspore", said)["strategies.json"])
+    assert not [each.name for each in file.operators if "experts" in each.name]
+
+
 def test_experts_that_a_strategy_cannot_place_are_refused_by_name() -> None:
     asked = problem("mixtral-8x7b", "ascend_910b:8", "mindformers")
     supports = LAUNCHERS["mindspore"].supports
-    assert supports(job(asked, ep=4)) == ["expert parallel 4 in 8 replicas"]
     assert "cuts of experts beside tensor or context parallel" in supports(job(asked, ep=4, tp=2))

@@ -199,7 +199,7 @@ def test_only_errors_that_name_the_file_get_a_line() -> None:
         "f": "f",
         "g: b": "g: b",
         "b": "b",
-        "f: c": "f: c",
+        "f: c": "f:1: c",
     }.items():
         with pytest.raises(SpecError) as error, text.placing():
             raise SpecError(path, "is wrong")

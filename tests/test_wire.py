@@ -257,9 +257,9 @@ def test_recompute_by_parts_has_counts_of_layers_and_operators_on_both_sides() -
     [
         ({"size": 4096, "globally": 2}, "window.globally: unknown key. Nearest: global_every."),
         ({"global_every": 2}, "window.size: missing key. Add it."),
-        ({"size": "4096"}, 'window.size: must be a whole number, found "4096".'),
-        ({"size": 4096.0}, "window.size: must be a whole number, found 4096.0."),
-        ({"size": True}, "window.size: must be a whole number, found true."),
+        ({"size": "4096"}, 'window.size: must be a whole number, found "4096". Give a count.'),
+        ({"size": 4096.0}, "window.size: must be a whole number, found 4096.0. Give a count."),
+        ({"size": True}, "window.size: must be a whole number, found true. Give a count."),
         ({"size": -1}, "window.size: must be from 0 to 2^64 - 1, found -1. Give a count."),
         (
             {"size": 2**64},

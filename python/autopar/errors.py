@@ -1,5 +1,7 @@
 """The errors of this package: wrong input only. "No plan fits" is an answer, not an error."""
 
+from collections.abc import Sequence
+
 
 class AutoparError(Exception):
     """Whatever this package raises on purpose."""
@@ -12,17 +14,20 @@ class SpecError(AutoparError, ValueError):
         path: Where: a document's key (`cluster.groups[1].limit`), a flag or a file.
         what: What is wrong and what was found, without a full stop.
         hint: The cure, one sentence; may be empty.
+        about: The fields that a rule is about, most telling first, as `plan.tp`; the path alone
+            where it says it.
 
     Example:
         >>> print(SpecError("workload.sequence_length", "must be positive, found 0", "Give 1."))
         workload.sequence_length: must be positive, found 0. Give 1.
     """
 
-    def __init__(self, path: str, what: str, hint: str = "") -> None:
-        super().__init__(path, what, hint)
+    def __init__(self, path: str, what: str, hint: str = "", about: Sequence[str] = ()) -> None:
+        super().__init__(path, what, hint, about)
         self.path = path
         self.what = what
         self.hint = hint
+        self.about = tuple(about) or (path,)
 
     def __str__(self) -> str:
         place = f"{self.path}: " if self.path else ""
@@ -32,10 +37,6 @@ class SpecError(AutoparError, ValueError):
         """Returns the same error one level further out: `a` before `b.c` gives `a.b.c`."""
         inner = self.path if self.path.startswith("[") or not self.path else f".{self.path}"
         return SpecError(f"{outer}{inner}", self.what, self.hint)
-
-    def of(self, file: str) -> "SpecError":
-        """Returns the same error of what a file says."""
-        return SpecError(f"{file}: {self.path}" if self.path else file, self.what, self.hint)
 
 
 def shown(value: object) -> str:

@@ -6,7 +6,7 @@ one; a text may be broken then, and of such a text as much is read as can be mad
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -55,10 +55,25 @@ def line_of(text: str, form: Format, key: str) -> int:
         >>> line_of('{"a":\\n {"b": [1,\\n {"c": 2}]}}', "JSON", "a.b[1].none")
         3
     """
+    return nearest(lines_of(text, form), key)
+
+
+def lines_of(text: str, form: Format) -> dict[str, int]:
+    """Returns the line of each key, by the key as errors name it.
+
+    Example:
+        >>> lines_of("a:\\n b: [1,\\n  2]\\n", "YAML")
+        {'a': 1, 'a.b': 2, 'a.b[0]': 2, 'a.b[1]': 3}
+    """
     lines: dict[str, int] = {}
     for entry in entries(text, form):
         for end in range(1, len(entry.path) + 1):
             lines.setdefault(named(entry.path[:end]), entry.line)
+    return lines
+
+
+def nearest(lines: Mapping[str, int], key: str) -> int:
+    """Returns the line of a key, or of the nearest table around it; 0 where neither has one."""
     while key and key not in lines:
         key = key[: max(key.rfind("."), key.rfind("["), 0)]
     return lines.get(key, 0)
@@ -106,14 +121,12 @@ def node_entries(root: "yaml.Node | None") -> Iterator[Entry]:
 
 
 _TEXT = r'"""(?:[^\\]|\\.)*?"""|\'\'\'.*?\'\'\'|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\''
+# Compiled where they are first used, which few runs do.
 _TOKENS = {
-    "JSON": re.compile(r'(?P<word>"(?:[^"\\\n]|\\.)*"|[^\s\[\]{},:"]+)|(?P<sign>[\[\]{},:])'),
+    "JSON": r'(?P<word>"(?:[^"\\\n]|\\.)*"|[^\s\[\]{},:"]+)|(?P<sign>[\[\]{},:])',
     # In TOML a line may be the head of a table, and words have colons in them.
-    "TOML": re.compile(
-        r"^[ \t]*(?P<head>\[\[?[^\[\]\n]+\]\]?)[ \t]*(?=[#\r\n]|\Z)|#[^\n]*"
-        rf"|(?P<word>{_TEXT}|[^\s\[\]{{}},=\"'#]+)|(?P<sign>[\[\]{{}},=\n])",
-        re.S | re.M,
-    ),
+    "TOML": r"^[ \t]*(?P<head>\[\[?[^\[\]\n]+\]\]?)[ \t]*(?=[#\r\n]|\Z)|#[^\n]*"
+    rf"|(?P<word>{_TEXT}|[^\s\[\]{{}},=\"'#]+)|(?P<sign>[\[\]{{}},=\n])",
 }
 
 
@@ -127,7 +140,7 @@ def _scanned(text: str, form: Format) -> Iterator[Entry]:
     counts: dict[Path, int] = {}  # The tables in each of TOML's lists of tables.
     line = stands = 1
     counted = 0
-    for token in _TOKENS[form].finditer(text):
+    for token in re.finditer(_TOKENS[form], text, re.S | re.M):
         start = token.start(token.lastgroup or 0)
         line += text.count("\n", counted, start)
         counted = start

@@ -34,8 +34,8 @@ class Text:
     value: Any
 
     def error(self, key: str, what: str, hint: str = "") -> SpecError:
-        """Returns an error at a key, with its line."""
-        line = line_of(self.text, self.form, key)
+        """Returns an error at a key, with its line; one that is missing belongs to the first."""
+        line = line_of(self.text, self.form, key) or 1
         return SpecError(_place(self.file, line, key), what, hint)
 
     @contextmanager

@@ -17,6 +17,7 @@ from autopar.errors import SpecError, shown
 
 T = TypeVar("T")
 LARGEST = 2**64 - 1
+UNIT = "Give the figure in the unit that the key names."
 # Takes a value and its path, which opens the path of every error.
 Reader = Callable[[Any, str], Any]
 
@@ -149,7 +150,7 @@ def whole(table: Any, key: str, path: str, least: int = 0) -> int:
     value = given(table, key, path)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
         what = f"must be a whole number from {least}, found {shown(value)}"
-        raise SpecError(join(path, key), what)
+        raise SpecError(join(path, key), what, "Give a count.")
     return value
 
 
@@ -214,7 +215,8 @@ def _read_table(kind: type[Any], value: object, path: str) -> Any:
 def _read_choice(choices: tuple[str, ...], value: object, path: str) -> str:
     if isinstance(value, str) and value in choices:
         return value
-    raise SpecError(path, f"must be one of {', '.join(choices)}, found {shown(value)}")
+    what = f"must be one of {', '.join(choices)}, found {shown(value)}"
+    raise SpecError(path, what, "Write one of them in quotes.")
 
 
 def _read_list(reader: Reader, value: object, path: str) -> tuple[Any, ...]:
@@ -225,7 +227,7 @@ def _read_list(reader: Reader, value: object, path: str) -> tuple[Any, ...]:
 
 def _read_dict(keys: Reader, values: Reader, value: object, path: str) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise SpecError(path, f"must be a table, found {shown(value)}")
+        raise SpecError(path, f"must be a table, found {shown(value)}", "Give keys and values.")
     return {keys(key, path): values(item, join(path, str(key))) for key, item in value.items()}
 
 
@@ -235,23 +237,26 @@ def _read_optional(reader: Reader, value: object, path: str) -> Any:
 
 def _read_tagged(key: str, tags: dict[str, type[Any]], value: object, path: str) -> Any:
     if not isinstance(value, dict):
-        raise SpecError(path, f"must be a table, found {shown(value)}")
+        raise SpecError(path, f"must be a table, found {shown(value)}", "Give keys and values.")
     tag = value.get(key)
     if not isinstance(tag, str) or tag not in tags:
         choices = ", ".join(tags)
-        raise SpecError(join(path, key), f"must be one of {choices}, found {shown(tag)}")
+        what = f"must be one of {choices}, found {shown(tag)}"
+        raise SpecError(join(path, key), what, "Write one of them in quotes.")
     return _read_table(tags[tag], value, path)
 
 
 def _read_bool(value: object, path: str) -> bool:
     if isinstance(value, bool):
         return value
-    raise SpecError(path, f"must be true or false, found {shown(value)}")
+    what = f"must be true or false, found {shown(value)}"
+    raise SpecError(path, what, "Write one of the two without quotes.")
 
 
 def _read_int(value: object, path: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise SpecError(path, f"must be a whole number, found {shown(value)}")
+        what = f"must be a whole number, found {shown(value)}"
+        raise SpecError(path, what, "Give a count.")
     if not 0 <= value <= LARGEST:
         what = f"must be from 0 to 2^64 - 1, found {shown(value)}"
         raise SpecError(path, what, "Give a count.")
@@ -260,13 +265,12 @@ def _read_int(value: object, path: str) -> int:
 
 def _read_float(value: object, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SpecError(path, f"must be a number, found {shown(value)}")
+        what = f"must be a number, found {shown(value)}"
+        raise SpecError(path, what, UNIT)
     if isinstance(value, int) and not 0 <= value <= LARGEST:
-        what = f"must be from 0 to 2^64 - 1, found {shown(value)}"
-        raise SpecError(path, what, "Give the figure in the unit that the key names.")
+        raise SpecError(path, f"must be from 0 to 2^64 - 1, found {shown(value)}", UNIT)
     if not math.isfinite(value) or value < 0:
-        hint = "Give the figure in the unit that the key names."
-        raise SpecError(path, f"must be a finite number from 0, found {shown(value)}", hint)
+        raise SpecError(path, f"must be a finite number from 0, found {shown(value)}", UNIT)
     return float(value)
 
 
@@ -275,7 +279,8 @@ def _read_str(value: object, path: str) -> str:
         raise SpecError(path, f"must be a text, found {shown(value)}", "Write it in quotes.")
     # Half of a surrogate pair is a legal JSON escape and no text.
     if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
-        raise SpecError(path, f"must be Unicode text, found {shown(value)}")
+        what = f"must be Unicode text, found {shown(value)}"
+        raise SpecError(path, what, "Write both halves of the sign.")
     return value
 
 

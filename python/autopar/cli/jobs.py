@@ -1,6 +1,7 @@
 """The commands on whole jobs: search, estimate, rerun, and AIAK's form of a search."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -173,10 +174,7 @@ def estimate(
     else:
         plan = wire.loads(Plan, files.read_bytes(document), document)
         problem = planner.problem(**with_devices(question, plan.devices))
-    try:
-        cost = planner.estimate_json(problem, plan)
-    except SpecError as error:
-        raise (error if file is None else error.of(files.printable(file))) from None
+    cost = planner.estimate_json(problem, plan)
     verdict = wire.loads(Estimate, cost)
     if form == "json":
         writing.document(cost, output, force)
@@ -303,9 +301,9 @@ def _print_plans(
     from autopar.export import launchers
     from autopar.render import text as render
 
-    notes = "\n".join(
-        dict.fromkeys(line for report in reports for line in render.report_notes(report))
-    )
+    lines = [*_frameworks(jobs, reports)]
+    lines += (line for report in reports for line in render.report_notes(report))
+    notes = "\n".join(dict.fromkeys(lines))
     if not jobs:
         writing.text(notes, output, force)
         return
@@ -318,6 +316,16 @@ def _print_plans(
         writing.text(notes, None, False)
     else:
         writing.text(f"{render.plain(table)}\n\n{notes}", output, force)
+
+
+def _frameworks(jobs: list["Job"], reports: list[Report]) -> Iterator[str]:
+    """Yields which plans of a table run in which framework, where its parts differ in it."""
+    if len({report.problem.framework.name for report in reports}) > 1:
+        ranks: dict[str, list[str]] = {}
+        for rank, job in enumerate(jobs, 1):
+            ranks.setdefault(job.problem.framework.name, []).append(str(rank))
+        for name, listed in ranks.items():
+            yield f"Estimated in {name}: {', '.join(listed)}."
 
 
 def _write_traces(report: Report, folder: Path) -> None:

@@ -48,7 +48,7 @@ def export(
     job, report = _job(document, rank, asked)
     told = job
     if is_given("framework"):
-        job = _again(job, asked["framework"])
+        job = job if report is None else _again(job, asked["framework"])
     elif launchers.is_foreign(launcher, job):
         job = _again(job, launchers.framework_of(launcher, job))
     said = launchers.export(launcher, replace(job, image=image), report)

@@ -83,7 +83,7 @@ def files(job: Job) -> list[File]:
         "gradient accumulation, and each row of LAYERS to its cell: Cell.pipeline_stage,",
         "Cell.pipeline_segment, and Cell.recompute(**RECOMPUTE) where the last item is true.",
     ]
-    rows, cuts, more = _layers(job), "", []
+    rows, opening, cuts, more = _layers(job), "", "", []
     if mindspore_operators.is_cut(job):
         context["strategy_ckpt_config"] = {"load_file": STRATEGIES}
         found = mindspore_operators.sharding(job)
@@ -103,12 +103,28 @@ def files(job: Job) -> list[File]:
             ]
         apart = mindspore_operators.set_apart(found)
         cuts = f"\nCUTS = {pformat(apart, width=100, sort_dicts=False)}\n"
+        if axes := mindspore_operators.in_groups(found):
+            opening = "from mindspore import Layout\n\n"
+            cuts += _in_groups(job, axes)
     text = (
-        f"CONTEXT = {pformat(context, sort_dicts=False)}\n\n"
+        f"{opening}CONTEXT = {pformat(context, sort_dicts=False)}\n\n"
         f"MICRO_BATCH_SIZE = {plan.mbs}\nMICRO_BATCHES = {job.micro_batches}\n\n"
         f"LAYERS = {pformat(rows, width=100)}\nRECOMPUTE = {_recompute(job)}\n{cuts}"
     )
     return [File("auto_parallel_context.py", commented(lines) + text), *more]
+
+
+def _in_groups(job: Job, axes: dict[str, tuple[tuple[str, ...], ...]]) -> str:
+    """Returns the lines that cut experts of which each group of replicas has all."""
+    groups = (job.plan.dp // job.plan.ep, job.plan.ep)
+    names = (mindspore_operators.GROUP, mindspore_operators.EXPERT)
+    return (
+        f"\n# Each of {groups[0]} groups of {groups[1]} replicas has all experts.\n"
+        f"EXPERTS = Layout({groups}, {names})\n"
+        f"AXES = {pformat(axes, width=100, sort_dicts=False)}\n"
+        "CUTS |= {name: (tuple(EXPERTS(*a) for a in inputs), None)"
+        " for name, inputs in AXES.items()}\n"
+    )
 
 
 def _commented_json(job: Job, table: dict[str, Any]) -> str:

@@ -21,6 +21,8 @@ from autopar.graph import Graph, Operator, recomputed
 from autopar.sharding import Cuts, FixedStrategy, Sharding
 
 FIRST = "layers.0."
+# What a dimension is cut over: groups that hold the same experts, the experts of one, nothing.
+GROUP, EXPERT, WHOLE = "group", "expert", "None"
 # What follows the last layer, on its stage.
 AFTER = {"norm", "logits", "logits.bias", "loss"}
 
@@ -62,18 +64,12 @@ def unsaid(job: Job) -> list[str]:
 
 
 def _unsaid_experts(job: Job) -> list[tuple[bool, str]]:
-    """Returns conditions under which experts are not cut, each with its reason.
-
-    Tokens lie in the order of their replicas, experts in that of an expert-parallel group: where
-    several groups hold the same experts, MindSpore takes the devices of a cut from the outermost
-    dimension inwards, and that of the experts is not the one that says the replica.
-    """
+    """Returns conditions under which experts are not cut, each with its reason."""
     plan, moe = job.plan, job.problem.model.moe
     if moe is None:
         return []
     return [
         (plan.cp * plan.tp > 1, "cuts of experts beside tensor or context parallel"),
-        (plan.ep not in (1, plan.dp), f"expert parallel {plan.ep} in {plan.dp} replicas"),
         (moe.first_dense > 0 or moe.every > 1, "cuts of layers of which some have no experts"),
     ]
 
@@ -86,7 +82,9 @@ def sharding(
 ) -> Sharding:
     """Returns how a plan cuts the operators of the model's first layers and of its ends.
 
-    All layers are cut alike. Devices are those of one stage, tokens those of a micro-batch.
+    All layers are cut alike. Devices are those of one stage, tokens those of a micro-batch. Of
+    experts that each group of replicas holds the counts are the plan's, while the devices that they
+    are priced on lie in MindSpore's order; `in_groups` has the plan's.
 
     Args:
         job: The plan.
@@ -121,7 +119,10 @@ def file_of(found: Sharding, stages: list[int]) -> StrategyFile:
     """
     said = strategy_file(found)
     operators = []
+    apart = set(in_groups(found))
     for name, own in _by_name(found).items():
+        if _of_every_layer(own) in apart:
+            continue
         strategy = _on_rows(next(each for each in said.operators if each.name == name))
         if FIRST in own:
             for layer, stage in enumerate(stages):
@@ -157,8 +158,30 @@ def set_apart(found: Sharding) -> dict[str, tuple[Cuts, Cuts | None]]:
         if operator.name in named and scattered is not None:
             inputs = _on_rows(OperatorStrategy(name=named[operator.name], inputs=inputs)).inputs
             scattered = tuple(_rows(cut) for cut in scattered)
-        cuts[operator.name.replace(FIRST, "layers.*.")] = (inputs, scattered)
-    return cuts
+        cuts[_of_every_layer(operator.name)] = (inputs, scattered)
+    return {name: cut for name, cut in cuts.items() if name not in in_groups(found)}
+
+
+def in_groups(found: Sharding) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """Returns the operators of experts that several groups of replicas hold, for `Layout`.
+
+    Tokens lie in the order of their replicas, experts in that of a group. From counts MindSpore
+    takes the devices of a cut from the first dimension inwards, which there is that of the experts
+    and not the one of the groups; so each dimension names what it is cut over.
+
+    Returns:
+        For each input a word a dimension: GROUP, EXPERT or WHOLE. Empty where one group holds all.
+    """
+    layouts = {}
+    for operator, each in zip(found.problem.graph.operators, found.operators, strict=True):
+        experts = ".experts." in operator.name or operator.name.endswith(".returned")
+        if experts and operator.source != "Reshape":
+            layouts[_of_every_layer(operator.name)] = tuple(
+                (EXPERT, GROUP if rows > 1 else WHOLE, *(WHOLE for _ in others))
+                for _, rows, *others in each.inputs
+            )
+    several = any(GROUP in cut for cuts in layouts.values() for cut in cuts)
+    return layouts if several else {}
 
 
 def _graph(job: Job, layers: int = 1) -> Graph:
@@ -203,6 +226,11 @@ def _rows(cut: tuple[int, ...]) -> tuple[int, ...]:
     return (batch * sequence, *others)
 
 
+def _of_every_layer(name: str) -> str:
+    """Returns the name that an operator of the first layer has for all layers."""
+    return name.replace(FIRST, "layers.*.")
+
+
 def _of_layer(name: str, layer: int) -> str:
     """Returns the name that what the first layer has bears in another.
 
@@ -222,15 +250,15 @@ def _cut(job: Job, operator: Operator) -> FixedStrategy | None:
     scattered: Cuts | None = ((dp, apart, 1),) if plan.sp else None
     vocabulary = 1 if job.problem.framework.whole_vocabulary else tp
     part = operator.name.rpartition(".")[2]
-    ep = plan.ep
+    ep, groups = plan.ep, plan.dp // plan.ep
     match operator.source, part:
         case "Dispatch", _:
             return _fixed(operator, ((dp, 1, 1),) * 2)
         case "Transpose", "sent" | "returned":
             # Between replicas and experts it is exchanged before, and after.
-            return _fixed(operator, ((1, ep, 1, 1) if part == "sent" else (ep, 1, 1, 1),))
+            return _fixed(operator, ((groups, ep, 1, 1) if part == "sent" else (ep, groups, 1, 1),))
         case "BatchMatMul", _:
-            return _fixed(operator, ((ep, 1, 1),) * 2)
+            return _fixed(operator, ((ep, groups, 1), (ep, 1, 1)))
         case "Combine", _:
             return _fixed(operator, ((dp, 1, 1, 1), (dp, 1, 1)))
         case "Gather", _:

@@ -112,10 +112,11 @@ class _Config:
                 raise self.error(key, "missing key", "Add it.")
             return default
         value = self.table[key]
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        count = value if isinstance(value, int) and not isinstance(value, bool) else -1
+        if not least <= count <= wire.LARGEST:
             what = f"must be a whole number from {least}, found {shown(value)}"
             raise self.error(key, what, "Give the count.")
-        return value
+        return count
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.table.get(key)

@@ -4,18 +4,17 @@ A file rarely says everything. What it leaves open stays open here and is filled
 it says twice, or against itself, is an error with the line.
 """
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autopar import files, texts
 from autopar.errors import SpecError, shown
+from autopar.frontends.places import Keys, Place, Places, all_keys, misspelt
+from autopar.lines import lines_of, nearest
 from autopar.report import Plan, Recompute
 from autopar.spec import Framework, Model
-
-# A key where a file gives it: of JSON, YAML or TOML, or the name of a TOML table.
-KEY = r"""(?:^|[\s\[{{,"'.])-*{}["']?\s*[\].:=]"""
+from autopar.texts import Text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +33,7 @@ class Launch:
         unclear: Why no plan says what the file recomputes; it is then asked for.
         changes: Fields of the framework, and of its tables, that the file sets.
         notes: What the file says and no plan can.
+        places: Where it says what the plan and the question hold.
     """
 
     file: str
@@ -47,6 +47,7 @@ class Launch:
     unclear: str = ""
     changes: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    places: Places = field(default_factory=Places)
 
     def tuned(self, framework: Framework) -> Framework:
         """Returns the framework as the file sets it."""
@@ -59,13 +60,16 @@ class Launch:
     def staged(self, plan: Plan) -> Plan:
         """Returns a plan whose shards and whose stages' recompute are what the file says.
 
+        Of more layers than a chunk has, launchers recompute all that it has, and so does the plan.
+
         Raises:
             SpecError: The file lists another number of stages, or copies that do not divide.
         """
         if self.copies > 1:
             if plan.dp * plan.cp % self.copies:
-                what = f"{self.copies} copies of the optimizer on {plan.dp * plan.cp} replicas"
-                raise SpecError(self.file, what, "Give a divisor.")
+                what = f"{self.copies} copies do not divide dp x cp = {plan.dp * plan.cp}"
+                fields = ("plan.shard_group", "plan.dp", "plan.cp")
+                raise SpecError("plan", what, "Give a divisor.", fields)
             plan = replace(plan, shard_group=plan.dp * plan.cp // self.copies)
         if self.every:
             counts = [stage.layers // plan.vpp // self.every for stage in plan.stages]
@@ -75,8 +79,16 @@ class Launch:
         else:
             settings = self.recompute * (plan.pp if len(self.recompute) == 1 else 1)
         if len(settings) != plan.pp:
-            what = f"recompute of {len(settings)} stages, the plan has {plan.pp}"
-            raise SpecError(self.file, what, "List each stage.")
+            what = f"recompute of {len(settings)} stages, the plan has pp {plan.pp}"
+            about = ("plan.stages.recompute", "plan.pp")
+            raise SpecError("plan", what, "List each stage.", about)
+        most = -(-max(stage.layers for stage in plan.stages) // plan.vpp)
+        settings = tuple(
+            replace(each, layers=min(each.layers, most))
+            if each.granularity in ("block", "uniform") and each.layers
+            else each
+            for each in settings
+        )
         stages = zip(plan.stages, settings, strict=True)
         return replace(plan, stages=tuple(replace(s, recompute=r) for s, r in stages))
 
@@ -87,16 +99,26 @@ class Settings:
     Keys are paths with dots, as `parallelism.tensor_parallel_degree`.
     """
 
-    def __init__(self, table: Any, text: str, file: str) -> None:
-        if not isinstance(table, dict):
-            raise SpecError(file, f"must be a table, found {shown(table)}", "Give keys and values.")
-        self.file = file
-        self._table, self._text = table, text
+    def __init__(self, text: Text) -> None:
+        if not isinstance(text.value, dict):
+            what = f"must be a table, found {shown(text.value)}"
+            raise SpecError(text.file, what, "Give keys and values.")
+        self.file = text.file
+        self._table: dict[Any, Any] = text.value
+        self._lines = lines_of(text.text, text.form)
         self._read: set[str] = set()
 
     def has(self, path: str) -> bool:
         """Returns whether the file gives a value that is not null."""
         return self._find(path) is not None
+
+    def place(self, path: str) -> Place:
+        """Returns where a key stands, and what it says; without a line where it is not given."""
+        table, _, key = path.rpartition(".")
+        inside = self._find(table) if table else self._table
+        if not isinstance(inside, dict) or key not in inside:
+            return Place(path)
+        return Place(path, nearest(self._lines, path), shown(inside[key]))
 
     def count(self, path: str, default: int | None = None, least: int = 1) -> int:
         """Returns a whole number from `least`.
@@ -107,7 +129,7 @@ class Settings:
         value = self._find(path)
         if value is None:
             if default is None:
-                raise SpecError(f"{self.file}: {path}", "missing key", "Add it.")
+                raise self.error(path, "missing key", "Add it.")
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             hint = "Give a number." if value == "auto" else "Give a count."
@@ -115,10 +137,22 @@ class Settings:
             raise self.error(path, what, hint)
         return value
 
+    def degree(self, path: str, default: int = 1, least: int = 1) -> int:
+        """Returns a whole number: the default where the key is absent, which null is not.
+
+        Raises:
+            SpecError: It is no such number.
+        """
+        if self.place(path).line is not None and self._find(path) is None:
+            what = f"must be a whole number from {least}, found null"
+            raise self.error(path, what, f"Write {default}, or leave it out.")
+        return self.count(path, default, least)
+
     def flag(self, path: str, default: bool = False) -> bool:
         value = self._find(path)
         if value is not None and not isinstance(value, bool):
-            raise self.error(path, f"must be true or false, found {shown(value)}")
+            what = f"must be true or false, found {shown(value)}"
+            raise self.error(path, what, "Write one of the two, without quotes.")
         return default if value is None else value
 
     def word(self, path: str, known: Iterable[str], default: str) -> str:
@@ -127,16 +161,37 @@ class Settings:
         if value is None:
             return default
         if value not in known:
-            raise self.error(path, f"must be one of {', '.join(known)}, found {shown(value)}")
+            what = f"must be one of {', '.join(known)}, found {shown(value)}"
+            raise self.error(path, what, "Give one of them.")
         return str(value)
 
     def value(self, path: str) -> Any:
         """Returns whatever stands there; None without it."""
         return self._find(path)
 
-    def error(self, path: str, what: str, hint: str = "") -> SpecError:
+    def error(self, path: str, what: str, hint: str) -> SpecError:
         """Returns an error at a key, with its line."""
-        return SpecError(f"{self.file}:{line_of(self._text, path)}: {path}", what, hint)
+        line = nearest(self._lines, path)
+        return SpecError(
+            f"{self.file}:{line}: {path}" if line else f"{self.file}: {path}", what, hint
+        )
+
+    def refuse_misspelt(self, tables: Iterable[str], fields: Mapping[str, Keys]) -> None:
+        """Refuses a key of some tables that is one of some fields' misspelt.
+
+        Raises:
+            SpecError: There is one, and the key that it is like is not given beside it.
+        """
+        paths = all_keys(fields)
+        for table in tables:
+            inside = self._find(table) if table else self._table
+            before = f"{table}." if table else ""
+            below = (path.removeprefix(before) for path in paths if path.startswith(before))
+            names = {path.partition(".")[0] for path in below}
+            for key in inside if isinstance(inside, dict) else ():
+                near = None if key in names else misspelt(str(key), names - inside.keys())
+                if near is not None:
+                    raise self.error(f"{before}{key}", "no such key", f"Write {near}.")
 
     def unread(self, tables: Iterable[str]) -> list[str]:
         """Returns the keys of some tables that nothing has asked for."""
@@ -164,21 +219,6 @@ class Settings:
         return value
 
 
-def line_of(text: str, path: str) -> int:
-    """Returns the line on which a key stands, looking for each part below the one before.
-
-    Example:
-        >>> line_of("[a]\\nsize = 1\\n[b]\\nsize = 2\\n", "b.size")
-        4
-    """
-    lines = text.splitlines()
-    line = 0
-    for key in path.split("."):
-        form = re.compile(KEY.format(re.escape(key)))
-        line = next((i for i in range(line, len(lines)) if form.search(lines[i])), line)
-    return line + 1
-
-
 def read_text(file: str) -> str:
     """Returns a file's text.
 
@@ -195,19 +235,19 @@ def read_text(file: str) -> str:
 def json_settings(file: str) -> Settings:
     """Returns the settings of a JSON file."""
     text, place = read_text(file), files.printable(file)
-    return Settings(texts.parse_json(text, place).value, text, place)
+    return Settings(texts.parse_json(text, place))
 
 
 def toml_settings(file: str) -> Settings:
     """Returns the settings of a TOML file."""
     text, place = read_text(file), files.printable(file)
-    return Settings(texts.parse_toml(text, place).value, text, place)
+    return Settings(texts.parse_toml(text, place))
 
 
 def yaml_settings(file: str) -> Settings:
     """Returns the settings of a YAML file."""
     text, place = read_text(file), files.printable(file)
-    return Settings(texts.parse_yaml(text, place).value, text, place)
+    return Settings(texts.parse_yaml(text, place))
 
 
 def same(settings: Settings, path: str, said: int, implied: int, why: str) -> None:

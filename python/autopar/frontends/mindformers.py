@@ -11,11 +11,72 @@ from autopar.errors import SpecError, shown
 from autopar.frontends import launch, mindformers_recompute
 from autopar.frontends.launch import Launch, Settings
 from autopar.frontends.mindformers_recompute import UnsaidError
+from autopar.frontends.places import keys, places
 from autopar.report import Recompute
 from autopar.spec import Model
 
 P, M, R = "parallel_config", "model.model_config", "recompute_config"
 SLICES = f"{R}.recompute_slice_activation"
+SHARD = "parallel.parallel_optimizer_config"
+_DP, _TP, _CP = f"{P}.data_parallel", f"{P}.model_parallel", f"{P}.context_parallel"
+_PP, _EP = f"{P}.pipeline_stage", f"{P}.expert_parallel"
+_VPP, _INTERLEAVES = f"{M}.pp_interleave_num", "parallel.pipeline_config.pipeline_interleave"
+_STEPS = (f"{P}.micro_batch_num", "runner_config.gradient_accumulation_steps")
+_BATCH = ("runner_config.batch_size", f"{M}.batch_size")
+# Where the file says what of a plan and a problem.
+FIELDS = {
+    "plan.dp": keys(_DP),
+    "plan.tp": keys(_TP),
+    "plan.sp": keys(f"{P}.use_seq_parallel"),
+    "plan.cp": keys(_CP),
+    "plan.pp": keys(_PP),
+    "plan.ep": keys(_EP),
+    "plan.etp": keys(_TP),
+    "plan.vpp": keys(_VPP),
+    "plan.mbs": keys(*_BATCH),
+    "plan.zero": keys(
+        f"{P}.optimizer_shard", "parallel.enable_parallel_optimizer", f"{SHARD}.optimizer_level",
+        called="ZeRO stage",
+    ),
+    "plan.shard_group": keys(f"{SHARD}.optimizer_weight_shard_size"),
+    "plan.schedule": keys(_INTERLEAVES, _VPP),
+    "plan.stages.layers": keys(f"{M}.offset", f"{M}.num_layers", _PP),
+    "plan.stages.recompute": keys(
+        f"{R}.recompute", f"{R}.select_recompute", f"{R}.select_comm_recompute"
+    ),
+    "workload.global_batch_size": keys(
+        *_STEPS, *_BATCH, "micro_batch_interleave_num", _DP, called="global batch size"
+    ),
+    "workload.sequence_length": keys(f"{M}.seq_length"),
+    "workload.precision": keys(f"{M}.compute_dtype"),
+    "workload.attention": keys(f"{M}.use_flash_attention"),
+    "cluster.devices": keys(_DP, _TP, _CP, _PP, called="product of the degrees"),
+    "model": keys(f"{M}.type"),
+    "model.layers": keys(f"{M}.num_layers"),
+    "model.hidden": keys(f"{M}.hidden_size"),
+    "model.ffn_hidden": keys(
+        *(f"{M}.{name}" for name in ("intermediate_size", "ffn_dim_multiplier", "multiple_of",
+                                     "hidden_size")), called="MLP width"),
+    "model.heads": keys(f"{M}.num_heads"),
+    "model.kv_heads": keys(f"{M}.n_kv_heads", f"{M}.num_heads"),
+    "model.vocab": keys(f"{M}.vocab_size"),
+    "model.max_positions": keys(f"{M}.seq_length"),
+    "model.moe": keys("moe_config.expert_num"),
+    "model.moe.topk": keys("moe_config.num_experts_chosen"),
+    "model.moe.expert_ffn": keys(f"{M}.intermediate_size", f"{M}.hidden_size", called="MLP width"),
+}  # fmt: skip
+TABLES = (
+    "",
+    "model",
+    "parallel",
+    "parallel.pipeline_config",
+    SHARD,
+    P,
+    R,
+    M,
+    "runner_config",
+    "moe_config",
+)
 LEVELS = {"level1": 1, "level2": 2, "level3": 3}
 MODE = "parallel.parallel_mode"
 # As numbers and as words; only in the first two do the degrees of `parallel_config` act.
@@ -32,19 +93,15 @@ def read(file: str) -> Launch:
         SpecError: The file is wrong or contradicts itself.
     """
     settings = launch.yaml_settings(file)
+    settings.refuse_misspelt(TABLES, FIELDS)
     _check_mode(settings)
-    pp, vpp = settings.count(f"{P}.pipeline_stage", 1), settings.count(f"{M}.pp_interleave_num", 1)
-    if vpp > 1 and not settings.flag("parallel.pipeline_config.pipeline_interleave"):
+    pp, vpp = settings.degree(_PP), settings.degree(_VPP)
+    if vpp > 1 and not settings.flag(_INTERLEAVES):
         # MindFormers gives each stage one chunk unless the pipeline interleaves.
         vpp = 1
-    dp, tp = settings.count(f"{P}.data_parallel", 1), settings.count(f"{P}.model_parallel", 1)
-    cp = settings.count(f"{P}.context_parallel", 1)
-    mbs = settings.count("runner_config.batch_size", settings.count(f"{M}.batch_size", 1))
-    steps = (
-        settings.count(f"{P}.micro_batch_num", 1)
-        if pp > 1
-        else settings.count("runner_config.gradient_accumulation_steps", 1)
-    )
+    dp, tp, cp = settings.degree(_DP), settings.degree(_TP), settings.degree(_CP)
+    mbs = settings.count(_BATCH[0], settings.count(_BATCH[1], 1))
+    steps = _steps(settings, pp)
     copies = settings.count("micro_batch_interleave_num", 1)
     layers = settings.count(f"{M}.num_layers")
     plan: dict[str, Any] = {
@@ -58,14 +115,16 @@ def read(file: str) -> Launch:
         "layers": _layers(settings, layers, pp, vpp),
         **_sharding(settings),
     }
-    ep = settings.count(f"{P}.expert_parallel", 1)
+    ep = settings.degree(_EP)
     if settings.has("moe_config.expert_num") and settings.count("moe_config.expert_num") > 1:
         plan |= {"ep": ep, "etp": tp}
     recompute, chosen, unclear = _recompute(settings, plan)
+    zero, model, notes = plan["zero"], _model(settings, layers), _notes(settings, copies)
+    changes = _changes(settings, pp, zero) | chosen
     return Launch(
         file=settings.file,
         framework="mindformers",
-        model=_model(settings, layers),
+        model=model,
         question={
             "global_batch_size": dp * mbs * steps * copies,
             "sequence_length": settings.count(f"{M}.seq_length"),
@@ -76,9 +135,23 @@ def read(file: str) -> Launch:
         plan=plan,
         recompute=recompute,
         unclear=unclear,
-        changes=_changes(settings, pp, plan["zero"]) | chosen,
-        notes=_notes(settings, copies),
+        changes=changes,
+        notes=notes,
+        places=places(settings, FIELDS),
     )
+
+
+def _steps(settings: Settings, pp: int) -> int:
+    """Returns the micro-batches of a step, `micro_batch_interleave_num` apart."""
+    if pp == 1:
+        # Outside of the modes in which its parallel cells act, MindFormers sets accumulation to 1.
+        steps = settings.count(_STEPS[1], 1)
+        return 1 if settings.value(MODE) in MODES[4:] else steps
+    steps = settings.degree(_STEPS[0])
+    if steps < pp:
+        what = f"must be at least {_PP} {pp}, found {steps}"
+        raise settings.error(_STEPS[0], what, "Give as many micro-batches as stages, or more.")
+    return steps
 
 
 def _check_mode(settings: Settings) -> None:
@@ -86,7 +159,14 @@ def _check_mode(settings: Settings) -> None:
     mode = settings.value(MODE)
     if settings.has(MODE) and (type(mode) is bool or mode not in MODES):
         words = ", ".join(map(str, MODES))
-        raise settings.error(MODE, f"must be one of {words}, found {shown(mode)}")
+        what = f"must be one of {words}, found {shown(mode)}"
+        raise settings.error(MODE, what, "Give one of them.")
+    whole = "parallel.full_batch"
+    if settings.has(whole) and not settings.flag(whole):
+        for path in (_TP, _CP, _PP):
+            if settings.degree(path) > 1:
+                what = f"false beside {path} {settings.degree(path)}, where every device has a "
+                raise settings.error(whole, f"{what}batch of its own", "Write True.")
     alone = settings.has("use_parallel") and not settings.flag("use_parallel")
     if not alone and mode not in MODES[4:]:
         return
@@ -110,14 +190,13 @@ def _sharding(settings: Settings) -> dict[str, Any]:
     whole = settings.flag("parallel.enable_parallel_optimizer")
     if not settings.flag(path, whole):
         return {"zero": 0}
-    config = "parallel.parallel_optimizer_config"
-    level = LEVELS[settings.word(f"{config}.optimizer_level", tuple(LEVELS), "level1")]
-    if level == 1 and settings.flag(f"{config}.gradient_accumulation_shard"):
+    level = LEVELS[settings.word(f"{SHARD}.optimizer_level", tuple(LEVELS), "level1")]
+    if level == 1 and settings.flag(f"{SHARD}.gradient_accumulation_shard"):
         level = 2
     sharding: dict[str, Any] = {"zero": level}
-    size = settings.value(f"{config}.optimizer_weight_shard_size")
+    size = settings.value(f"{SHARD}.optimizer_weight_shard_size")
     if size not in (None, -1):
-        sharding["shard_group"] = settings.count(f"{config}.optimizer_weight_shard_size")
+        sharding["shard_group"] = settings.count(f"{SHARD}.optimizer_weight_shard_size")
     return sharding
 
 
@@ -136,7 +215,7 @@ def _layers(settings: Settings, layers: int, pp: int, vpp: int) -> list[int]:
         rows = [rows] * vpp
     if [_whole(row) for row in rows] != [pp] * vpp:
         what = f"must list {pp} stages" + (f" for each of {vpp} chunks" if vpp > 1 else "")
-        raise settings.error(path, f"{what}, found {shown(offset)}")
+        raise settings.error(path, f"{what}, found {shown(offset)}", "Give a number for each.")
     if (total := sum(map(sum, rows))) != rest:
         what = f"adds up to {total}, the rest of {layers} layers is {rest}"
         raise settings.error(path, what, "Make them agree.")
@@ -161,7 +240,8 @@ def _recompute(
     try:
         stages, named = mindformers_recompute.stages(asked, chunks, cut_sequence=plan["sp"])
     except UnsaidError as error:
-        return None, {}, f"{R}.{error.path} {error.what}"
+        line = settings.place(f"{R}.{error.path}").line
+        return None, {}, f"line {line}: {R}.{error.path} {error.what}"
     except SpecError as error:
         what = f"{error.what}, found {shown(settings.value(f'{R}.{error.path}'))}"
         raise settings.error(f"{R}.{error.path}", what, error.hint) from None
@@ -200,8 +280,11 @@ def _changes(settings: Settings, pp: int, zero: int) -> dict[str, Any]:
         "sums_in_fp32": settings.flag("parallel.force_fp32_communication"),
     }
     if zero:
-        path = "parallel.parallel_optimizer_config.parallel_optimizer_threshold"
-        changes["whole_below_bytes"] = settings.count(path, 64, least=0) * 1024
+        least = settings.count(f"{SHARD}.parallel_optimizer_threshold", 64, least=0)
+        changes["whole_below_bytes"] = least * 1024
+    if settings.has(f"{M}.qkv_concat"):
+        # Of its LLaMA it packs gate and up too.
+        changes["projections"] = "packed" if settings.flag(f"{M}.qkv_concat") else "apart"
     if settings.has("parallel.enable_alltoall"):
         by_all = settings.flag("parallel.enable_alltoall")
         changes["expert_dispatch"] = "copies" if by_all else "gather_split"
@@ -232,6 +315,9 @@ def _model(settings: Settings, layers: int) -> Model | None:
     if settings.value(f"{M}.type") != "LlamaConfig":
         return None
     hidden, heads = settings.count(f"{M}.hidden_size"), settings.count(f"{M}.num_heads")
+    if hidden % heads:
+        what = f"{heads} heads do not divide {M}.hidden_size {hidden}"
+        raise settings.error(f"{M}.num_heads", what, "Give a divisor.")
     fields: dict[str, Any] = {
         "name": settings.file,
         "layers": layers,
@@ -263,7 +349,8 @@ def _width(settings: Settings, hidden: int) -> int:
     if factor is not None:
         if isinstance(factor, bool) or not isinstance(factor, int | float) or factor <= 0:
             path = f"{M}.ffn_dim_multiplier"
-            raise settings.error(path, f"must be a positive number, found {shown(factor)}")
+            what = f"must be a positive number, found {shown(factor)}"
+            raise settings.error(path, what, "Give the factor of the MLP's width.")
         # Its layer adds the hundredth.
         width = int((factor + 0.01) * width)
     step = settings.count(f"{M}.multiple_of", 256)

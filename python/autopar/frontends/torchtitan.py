@@ -6,9 +6,11 @@ ranks that the others leave, which needs the devices from flags.
 
 from typing import Any
 
+from autopar import catalog
 from autopar.errors import SpecError, shown
 from autopar.frontends import launch
 from autopar.frontends.launch import Launch, Settings
+from autopar.frontends.places import keys, places
 from autopar.report import Recompute
 
 # Models that it defines itself: by their names in the catalog, its name and flavor.
@@ -46,6 +48,42 @@ BACKEND = f"{P}.expert_parallel_comm_backend"
 # How tokens reach experts.
 EXCHANGES: dict[str, str] = {"standard": "copies", "deepep": "once_a_node"}
 REPLICAS = f"{P}.data_parallel_replicate_degree"
+SHARDS = f"{P}.data_parallel_shard_degree"
+PARTS = f"{P}.module_fqns_per_model_part"
+SIZE = f"{P}.pipeline_parallel_layers_per_stage"
+ENDS = (
+    f"{P}.pipeline_parallel_first_stage_less_layers",
+    f"{P}.pipeline_parallel_last_stage_less_layers",
+)
+_TP, _CP = f"{P}.tensor_parallel_degree", f"{P}.context_parallel_degree"
+_PP, _EP = f"{P}.pipeline_parallel_degree", f"{P}.expert_parallel_degree"
+_SCHEDULE = f"{P}.pipeline_parallel_schedule"
+# Where the file says what of a plan and a problem.
+FIELDS = {
+    "plan.dp": keys(SHARDS, REPLICAS, called="data-parallel degree"),
+    "plan.tp": keys(_TP),
+    "plan.sp": keys(_TP, called="sequence parallel"),
+    "plan.cp": keys(_CP),
+    "plan.pp": keys(_PP),
+    "plan.ep": keys(_EP),
+    "plan.etp": keys(f"{P}.expert_tensor_parallel_degree", _TP),
+    "plan.vpp": keys(PARTS, SIZE, _SCHEDULE, called="parts a stage"),
+    "plan.mbs": keys(f"{P}.pipeline_parallel_microbatch_size", "training.local_batch_size"),
+    "plan.zero": keys(SHARDS, RESHARD, called="ZeRO stage"),
+    "plan.shard_group": keys(SHARDS, REPLICAS, called="shards x context_parallel_degree"),
+    "plan.schedule": keys(_SCHEDULE, f"{_SCHEDULE}_csv"),
+    "plan.stages.layers": keys(PARTS, SIZE, *ENDS, _PP),
+    "plan.stages.recompute": keys(
+        "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
+    ),
+    "workload.global_batch_size": keys("training.global_batch_size", "training.local_batch_size"),
+    "workload.sequence_length": keys("training.seq_len"),
+    "workload.precision": keys(
+        "model.converters", "training.mixed_precision_param", "training.dtype"
+    ),
+    "cluster.devices": keys(SHARDS, REPLICAS, _TP, _CP, _PP, called="world size"),
+    "model": keys("model.flavor", "model.name"),
+}
 
 
 def read(file: str) -> Launch:
@@ -55,6 +93,7 @@ def read(file: str) -> Launch:
         SpecError: The file is wrong or contradicts itself.
     """
     settings = launch.toml_settings(file)
+    settings.refuse_misspelt(("", P, "training", "activation_checkpoint"), FIELDS)
     question: dict[str, Any] = {
         "sequence_length": settings.count("training.seq_len", 2048),
         "precision": _precision(settings),
@@ -97,6 +136,7 @@ def read(file: str) -> Launch:
             "expert_dispatch": EXCHANGES[settings.word(BACKEND, tuple(EXCHANGES), "standard")],
         },
         notes=tuple(notes),
+        places=places(settings, FIELDS),
     )
 
 
@@ -124,7 +164,8 @@ def _recompute(settings: Settings) -> tuple[tuple[Recompute, ...] | None, int, s
         # What the framework's selective recompute is.
         return (Recompute("selective"),), 0, ""
     if not option.isdecimal() or int(option) == 0:
-        raise settings.error(path, f"must be op or a positive number, found {shown(option)}")
+        what = f"must be op or a positive number, found {shown(option)}"
+        raise settings.error(path, what, "Give one of them.")
     return None, int(option), ""
 
 
@@ -138,15 +179,16 @@ def _precision(settings: Settings) -> str:
     mixed = settings.word("training.mixed_precision_param", kinds, "bfloat16")
     whole = settings.word("training.dtype", kinds, "float32")
     converters = settings.value("model.converters") or []
+    if not isinstance(converters, list):
+        what = f"must be a list, found {shown(converters)}"
+        raise settings.error("model.converters", what, "Write it in brackets.")
     if any("float8" in str(name) for name in converters):
         return "fp8"
     return "bf16" if "bfloat16" in (mixed, whole) else "fp32"
 
 
 def _degrees(settings: Settings) -> dict[str, Any]:
-    tp = settings.count(f"{P}.tensor_parallel_degree", 1)
-    cp = settings.count(f"{P}.context_parallel_degree", 1)
-    ep = settings.count(f"{P}.expert_parallel_degree", 1)
+    tp, cp, ep = settings.count(_TP, 1), settings.count(_CP, 1), settings.count(_EP, 1)
     inside = settings.count(f"{P}.expert_tensor_parallel_degree", 1)
     replicas = settings.count(REPLICAS, 1)
     kept = settings.word(RESHARD, tuple(GATHERS), "default")
@@ -154,15 +196,15 @@ def _degrees(settings: Settings) -> dict[str, Any]:
         "tp": tp,
         "sp": tp > 1,
         "cp": cp,
-        "pp": settings.count(f"{P}.pipeline_parallel_degree", 1),
+        "pp": settings.count(_PP, 1),
         "ep": ep,
+        # Alone, tensor parallel cuts experts as it cuts the rest.
         "etp": inside if ep > 1 else tp,
         "zero": 2 if kept == "never" else 3,
     }
-    path = f"{P}.data_parallel_shard_degree"
-    if settings.value(path) in (None, -1):
+    if settings.value(SHARDS) in (None, -1):
         return plan
-    shards = settings.count(path)
+    shards = settings.count(SHARDS)
     plan["dp"] = replicas * shards
     if shards * cp == 1:
         plan["zero"] = 0
@@ -172,18 +214,58 @@ def _degrees(settings: Settings) -> dict[str, Any]:
 
 
 def _pipeline(settings: Settings, pp: int) -> dict[str, Any]:
-    path = f"{P}.pipeline_parallel_schedule"
-    schedule = SCHEDULES[settings.word(path, tuple(SCHEDULES), "1F1B")]
-    chunks = settings.value(f"{P}.module_fqns_per_model_part")
+    schedule = SCHEDULES[settings.word(_SCHEDULE, tuple(SCHEDULES), "1F1B")]
+    chunks = settings.value(PARTS)
     if chunks is None:
-        what = "missing key: the split of the layers depends on torchtitan's own weights"
-        raise SpecError(f"{settings.file}: {P}.module_fqns_per_model_part", what, "Add it.")
+        counts = _split(settings, pp, 2 if schedule in ("interleaved", "zb-v") else 1)
+        return _dealt(counts, pp, schedule)
     if not isinstance(chunks, list) or not all(isinstance(chunk, list) for chunk in chunks):
-        raise settings.error(f"{P}.module_fqns_per_model_part", "must be a list of lists")
+        what = f"must be a list of lists, found {shown(chunks)}"
+        raise settings.error(PARTS, what, "List the modules of each part.")
     counts = [sum(str(name).startswith("layers.") for name in chunk) for chunk in chunks]
     if len(counts) % pp or not counts:
         what = f"{len(counts)} parts on {pp} stages"
-        raise settings.error(f"{P}.module_fqns_per_model_part", what, "Give whole rounds.")
+        raise settings.error(PARTS, what, "Give whole rounds.")
+    return _dealt(counts, pp, schedule)
+
+
+def _split(settings: Settings, pp: int, usual: int) -> list[int]:
+    """Returns the layers of each part as torchtitan's `generate_llm_fqn_per_model_part` deals them.
+
+    The embedding counts as some layers of the first part and the head as some of the last; what
+    does not divide goes to the first parts.
+
+    Args:
+        settings: The file.
+        pp: Stages.
+        usual: Parts of a stage where the file does not say how many layers one has.
+    """
+    name = _model(settings)
+    if name is None:
+        what = "missing key: the model, whose layers it lists, is none that is known here"
+        raise SpecError(f"{settings.file}: {PARTS}", what, "Add it.")
+    ends = [settings.count(path, 1, least=0) for path in ENDS]
+    layers = catalog.model(name).model.layers + sum(ends)
+    parts = pp * usual
+    if settings.has(SIZE):
+        parts = -(-layers // settings.count(SIZE))
+        if parts % pp:
+            what = f"{layers} layers, ends counted, make {parts} parts on {pp} stages"
+            raise settings.error(SIZE, what, "Give a size that makes whole rounds.")
+    share, rest = divmod(layers, parts)
+    for path, weight in zip(ENDS, ends, strict=True):
+        if weight > share:
+            at = path if settings.has(path) else _PP
+            what = f"an end that counts as {weight} layers in parts of {share}"
+            raise settings.error(at, what, "Give fewer stages, or a smaller end.")
+    counts = [share + (part < rest) for part in range(parts)]
+    counts[0] -= ends[0]
+    counts[-1] -= ends[1]
+    return counts
+
+
+def _dealt(counts: list[int], pp: int, schedule: str) -> dict[str, Any]:
+    """Returns the schedule, chunks and layers of stages that hold parts in turn."""
     rounds = [counts[i : i + pp] for i in range(0, len(counts), pp)]
     if schedule == "zb-v":
         rounds[1:] = [layers[::-1] for layers in rounds[1:]]

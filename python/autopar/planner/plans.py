@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autopar import wire
-from autopar.errors import SpecError
+from autopar import _core, wire
+from autopar.errors import SpecError, shown
 from autopar.frontends.launch import Launch
+from autopar.frontends.places import Place
 from autopar.planner.question import problem
 from autopar.report import Plan, Recompute, Stage
 from autopar.spec import Problem, Schedule
@@ -69,12 +70,15 @@ def plan(
     if chips is None:
         chips = (0,) * pp
     if layers is None:
-        share = _share(problem.model.layers, pp, "layers", "Give the layers of each stage.")
-        layers = (share,) * pp
+        total = problem.model.layers
+        what, hint = f"pp {pp} does not divide {total} layers", "Give the layers of each stage."
+        fields = ("plan.stages.layers", "plan.pp", "model.layers")
+        layers = (_share(total, pp, SpecError("layers", what, hint, fields)),) * pp
     for name, items in (("chips", chips), ("layers", layers)):
         if len(items) != pp:
             what = f"must have one item for each of {pp} stages, found {len(items)}"
-            raise SpecError(name, what, "List the stages from first to last.")
+            hint = "List the stages from first to last."
+            raise SpecError(name, what, hint, (_field(name), "plan.pp"))
     if recompute is None or isinstance(recompute, Recompute):
         recompute = (recompute or Recompute(),) * kinds
     if len(recompute) != kinds or not all(0 <= chip < kinds for chip in chips):
@@ -90,9 +94,11 @@ def plan(
     of_kind = tuple(tp if kind in chips else 0 for kind, tp in enumerate(of_kind))
     largest = max(of_kind)
     if dp is None:
-        hint = "Give degrees that divide the devices."
-        ranks = cp * sum(of_kind[chip] for chip in chips)
-        dp = _share(problem.cluster.devices, ranks, "dp", hint)
+        ranks, total = cp * sum(of_kind[chip] for chip in chips), problem.cluster.devices
+        product = "tp x cp x pp =" if len({*of_kind}) == 1 else "tp x cp of all stages,"
+        what, hint = f"{product} {ranks} does not divide {total} devices", "Give degrees that do."
+        cuts = ("plan.tp", "plan.cp", "plan.pp", "cluster.devices")
+        dp = _share(total, ranks, SpecError("dp", what, hint, cuts))
     cuts_experts = problem.model.moe is not None and problem.options.expert_tensor_parallel
     return Plan(
         dp=dp,
@@ -131,11 +137,11 @@ def launched(
     """
     for given, said in ((question, job.question), (degrees, job.plan)):
         if twice := sorted(given.keys() & said.keys()):
-            name = twice[0].replace("_", "-")
-            what = f"given beside {job.file}, which says {said[twice[0]]}"
-            raise SpecError(f"--{name}", what, "Leave the flag out.")
+            where = job.places.of(_field(twice[0]))
+            what = f"given beside {where}, which says {said[twice[0]]}"
+            raise SpecError(_flag(twice[0]), what, "Leave the flag out.")
     if "recompute" in degrees and (job.recompute is not None or job.every):
-        what = f"given beside {job.file}, which says it"
+        what = f"given beside {job.places.of(_field('recompute'))}, which says it"
         raise SpecError("--recompute", what, "Leave the flag out.")
     if job.unclear and "recompute" not in degrees:
         hint = "Give the nearest of none, selective, block/N or uniform/N, or change the file."
@@ -144,19 +150,32 @@ def launched(
     asked |= {**job.question, **question}
     for name in ("model", "cluster", "global_batch_size", "sequence_length"):
         if asked.get(name) is None:
-            flag = name.replace("_", "-")
-            raise SpecError(f"--{flag}", f"missing: {job.file} does not say it", "Give the flag.")
+            what = f"missing: {job.places.missing(_field(name))}"
+            raise SpecError(_flag(name), what, "Give the flag.")
     spelled = {**job.plan, **degrees}
     if (devices := devices_of(spelled)) is not None:
         asked.setdefault("devices", devices)
-    given_problem = problem(**asked)
-    framework = job.tuned(given_problem.framework)
-    given_problem = wire.read(Problem, wire.write(replace(given_problem, framework=framework)))
     try:
-        told = plan(given_problem, **spelled)
+        given_problem = problem(**asked)
+        framework = job.tuned(given_problem.framework)
+        given_problem = wire.read(Problem, wire.write(replace(given_problem, framework=framework)))
+        if given_problem.model.moe is None and spelled.get("ep", 1) == 1:
+            # How a file would cut experts says nothing of a model without them.
+            spelled.pop("etp", None)
+        told = job.staged(plan(given_problem, **spelled))
+        _core.check_plan(wire.dumps(given_problem), wire.dumps(told))
     except SpecError as error:
-        raise error.of(job.file) from None
-    return given_problem, job.staged(told)
+        flags = {
+            _field(name): Place(_flag(name), value=shown(value))
+            for name, value in {**question, **degrees}.items()
+            if value is not None
+        }
+        raise job.places.told(error, flags) from None
+    return given_problem, told
+
+
+def _flag(argument: str) -> str:
+    return f"--{argument.replace('_', '-')}"
 
 
 def devices_of(degrees: Mapping[str, Any]) -> int | None:
@@ -173,8 +192,25 @@ def devices_of(degrees: Mapping[str, Any]) -> int | None:
     return math.prod(int(degrees.get(name, 1)) for name in ("dp", "tp", "cp", "pp"))
 
 
-def _share(total: int, parts: int, path: str, hint: str) -> int:
-    """Returns one of equal whole shares."""
+def _share(total: int, parts: int, error: SpecError) -> int:
+    """Returns one of equal whole shares; the error where they are not whole."""
     if parts < 1 or total % parts:
-        raise SpecError(path, f"{total} does not divide into {parts} equal shares", hint)
+        raise error
     return total // parts
+
+
+# Arguments of `plan` and `problem` whose fields have other names, or lie deeper, than they.
+_FIELDS = {
+    **{name: f"plan.stages.{name}" for name in ("layers", "recompute", "offload")},
+    **{name: f"workload.{name}" for name in ("global_batch_size", "sequence_length", "precision",
+                                             "attention", "dropout")},
+    **{name: name for name in ("model", "cluster", "framework")},
+    "chips": "plan.stages.chip",
+    "devices": "cluster.devices",
+    "memory_margin": "options.memory_margin",
+}  # fmt: skip
+
+
+def _field(argument: str) -> str:
+    """Returns the field of the documents that an argument of `plan` or `problem` gives."""
+    return _FIELDS.get(argument, f"plan.{argument}")

@@ -173,7 +173,8 @@ def cluster_of(entry: catalog.ClusterEntry, devices: int | None = None) -> Clust
         for group in entry.groups:
             if group.limit is None:
                 hint = f"Give devices, or a count as {group.chip.name}:256."
-                raise SpecError("devices", f"{group.chip.name} has no limit to take all of", hint)
+                what = f"{group.chip.name} has no limit to take all of"
+                raise SpecError("devices", what, hint, ("cluster.devices",))
             whole += group.limit - group.limit % group.chip.devices_per_node
         devices = whole or sum(group.limit or 0 for group in entry.groups)
     return Cluster(

@@ -15,12 +15,21 @@ pub struct Error {
     pub what: String,
     /// The cure: one sentence.
     pub hint: String,
+    /// The fields that a rule is about, most telling first; empty where `path` says it.
+    pub about: Vec<String>,
 }
 
 impl Error {
     /// An error at `path`.
     pub fn new(path: impl Into<String>, what: impl Into<String>, hint: impl Into<String>) -> Error {
-        Error { path: path.into(), what: what.into(), hint: hint.into() }
+        let about = Vec::new();
+        Error { path: path.into(), what: what.into(), hint: hint.into(), about }
+    }
+
+    /// The same error of a rule between several fields, as `plan.tp` and `model.heads`.
+    pub fn about(mut self, fields: &[&str]) -> Error {
+        self.about = fields.iter().map(|&field| field.to_owned()).collect();
+        self
     }
 
     /// The same error one level further out: `groups[1]` before `chip.name` gives `groups[1].chip.name`.

@@ -16,7 +16,7 @@ use crate::graph::problem::{Sharding, ShardingProblem};
 use crate::graph::servers::{Servers, ServersProblem};
 use crate::graph::transformer::{self, ModelGraph};
 use crate::graph::Programmed;
-use crate::plan::Plan;
+use crate::plan::{require_legal, Plan};
 use crate::search::report::{Cut, Report};
 use crate::search::sizes::Sizes;
 use crate::search::watch::Watch;
@@ -87,6 +87,15 @@ pub fn estimate(problem: &str, plan: &str) -> Result<String, Error> {
     let problem = read_problem(problem)?;
     let plan: Plan = read("plan", plan)?;
     write(&estimate::estimate(&problem, &plan)?)
+}
+
+/// Refuses a plan that breaks a rule, whether it fits in memory or not.
+///
+/// # Errors
+/// A document that is not valid, or the first rule that the plan breaks.
+pub fn check_plan(problem: &str, plan: &str) -> Result<(), Error> {
+    let problem = read_problem(problem)?;
+    require_legal(&problem, &read("plan", plan)?)
 }
 
 /// Estimates many plans of one problem; rows of numbers in and out as [`bulk::estimate_many`] has them.

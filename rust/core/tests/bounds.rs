@@ -269,6 +269,12 @@ fn within_caps(
     }
     let least = places.bound(Time::from_seconds(seconds / 8.0), Time::MAX);
     assert!(least.expect("they fit").seconds() <= seconds, "a bound is below the plan");
+    let [from, limit] = [seconds / 2.0, 1.25 * seconds].map(Time::from_seconds);
+    let least = places.bound(from, limit).expect("they fit");
+    assert!(least.seconds() <= seconds, "a bound from the limit downwards is below the plan");
+    // On one kind the bound sees to it that all stages save memory in one way.
+    let held = places.within(least.seconds()).is_some() && leasts.len() > 1;
+    assert!(least == from || !held, "a bound is a time that is too short");
     places.within(0.9 * seconds).is_none_or(|caps| !caps.hold(&runs))
 }
 

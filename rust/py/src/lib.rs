@@ -31,7 +31,7 @@ type Outcome<T> = thread::Result<Result<T, Error>>;
 mod _core {
     #[pymodule_export]
     use super::{
-        calibrate, canonical, check_graph, check_problem, estimate, estimate_many,
+        calibrate, canonical, check_graph, check_plan, check_problem, estimate, estimate_many,
         measured_seconds, model_facts, model_graph, operators, search, servers, shard,
         sharding_program, sharding_slices, sizes, stage_communications, timeline, ShardingProgram,
     };
@@ -125,6 +125,12 @@ fn estimate_many<'py>(
 #[pyfunction]
 fn measured_seconds(py: Python<'_>, problem: &str, plan: &str, rate: &str) -> PyResult<String> {
     brief(py, || wire::measured_seconds(problem, plan, rate))
+}
+
+/// Nothing, of a plan that breaks no rule.
+#[pyfunction]
+fn check_plan(py: Python<'_>, problem: &str, plan: &str) -> PyResult<()> {
+    brief(py, || wire::check_plan(problem, plan))
 }
 
 /// Events of one step of a plan, as its schedule orders them.
@@ -296,9 +302,9 @@ fn answer<T>(outcome: Outcome<T>) -> PyResult<T> {
     }
 }
 
-/// The error map: wrong input becomes `autopar.errors.SpecError(path, what, hint)`.
+/// The error map: wrong input becomes `autopar.errors.SpecError(path, what, hint, about)`.
 fn raise(error: Error) -> PyErr {
-    SpecError::new_err((error.path, error.what, error.hint))
+    SpecError::new_err((error.path, error.what, error.hint, error.about))
 }
 
 /// What a panic said.

@@ -80,10 +80,18 @@ def check_strategies(table: dict[str, Any], module: dict[str, Any], case: Case) 
     for layer, stage in enumerate(stages):
         wanted = {f"MatMul_layers.{layer}.mlp.down.weight": cuts}
         if plan["ep"] > 1:
-            wanted = {f"BatchMatMul_layers.{layer}.mlp.experts.down.weight": of_experts}
+            # In several groups they have layouts, which no strategy file holds.
+            name = f"BatchMatMul_layers.{layer}.mlp.experts.down.weight"
+            wanted = {name: of_experts} if plan["ep"] == plan["dp"] else {}
         for name, each in wanted.items():
             said = table["parallel_strategy_item"][name]
             expect(said, {"parallel_strategy": each, "stage": stage}, name)
+    if 1 < plan["ep"] < plan["dp"]:
+        # Devices of a layout count from the last dimension of its grid: experts 0, groups 1.
+        rows, weights = (each.to_dict() for each in module["CUTS"]["layers.*.mlp.experts.down"][0])
+        for layout, places in ((rows, (0, 1, -1)), (weights, (0, -1, -1))):
+            expect(layout["device_matrix"], (plan["dp"] // plan["ep"], plan["ep"]), "grid")
+            expect(layout["tensor_map"], places, "places")
 
 
 if __name__ == "__main__":

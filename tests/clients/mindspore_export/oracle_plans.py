@@ -5,8 +5,8 @@ Argument: a folder with the exported files, `network.py` (the network that they 
 `case.json`: `cells` (the operator of each cell), `places` (stage and chunk of each cell), `tokens`
 (the shape of a step's batch) and `rank`. Standard output: one JSON object, with `strategies`
 (operator -> counts, as the compiler reports them) and `communications` (kind of communication
-operator -> how many that may share a subgraph), or `raises`. The compiler saves its file as
-`again.json`.
+operator -> how many that may share a subgraph) and `exchanges` (the ranks of each all-to-all), or
+`raises`. The compiler saves its file as `again.json`.
 """
 
 import json
@@ -65,14 +65,24 @@ def strategies(case: dict[str, Any], said: dict[str, Any]) -> dict[str, list[lis
     return _cell_graph_executor._get_shard_strategy(network)
 
 
-def communications() -> dict[str, int]:
-    """Returns how many communication operators of a kind the last graph marks as reusable.
+def last_graph() -> str:
+    """Returns the last graph of the frontend as text."""
+    return max(Path("ir").rglob("*.ir"), key=lambda file: file.stem.rpartition("_")[2]).read_text()
+
+
+def communications(graph: str) -> dict[str, int]:
+    """Returns how many communication operators of a kind a graph marks as reusable.
 
     The mean of the loss, which has no dimensions, is left out.
     """
-    last = max(Path("ir").rglob("*.ir"), key=lambda file: file.stem.rpartition("_")[2])
     call = r"= (\w+)\(.*[{ ]comm_reuse: Bool\(1\).*\n.*-> \(<Tensor\[\w+\], \((?=\d)"
-    return dict(Counter(re.findall(call, last.read_text())))
+    return dict(Counter(re.findall(call, graph)))
+
+
+def exchanges(graph: str) -> list[list[int]]:
+    """Returns the ranks of each all-to-all that moves tokens to experts or back."""
+    calls = re.findall(r"= AlltoAll\(.*?rank_list: \(([\d, ]+)\)", graph)
+    return [[int(rank) for rank in call.split(",") if rank.strip()] for call in calls]
 
 
 def main() -> None:
@@ -81,9 +91,12 @@ def main() -> None:
     said: dict[str, Any] = {}
     exec(Path("auto_parallel_context.py").read_text(), said)
     try:
+        found = strategies(json.loads(Path("case.json").read_text()), said)
+        graph = last_graph()
         answer: dict[str, Any] = {
-            "strategies": strategies(json.loads(Path("case.json").read_text()), said),
-            "communications": communications(),
+            "strategies": found,
+            "communications": communications(graph),
+            "exchanges": exchanges(graph),
         }
     except Exception as error:
         answer = {"raises": f"{type(error).__name__}: {error}".strip().splitlines()[0]}

@@ -141,6 +141,21 @@ impl Prices {
         Line { base: base - ROUNDED, each: (all - base) / most.max(1) as f64 }
     }
 
+    /// The same with the optimizer on the device and, where that is allowed, on the host.
+    fn resident_lines(&self, problem: &Problem, shard: &Shard) -> [Line; 2] {
+        on_hosts(problem, |on_host| self.resident_line(problem, shard, on_host))
+    }
+
+    /// Passes of a layer of the most frequent sort, of all others together, of the embedding, and of the head.
+    fn passes(&self) -> [Passes; 4] {
+        let place = self.frequent();
+        let of = |layer: &Layer, count| Passes::of(&Totals::from(&layer.cost), count);
+        let others = self.layers.iter().enumerate().filter(|&(n, _)| n != place);
+        let other = others.fold(Passes::default(), |sum, (_, (layer, n))| sum + of(layer, *n));
+        let [first, last] = [0, 1].map(|end| Passes::of(&Totals::from(&self.ends[end].cost), 1));
+        [of(&self.layers[place].0, 1), other, first, last]
+    }
+
     /// Layers of the most frequent sort.
     pub fn count_of_frequent(&self) -> u64 {
         self.layers[self.frequent()].1
@@ -179,6 +194,18 @@ impl Prices {
     }
 }
 
+/// What holds with the optimizer on the device, and on the host: nothing where it may not be there.
+fn on_hosts<T: Default>(problem: &Problem, of: impl Fn(bool) -> T) -> [T; 2] {
+    [false, true].map(|on_host| {
+        let allowed = !on_host || problem.options.optimizer_offload;
+        if allowed {
+            of(on_host)
+        } else {
+            T::default()
+        }
+    })
+}
+
 /// The least of everything on one kind of chip under one way of sharding.
 #[derive(Clone, Debug)]
 pub struct Least {
@@ -199,7 +226,8 @@ pub struct Least {
     pub kept: [f64; 3],
     /// Bytes that live only while a layer runs: always, and with selective and with full recompute besides.
     pub working: [f64; 3],
-    /// Bytes of parameters, gradients, optimizer state and buffers; with the optimizer on the device, and on the host.
+    /// Bytes of parameters, gradients, optimizer state and buffers; with the optimizer on the device, and on the host where it
+    /// may be there.
     pub resident: [Line; 2],
     /// What the embedding and the head add to them, in the same order.
     pub end_resident: [[f64; 2]; 2],
@@ -226,7 +254,7 @@ fn send(fabric: &Fabric<'_>, shard: &Shard, prices: &Prices) -> f64 {
 const ROUNDED: f64 = 256.0;
 
 impl Least {
-    /// Without `rates` the end of the step takes no time; `send` is the time of a message to the next stage.
+    /// Without `rates` the end of the step takes no time, and the model's ends no memory; `send` is the time of a message to the next stage.
     pub fn new(
         problem: &Problem,
         kind: usize,
@@ -239,7 +267,7 @@ impl Least {
         let place = prices.frequent();
         let (frequent, most) = &prices.layers[place];
         let totals = Totals::from(&frequent.cost);
-        let rest = || prices.layers.iter().enumerate().filter(|&(n, _)| n != place).map(|(_, l)| l);
+        let [layer, other, ends @ ..] = prices.passes();
         let working = [
             prices.widest(|l| l.transient.0),
             prices.widest(|l| (l.cost.kept - l.cost.kept_selective).0),
@@ -250,13 +278,15 @@ impl Least {
             prices.ends[0].cost.dense_parameters,
             prices.ends[1].cost.dense_parameters,
         ];
-        let resident = [false, true].map(|on_host| prices.resident_line(problem, shard, on_host));
+        let resident = prices.resident_lines(problem, shard);
         let end_resident = [1, 2].map(|end| {
-            [0, 1].map(|host| {
-                let whole = (prices.ends[end - 1].cost.dense_whole, 0);
-                prices.resident(problem, shard, (0, 0, dense[end]), whole, host == 1)
-                    - resident[host].base
-                    - 2.0 * ROUNDED
+            let whole = (prices.ends[end - 1].cost.dense_whole, 0);
+            on_hosts(problem, |host| {
+                if rates.is_none() {
+                    return 0.0;
+                }
+                let bytes = prices.resident(problem, shard, (0, 0, dense[end]), whole, host);
+                bytes - resident[usize::from(host)].base - 2.0 * ROUNDED
             })
         });
         let capacity =
@@ -265,12 +295,10 @@ impl Least {
         Least {
             rates,
             frequent: *most,
-            others: rest().map(|l| l.1).sum(),
-            layer: Passes::of(&totals, 1),
-            other: rest()
-                .map(|(layer, count)| Passes::of(&Totals::from(&layer.cost), *count))
-                .fold(Passes::default(), |a, b| a + b),
-            ends: [0, 1].map(|end| Passes::of(&Totals::from(&prices.ends[end].cost), 1)),
+            others: prices.layers.iter().map(|l| l.1).sum::<u64>() - most,
+            layer,
+            other,
+            ends,
             again: [totals.recompute_selective.seconds(), totals.recompute_full.seconds()],
             kept: [totals.kept, totals.kept_selective, totals.kept_input].map(|b| b.0 as f64),
             working: working.map(|bytes| bytes as f64),
@@ -306,20 +334,16 @@ impl Least {
         let chip = &problem.cluster.groups[kind].chip;
         let send = send(&Fabric::new(&problem.cluster, chip), &shardings[0], prices);
         let mut least = Least::new(problem, kind, &shardings[0], prices, send, None);
-        let on_host = problem.options.optimizer_offload;
         for shard in &shardings[1..] {
-            for host in [false, on_host] {
-                let line = prices.resident_line(problem, shard, host);
-                let to = &mut least.resident[usize::from(host)];
+            let lines = prices.resident_lines(problem, shard);
+            for (to, line) in least.resident.iter_mut().zip(lines) {
                 *to = Line { base: to.base.min(line.base), each: to.each.min(line.each) };
             }
         }
-        // What the ends need depends on the sharding.
-        least.end_resident = [[0.0; 2]; 2];
-        let other = Least::new(problem, kind, &shardings[0], quiet, 0.0, None);
-        least.layer = least.layer.min(other.layer);
-        least.other = least.other.min(other.other);
-        least.ends = [0, 1].map(|end| least.ends[end].min(other.ends[end]));
+        let [layer, other, ends @ ..] = quiet.passes();
+        least.layer = least.layer.min(layer);
+        least.other = least.other.min(other);
+        least.ends = [0, 1].map(|end| least.ends[end].min(ends[end]));
         least
     }
 

@@ -24,7 +24,7 @@ pub mod shard;
 pub mod stage;
 
 use crate::error::Error;
-use crate::plan::{check, Plan};
+use crate::plan::{require_legal, Plan};
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::{Bytes, Time};
 pub use memory::MemoryItems;
@@ -195,6 +195,14 @@ impl<'a> Tables<'a> {
         Tables::new(problem, |kind| used(kind).then(|| plan.shard(kind)))
     }
 
+    /// The same where each kind's steps may also end as under other shardings, which price its layers alike: as soon as under any.
+    pub fn or_ending_as(mut self, shards: impl Fn(usize) -> Vec<Shard>) -> Tables<'a> {
+        for (kind, table) in self.kinds.iter_mut().enumerate() {
+            table.iter_mut().for_each(|table| table.may_end_as(&shards(kind)));
+        }
+        self
+    }
+
     /// Prices a kind under a sharding, if it is not yet priced.
     pub fn price(&mut self, kind: usize, shard: Shard) {
         self.kinds[kind].get_or_insert_with(|| Table::new(self.problem, kind, shard));
@@ -261,6 +269,21 @@ pub struct Step {
 impl Step {
     /// Prices `plan`, which must pass [`check`] apart from its device count and memory.
     pub fn new(tables: &Tables<'_>, plan: &Plan) -> Step {
+        let (stages, clocks, sends) = Step::stages(tables, plan);
+        let micro_batches = plan.micro_batches(tables.problem);
+        let time = pipeline::makespan(plan.schedule, sends, &clocks, micro_batches);
+        Step { stages, clocks, sends, time }
+    }
+
+    /// The time of `plan`, which must pass the same, if it is less than `ceiling`.
+    pub fn time_below(tables: &Tables<'_>, plan: &Plan, ceiling: Time) -> Option<Time> {
+        let (_, clocks, sends) = Step::stages(tables, plan);
+        let micro_batches = plan.micro_batches(tables.problem);
+        pipeline::late::makespan_below(plan.schedule, sends, &clocks, micro_batches, ceiling)
+    }
+
+    /// What each stage of a plan costs, the same for the clock, and how sends meet computation.
+    fn stages(tables: &Tables<'_>, plan: &Plan) -> (Vec<StageCost>, Vec<StageClock>, Sends) {
         let problem = tables.problem;
         let sends = sends(problem, plan.schedule);
         let kinds: Vec<usize> = plan.stages.iter().map(|s| s.chip as usize).collect();
@@ -278,8 +301,7 @@ impl Step {
             });
             stages.push(cost);
         }
-        let time = pipeline::makespan(plan.schedule, sends, &clocks, plan.micro_batches(problem));
-        Step { stages, clocks, sends, time }
+        (stages, clocks, sends)
     }
 
     /// Stages that lack memory, with what each lacks.
@@ -313,12 +335,10 @@ pub fn sends(problem: &Problem, schedule: Schedule) -> Sends {
 /// Estimates one step of `plan`.
 ///
 /// # Errors
-/// When the plan breaks a rule of [`check`]. A plan that does not fit in memory is estimated, and its `violations`
+/// When the plan breaks a rule of [`crate::plan::check`]. A plan that does not fit in memory is estimated, and its `violations`
 /// say what it lacks.
 pub fn estimate(problem: &Problem, plan: &Plan) -> Result<Estimate, Error> {
-    if let Some(first) = check(problem, plan).into_iter().next() {
-        return Err(Error::new("plan", first, "Change the plan so that the rule holds."));
-    }
+    require_legal(problem, plan)?;
     let tables = Tables::of(problem, plan);
     let step = Step::new(&tables, plan);
     let violations = step

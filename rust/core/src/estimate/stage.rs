@@ -35,6 +35,8 @@ pub struct Table<'a> {
     embedding_totals: Totals,
     head_totals: Totals,
     rates: Rates,
+    /// Under which the step may end as well, if that is sooner.
+    other_rates: Vec<Rates>,
     tied_parameters: u64,
     /// The largest of any layer.
     widest: Widest,
@@ -183,6 +185,7 @@ impl<'a> Table<'a> {
             head_totals: Totals::from(&head.cost),
             tied_parameters: pricer.tied_parameters(),
             rates: Rates::new(problem, kind, &shard, pricer.fabric()),
+            other_rates: Vec::new(),
             pricer,
             problem,
             kind,
@@ -195,6 +198,12 @@ impl<'a> Table<'a> {
                 problem.options.memory_margin,
             ),
         }
+    }
+
+    /// Lets steps end as under any of some shardings too.
+    pub fn may_end_as(&mut self, shards: &[Shard]) {
+        let rates = |shard| Rates::new(self.problem, self.kind, shard, self.pricer.fabric());
+        self.other_rates = shards.iter().map(rates).collect();
     }
 
     /// The same table as if every layer were the cheapest in each respect: bounds a range of layers wherever it lies.
@@ -389,13 +398,16 @@ impl<'a> Table<'a> {
             backward_window: last + window(plain, rounds - 1),
             forward_window: window(forward, rounds),
         };
-        StageCost {
-            forward,
-            backward,
-            synchronise: replica::synchronise(&end, &self.rates, &self.problem.framework),
-            update: replica::update(&end, &self.rates, place.optimizer_offload),
-            memory: self.memory(place),
-        }
+        let after = |rates: &Rates| {
+            let synchronise = replica::synchronise(&end, rates, &self.problem.framework);
+            (synchronise, replica::update(&end, rates, place.optimizer_offload))
+        };
+        let (synchronise, update) = self
+            .other_rates
+            .iter()
+            .map(after)
+            .fold(after(&self.rates), |a, b| if b.0 + b.1 < a.0 + a.1 { b } else { a });
+        StageCost { forward, backward, synchronise, update, memory: self.memory(place) }
     }
 }
 

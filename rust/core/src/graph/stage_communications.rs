@@ -10,7 +10,7 @@ use super::communications::{count, Signature};
 use super::problem::{Collective, Communications};
 use crate::error::Error;
 use crate::estimate::stage::Place;
-use crate::plan::{check, Plan, Recompute};
+use crate::plan::{require_legal, Plan, Recompute};
 use crate::spec::framework::{ContextExchange, ExpertDispatch, Projections};
 use crate::spec::model::LayerKind;
 use crate::spec::problem::Problem;
@@ -31,9 +31,7 @@ pub fn stage_communications(
     plan: &Plan,
     limit: u64,
 ) -> Result<Vec<Communications>, Error> {
-    if let Some(first) = check(problem, plan).into_iter().next() {
-        return Err(Error::new("plan", first, "Change the plan so that the rule holds."));
-    }
+    require_legal(problem, plan)?;
     if !plan.tp_of_kind.is_empty() {
         let what = "kinds of chip have tensor-parallel degrees of their own";
         return Err(Error::new("plan.tp_of_kind", what, "Give one degree for all kinds."));

@@ -56,9 +56,9 @@ impl Solver<'_, '_, '_> {
                 .map(|(i, &(layers, choice))| (layers, self.choices[i][choice]))
                 .collect();
             let plan = self.plan(&chosen);
-            let time = Step::new(&self.class.holds.tables, &plan).time;
+            let time = Step::time_below(&self.class.holds.tables, &plan, descent.ceiling);
             counters.estimates += 1;
-            if time < descent.ceiling {
+            if let Some(time) = time {
                 descent.ceiling = time;
                 descent.best = Some((plan, time));
             }

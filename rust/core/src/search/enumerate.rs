@@ -12,15 +12,16 @@ use super::best::Best;
 use super::caps::hold;
 use super::cell::Cell;
 use super::compositions::{class_bound, cut_composition, stage_kinds, Compositions, Listed};
-use super::counts::Composition;
+use super::counts::{Composition, Counts};
 use super::descent::close;
 use super::entries::{entry_bound, Entries, Entry};
+use super::family::{shard_groups, tables, Families};
 use super::guess::guess;
 use super::holds::Holds;
 use super::places::Places;
 use super::report::{Counters, Cut};
 use super::space::{self, offered};
-use super::stages::{solve, Class, Outcome};
+use super::stages::{least, solve, Class, Outcome};
 use super::walk::{Found, Node, Opened, Part, Walk};
 use super::watch::Watch;
 use crate::estimate::least::{Least, Prices};
@@ -30,7 +31,7 @@ use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 use rayon::prelude::*;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Nodes that are opened against the same incumbents, at most.
@@ -47,6 +48,8 @@ struct Ground<'a, 'w> {
     watch: &'w Watch,
     /// What stages hold, by entry, sharding and schedule: kept for the classes that differ in their chips alone.
     held: Mutex<HashMap<HeldKey, Arc<Holds<'a>>>>,
+    /// Bounds of families of classes, by entry, ZeRO stage, schedule and chips.
+    families: Families<(usize, u8, (Schedule, u64), Composition)>,
 }
 
 type HeldKey = (usize, (u8, u64), (Schedule, u64));
@@ -81,7 +84,8 @@ fn search_entries<'a>(
     counters: Counters,
     watch: &Watch,
 ) -> Found {
-    let ground = Ground { problem, entries, watch, held: Mutex::default() };
+    let (held, families) = (Mutex::default(), Families::new());
+    let ground = Ground { problem, entries, watch, held, families };
     let mut walk = Walk::new(&ground.entries, best, counters);
     // On several kinds of chip the best of a class is far from its guess: all that are promising are solved.
     let solved = if problem.cluster.groups.len() == 1 { AHEAD } else { usize::MAX };
@@ -138,7 +142,8 @@ fn search_entries<'a>(
         let limit = walk.best.limit();
         let block = walk.block(most);
         most = (2 * most).min(OPENED);
-        let results: Vec<Opened> = block.par_iter().map(|node| ground.open(node, limit)).collect();
+        let results: Vec<Opened> =
+            block.par_iter().map(|node| ground.settle(node, limit)).collect();
         for (node, opened) in block.into_iter().zip(results) {
             let fresh = walk.take(&node, opened);
             walk.heap.extend(fresh);
@@ -219,6 +224,44 @@ impl<'a> Ground<'a, '_> {
         holds
     }
 
+    /// The same, but for a class whose family has nothing within `limit`, which must be that of all nodes of a block.
+    fn settle(&self, node: &Node, limit: Time) -> Opened {
+        let mut opened = Opened::default();
+        match self.family_bound(node, limit, &mut opened.counters) {
+            Ok(bound) if bound <= limit => {}
+            Err(Cut::Unreached) => {}
+            Ok(_) => {
+                opened.counters.cut(Cut::Bound, 1);
+                return opened;
+            }
+            Err(reason) => {
+                opened.counters.cut(reason, 1);
+                return opened;
+            }
+        }
+        let counted = opened.counters;
+        opened = self.open(node, limit);
+        opened.counters.merge(&counted);
+        opened
+    }
+
+    /// A time before which no plan of a class's family ends, or why none is within `limit`.
+    fn family_bound(&self, node: &Node, limit: Time, counters: &mut Counters) -> Result<Time, Cut> {
+        let Part::Class((zero, _), schedule, runs) = &node.part else { return Ok(Time::ZERO) };
+        let (zero, entry) = (*zero, self.entry(node));
+        let Some(groups) = shard_groups(self.problem, entry, zero) else { return Ok(Time::ZERO) };
+        self.families.bound((node.entry, zero, *schedule, runs.clone()), || {
+            let degrees = degrees(self.problem, entry, (zero, groups[0]), *schedule);
+            let holds = Holds::new(tables(self.problem, entry, zero, &groups), degrees);
+            let class = Class { holds: &holds, kinds: &stage_kinds(runs), watch: self.watch };
+            if class.uneven() {
+                least(&class, limit, counters)
+            } else {
+                Ok(Time::ZERO)
+            }
+        })
+    }
+
     /// Splits a node into its parts, or finds the plan of its class.
     fn open(&self, node: &Node, limit: Time) -> Opened {
         let mut opened = Opened::default();
@@ -281,10 +324,10 @@ impl<'a> Ground<'a, '_> {
             counters.cut(Cut::Bound, node.classes);
             return;
         }
-        let axes = space::axes(problem, entry.cell);
-        for of_stage in axes.sharding.chunk_by(|a, b| a.0 == b.0) {
+        let shardings = space::shardings(entry.cell);
+        for of_stage in shardings.chunk_by(|a, b| a.0 == b.0) {
             let zero = of_stage[0].0;
-            let classes = node.classes / axes.sharding.len() as u64 * of_stage.len() as u64;
+            let classes = node.classes / shardings.len() as u64 * of_stage.len() as u64;
             let cut = |&sharding| space::cut_sharding(problem, entry.cell, sharding);
             if let Some(reason) = of_stage.iter().map(cut).min().flatten() {
                 counters.cut(reason, classes);
@@ -302,7 +345,9 @@ impl<'a> Ground<'a, '_> {
     /// Bounds every schedule of an entry for all shardings of a ZeRO stage at once, and those that may matter with each.
     fn open_entry(&self, entry: &Entry, zero: u8, limit: Time, opened: &mut Opened) {
         let (problem, cell) = (self.problem, entry.cell);
-        let axes = space::axes(problem, cell);
+        let (all_schedules, all_shardings) =
+            (space::schedules(problem, cell.pp), space::shardings(cell));
+        let compositions = Counts::of(problem, &cell).count();
         let one_kind = problem.cluster.groups.len() == 1;
         let Opened { counters, parts, .. } = opened;
         let leasts = self.entries.leasts(problem, entry, zero);
@@ -322,10 +367,10 @@ impl<'a> Ground<'a, '_> {
             Places::new(&asked, &leasts, &offered)
                 .map_or(Err(Cut::Placement), |places| places.bound(bound, limit))
         };
-        let shardings = || axes.sharding.iter().copied().filter(|sharding| sharding.0 == zero);
-        let all = axes.compositions * shardings().count() as u64;
-        let mut schedules = Vec::with_capacity(axes.schedules.len());
-        for &schedule in &axes.schedules {
+        let shardings = || all_shardings.iter().copied().filter(|sharding| sharding.0 == zero);
+        let all = compositions * shardings().count() as u64;
+        let mut schedules = Vec::with_capacity(all_schedules.len());
+        for &schedule in &all_schedules {
             let illegal = if one_kind {
                 cut_composition(problem, entry, schedule, &runs)
             } else {
@@ -344,8 +389,10 @@ impl<'a> Ground<'a, '_> {
         if schedules.is_empty() {
             return;
         }
-        let below = axes.compositions * schedules.len() as u64;
-        for sharding in shardings() {
+        let below = compositions * schedules.len() as u64;
+        // Schedules that no group as large as the one at hand leaves memory for within the limit: smaller ones leave no more.
+        let (mut hopeful, mut lost) = (schedules.clone(), BTreeMap::<Cut, u64>::new());
+        for sharding in shardings().rev() {
             if self.watch.stopped() {
                 counters.cut(Cut::Unreached, below);
                 continue;
@@ -354,31 +401,35 @@ impl<'a> Ground<'a, '_> {
                 counters.cut(reason, below);
                 continue;
             }
-            let mut left = Cow::Borrowed(&schedules);
+            let mut left = &schedules;
             if let Some(quiet) = self.entries.quiet(problem, entry, sharding) {
-                // Most are cut by what the sharding leaves in memory and at the end of the step, before its passes are priced.
-                let leasts = leasts_of(problem, entry, sharding, &quiet);
-                left.to_mut().retain(|&(schedule, _)| {
+                // Most are cut by what the sharding leaves in memory, before its passes are priced.
+                let mut leasts = leasts_of(problem, entry, sharding, &quiet);
+                leasts.iter_mut().flatten().for_each(Least::forget_tail);
+                hopeful.retain(|&(schedule, _)| {
                     counters.bounds += 1;
                     let cut = bound(schedule, &leasts).within(limit).err();
-                    cut.inspect(|&reason| counters.cut(reason, axes.compositions)).is_none()
+                    cut.inspect(|&reason| *lost.entry(reason).or_insert(0) += 1).is_none()
                 });
+                lost.iter().for_each(|(&reason, n)| counters.cut(reason, n * compositions));
+                left = &hopeful;
                 if left.is_empty() {
                     continue;
                 }
             }
             let prices = self.entries.prices(problem, entry, sharding);
-            let leasts = leasts_of(problem, entry, sharding, &prices);
+            let leasts = Arc::new(leasts_of(problem, entry, sharding, &prices));
             for &(schedule, least) in left.iter() {
                 counters.bounds += 1;
                 match bound(schedule, &leasts).within(limit).map(|bound| bound.max(least)) {
-                    Err(reason) => counters.cut(reason, axes.compositions),
+                    Err(reason) => counters.cut(reason, compositions),
                     Ok(bound) if one_kind => {
                         parts.push((bound, 1, Part::Class(sharding, schedule, runs.clone())));
                     }
                     Ok(bound) => {
-                        let part = Part::Schedule(sharding, schedule, Listed::new(bound));
-                        parts.push((bound, axes.compositions, part));
+                        let listed = Listed::new(bound);
+                        let part = Part::Schedule(sharding, schedule, leasts.clone(), listed);
+                        parts.push((bound, compositions, part));
                     }
                 }
             }
@@ -387,16 +438,14 @@ impl<'a> Ground<'a, '_> {
 
     /// Lists the next compositions under a sharding and a schedule.
     fn open_schedule(&self, node: &Node, limit: Time, opened: &mut Opened) {
-        let Part::Schedule(sharding, schedule, listed) = &node.part else { return };
+        let Part::Schedule(sharding, schedule, leasts, listed) = &node.part else { return };
         let (sharding, schedule) = (*sharding, *schedule);
         let (problem, entry, watch) = (self.problem, self.entry(node), self.watch);
-        let prices = self.entries.prices(problem, entry, sharding);
-        let leasts = leasts_of(problem, entry, sharding, &prices);
-        let compositions = Compositions { problem, entry, schedule, leasts: &leasts, watch };
+        let compositions = Compositions { problem, entry, schedule, leasts, watch };
         let Opened { counters, parts, .. } = opened;
         let (now, found) = compositions.list(listed, node.classes, limit, counters);
         if watch.stopped() {
-            let again = Part::Schedule(sharding, schedule, listed.clone());
+            let again = Part::Schedule(sharding, schedule, leasts.clone(), listed.clone());
             parts.push((node.bound, node.classes, again));
             return;
         }
@@ -409,7 +458,8 @@ impl<'a> Ground<'a, '_> {
         if now.until == limit {
             counters.cut(Cut::Bound, left);
         } else if left > 0 {
-            parts.push((now.until, left, Part::Schedule(sharding, schedule, now)));
+            let part = Part::Schedule(sharding, schedule, leasts.clone(), now.clone());
+            parts.push((now.until, left, part));
         }
     }
 }

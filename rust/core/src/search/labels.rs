@@ -22,8 +22,15 @@ pub struct Label {
     pub next: usize,
 }
 
-/// The labels of the stage behind, with the least and most layers before it for which it has any.
-type Next<'l> = Option<(&'l Vec<Vec<Label>>, (u32, u32))>;
+/// The labels of the stage behind.
+#[derive(Clone, Copy)]
+struct Next<'l> {
+    rows: &'l [Vec<Label>],
+    /// The least and most layers before it for which it has any.
+    reached: (u32, u32),
+    /// Whether it has any of each choice, where the two recompute alike.
+    chosen: &'l [bool],
+}
 
 impl Solver<'_, '_, '_> {
     /// Labels by stage and by the layers before it, for `choices` and `caps`.
@@ -35,8 +42,8 @@ impl Solver<'_, '_, '_> {
         let ahead = before(&self.paces);
         let mut labels: Labels = vec![Vec::new(); pp];
         let (mut behind, mut room) = (0u32, most.iter().sum::<u32>());
-        // Layers before the stage behind with which it has labels.
-        let mut reached = None;
+        // Layers before the stage behind with which it has labels, and choices of which it has some.
+        let (mut reached, mut chosen) = (None, Vec::new());
         for i in (0..pp).rev() {
             if self.class.watch.stopped() {
                 labels[..=i].fill(vec![Vec::new(); self.layers as usize + 1]);
@@ -50,7 +57,8 @@ impl Solver<'_, '_, '_> {
             let mut row = vec![Vec::new(); self.layers as usize + 1];
             let mut found: Option<(u32, u32)> = None;
             for first in lowest..=highest {
-                let next = reached.map(|reached| (&labels[i + 1], reached));
+                let rows = labels.get(i + 1).map_or(&[][..], |rows| rows);
+                let next = reached.map(|reached| Next { rows, reached, chosen: &chosen });
                 let list = self.labels_at(i, first, next, &ahead[i]);
                 if !list.is_empty() {
                     found = Some((found.map_or(first, |f| f.0), first));
@@ -64,12 +72,20 @@ impl Solver<'_, '_, '_> {
                 break;
             }
             reached = found;
+            chosen = vec![false; self.choices[i].len()];
+            labels[i].iter().flatten().for_each(|label| chosen[label.choice] = true);
         }
         labels
     }
 
     /// Labels of the stages from `i` on when `first` layers lie before them; `next` are those of the stage behind.
-    fn labels_at(&mut self, i: usize, first: u32, next: Next<'_>, ahead: &Ahead) -> Vec<Label> {
+    fn labels_at(
+        &mut self,
+        i: usize,
+        first: u32,
+        next: Option<Next<'_>>,
+        ahead: &Ahead,
+    ) -> Vec<Label> {
         let left = self.layers - first;
         let mut labels: Vec<Label> = Vec::new();
         let same_kind =
@@ -79,13 +95,16 @@ impl Solver<'_, '_, '_> {
         let previous_same = i > 0 && self.class.kinds[i - 1] == self.class.kinds[i];
         let previous_tied = i > 0 && self.tied(i - 1);
         for choice in 0..self.choices[i].len() {
-            let (through, rounds) = self.ahead(ahead, i, first, self.choices[i][choice]);
+            if tied && next.is_some_and(|next| !next.chosen[choice]) {
+                continue;
+            }
+            let mut before = None;
             // Labels stand in the order of their choices.
             let begin = if previous_tied { labels.len() } else { 0 };
             let cap = self.caps[i][choice].min(left);
             let range = match next {
                 None => left..=cap,
-                Some((_, (least, most))) => {
+                Some(Next { reached: (least, most), .. }) => {
                     least.saturating_sub(first).max(1)..=cap.min(most.saturating_sub(first))
                 }
             };
@@ -93,18 +112,20 @@ impl Solver<'_, '_, '_> {
                 let nothing = [Label { tail: Tail::default(), layers: 0, choice, next: 0 }];
                 let (after, skipped): (&[Label], usize) = match next {
                     None => (&nothing, 0),
-                    Some((rows, _)) if tied => {
-                        let row = &rows[(first + layers) as usize];
+                    Some(next) if tied => {
+                        let row = &next.rows[(first + layers) as usize];
                         let from = row.partition_point(|l| l.choice < choice);
                         let until = from + row[from..].partition_point(|l| l.choice == choice);
                         (&row[from..until], from)
                     }
-                    Some((rows, _)) => (&rows[(first + layers) as usize], 0),
+                    Some(next) => (&next.rows[(first + layers) as usize], 0),
                 };
                 if after.is_empty() {
                     continue;
                 }
                 let Some(work) = self.work(i, first, layers, choice) else { continue };
+                let (through, rounds) = *before
+                    .get_or_insert_with(|| self.ahead(ahead, i, first, self.choices[i][choice]));
                 for (n, label) in after.iter().enumerate() {
                     if same_kind && !self.alike((label.layers, label.choice), (layers, choice)) {
                         continue;

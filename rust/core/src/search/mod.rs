@@ -10,6 +10,7 @@ pub mod descent;
 mod devices;
 pub mod entries;
 pub mod enumerate;
+mod family;
 pub mod guess;
 pub mod holds;
 mod labels;

@@ -9,7 +9,7 @@ use super::relax::Question;
 use super::report::Cut;
 use super::room::{Allowed, Room};
 use super::space::Stages;
-use super::stall::{Pass, Stall, Way};
+use super::stall::{larger, lesser, Pass, Stall, Way};
 use crate::estimate::least::{Least, Passes};
 use crate::spec::problem::Schedule;
 use crate::units::Time;
@@ -63,7 +63,13 @@ impl Path {
 impl Place {
     /// The least of the paths.
     fn least(&self, of: impl Fn(&Path) -> f64) -> f64 {
-        self.paths.iter().flatten().map(of).fold(f64::INFINITY, f64::min)
+        self.paths.iter().flatten().map(of).fold(f64::INFINITY, lesser)
+    }
+
+    /// The most layers within some seconds in whatever way suits the stage, with nothing known of what lies around it.
+    fn most_in_any(&self, seconds: f64) -> f64 {
+        let on_host = |stall| self.least(|path| path.pass.most_in_any(stall, seconds));
+        self.stalls.iter().flatten().map(on_host).fold(f64::NEG_INFINITY, larger)
     }
 }
 
@@ -136,9 +142,6 @@ impl<'q> Places<'q> {
 
     /// Whether the stages could hold the model when a step takes at most `seconds`.
     fn hold(&self, seconds: f64) -> bool {
-        if !self.last(seconds) {
-            return false;
-        }
         if let [places] = &self.kinds[..] {
             let enough = self.offered[0].most >= self.shape.pp;
             let holds = |places| {
@@ -147,11 +150,27 @@ impl<'q> Places<'q> {
             };
             return enough && places.as_deref().is_some_and(holds);
         }
-        let held = self.held(seconds);
-        let (best, more) = self.best(&held);
-        best.iter().sum::<i64>() + more >= self.layers
-            && (self.offered.iter().all(|s| s.most >= self.shape.pp)
-                || self.rest(&held)[0][self.shape.pp as usize] >= self.layers)
+        self.hold_on_any(self.left(seconds))
+    }
+
+    /// The same of several kinds, each stage on the one that holds most there, and of each as many as there are: what
+    /// [`Places::within`] says, without what it remembers.
+    fn hold_on_any(&self, seconds: f64) -> bool {
+        let pp = self.shape.pp as usize;
+        let mut any = vec![NOTHING; pp];
+        let mut most = Vec::with_capacity(pp * self.kinds.len());
+        for (places, stages) in self.kinds.iter().zip(self.offered) {
+            let known = most.len();
+            for (place, any) in places.iter().flatten().zip(&mut any) {
+                let held = self.whole(place.most_in_any(seconds));
+                *any = held.max(*any);
+                most.push(held);
+            }
+            keep_largest(&mut most, known, stages.most as usize);
+        }
+        keep_largest(&mut most, 0, pp);
+        let enough = |held: &[i64]| held.len() == pp && held.iter().sum::<i64>() >= self.layers;
+        enough(&any) && enough(&most)
     }
 
     /// Whether they could if memory were no matter: quick, and mostly decisive.
@@ -275,8 +294,12 @@ impl<'q> Places<'q> {
         (seconds, around): (f64, (f64, f64)),
     ) -> i64 {
         let Some(stall) = &place.stalls[host] else { return NOTHING };
-        let held = place.least(|path| path.pass.most(stall, way, path.left(seconds, around)));
-        let held = (held.clamp(0.0, self.most) + 1e-9) as i64;
+        self.whole(place.least(|path| path.pass.most(stall, way, path.left(seconds, around))))
+    }
+
+    /// Whole layers of a stage, as many of each chunk where they do not differ.
+    fn whole(&self, held: f64) -> i64 {
+        let held = (lesser(larger(held, 0.0), self.most) + 1e-9) as i64;
         if self.others > 0 {
             return held;
         }
@@ -313,20 +336,49 @@ impl<'q> Places<'q> {
     }
 
     /// A time that no plan undercuts, from one that is known to be none on: within it the stages cannot hold the model, within
-    /// little more they could.
+    /// a time that is longer by a quarter of what is left to `limit` they could, or by little.
     pub fn bound(&self, from: Time, limit: Time) -> Result<Time, Cut> {
+        if !self.last(limit.seconds()) {
+            return Err(Cut::Bound);
+        }
         if !self.hold(limit.seconds()) {
             let ever = self.hold(f64::INFINITY);
             return Err(if ever { Cut::Bound } else { Cut::Memory });
         }
-        let (mut bound, mut step) = (from, (from.0 / 64).max(1));
-        loop {
-            let next = Time(bound.0.saturating_add(step));
-            if next >= limit || self.hold(next.seconds()) {
-                return Ok(bound);
+        let hold = |time: Time| self.last(time.seconds()) && self.hold(time.seconds());
+        let little = (from.0 / LITTLE).max(1);
+        if limit == Time::MAX {
+            // Nothing is known of what is possible: a little more, and ever more.
+            let (mut bound, mut step) = (from, little);
+            loop {
+                let next = Time(bound.0.saturating_add(step));
+                if next >= limit || hold(next) {
+                    return Ok(bound);
+                }
+                (bound, step) = (next, 2 * step);
             }
-            (bound, step) = (next, 2 * step);
         }
+        // From the limit downwards: what is close to it need not be looked at again when the limit falls.
+        let mut above = limit.beyond(from).0 / 4 * 3;
+        while above >= little {
+            let next = from + Time(above);
+            if !hold(next) {
+                return Ok(next);
+            }
+            above /= 2;
+        }
+        Ok(from)
+    }
+}
+
+/// The part of a bound that is little.
+const LITTLE: u64 = 64;
+
+/// Keeps only the `most` largest numbers from one place of a list on.
+fn keep_largest(list: &mut Vec<i64>, from: usize, most: usize) {
+    if list.len() - from > most {
+        list[from..].select_nth_unstable_by(most, |a, b| b.cmp(a));
+        list.truncate(from + most);
     }
 }
 

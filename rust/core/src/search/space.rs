@@ -61,18 +61,21 @@ pub fn cells(devices: u64) -> Vec<Cell> {
 /// The axes of a cell.
 pub fn axes(problem: &Problem, cell: Cell) -> Axes {
     let batch = problem.workload.global_batch_size;
-    let mut sharding = vec![(0, 1)];
-    for zero in 1..=3 {
-        sharding.extend(divisors(cell.dp * cell.cp).into_iter().skip(1).map(|g| (zero, g)));
-    }
     Axes {
         sp: vec![false, true],
         ep: problem.model.moe.map_or(vec![1], |m| divisors(u64::from(m.experts))),
         mbs: if batch.is_multiple_of(cell.dp) { divisors(batch / cell.dp) } else { vec![1] },
-        sharding,
+        sharding: shardings(cell),
         schedules: schedules(problem, cell.pp),
         compositions: Counts::of(problem, &cell).count(),
     }
+}
+
+/// ZeRO stages and shard groups of a cell, in order.
+pub fn shardings(cell: Cell) -> Vec<(u8, u64)> {
+    let groups = divisors(cell.dp * cell.cp);
+    let of_stage = |zero| groups[1..].iter().map(move |&group| (zero, group));
+    std::iter::once((0, 1)).chain((1..=3).flat_map(of_stage)).collect()
 }
 
 /// Schedules of a pipeline with their chunks a stage.

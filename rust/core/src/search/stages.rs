@@ -72,7 +72,33 @@ pub fn solve(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Out
     best.map_or(Outcome::Cut(cut), Outcome::Found)
 }
 
+/// A lower bound for all plans of a class whose stages may differ, if any is as fast as `limit`.
+pub fn least(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Result<Time, Cut> {
+    let bounds = class.optimizer_offloads().map(|optimizer_offload| {
+        let mut solver = Solver::new(class, optimizer_offload, limit);
+        solver.best_split(counters).map(|(bound, _)| bound)
+    });
+    // Where one place of the optimizer was not reached, nothing is known.
+    bounds
+        .reduce(|a, b| match (a, b) {
+            (Err(Cut::Unreached), _) | (_, Err(Cut::Unreached)) => Err(Cut::Unreached),
+            (Ok(a), Ok(b)) => Ok(a.min(b)),
+            (Ok(bound), _) | (_, Ok(bound)) => Ok(bound),
+            (Err(a), Err(b)) => Err(a.max(b)),
+        })
+        .expect("the optimizer has a place")
+}
+
 impl Class<'_, '_> {
+    /// Whether the stages may differ in their layers or what they recompute.
+    pub fn uneven(&self) -> bool {
+        let (o, d) = (&self.holds.problem.options, &self.holds.degrees);
+        let one_kind = self.kinds.iter().all(|&k| k == self.kinds[0]);
+        let zero_bubble = matches!(d.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+        let equal = zero_bubble || (one_kind && !o.uneven_layers);
+        d.pp > 1 && (!equal || o.recompute_per_stage)
+    }
+
     pub(super) fn optimizer_offloads(&self) -> impl Iterator<Item = bool> {
         let allowed = self.holds.problem.options.optimizer_offload;
         [false, true].into_iter().filter(move |&offload| !offload || allowed)
@@ -137,15 +163,10 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         if self.continuous() > self.limit.seconds() * (1.0 + 1e-9) {
             return Outcome::Cut(Cut::Bound);
         }
-        let o = &self.class.holds.problem.options;
-        let one_kind = self.class.kinds.iter().all(|&k| k == self.class.kinds[0]);
-        let zero_bubble =
-            matches!(self.shape.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
-        let equal = zero_bubble || (one_kind && !o.uneven_layers);
-        if self.shape.pp == 1 || (equal && !o.recompute_per_stage) {
-            self.even(counters)
-        } else {
+        if self.class.uneven() {
             self.uneven(counters)
+        } else {
+            self.even(counters)
         }
     }
 
@@ -309,26 +330,25 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         plan
     }
 
-    /// Splits of any shape.
-    fn uneven(&mut self, counters: &mut Counters) -> Outcome {
+    /// The split whose label ends first, with that end: no other ends before it.
+    fn best_split(&mut self, counters: &mut Counters) -> Result<(Time, Vec<(u32, Choice)>), Cut> {
         if !self.fast_enough() {
-            return Outcome::Cut(Cut::Bound);
+            return Err(Cut::Bound);
         }
         if !self.prepare_choices() {
-            return Outcome::Cut(if self.holds_the_model() { Cut::Bound } else { Cut::Memory });
+            return Err(if self.holds_the_model() { Cut::Bound } else { Cut::Memory });
         }
         if !self.fast_enough_together(counters) {
-            let stopped = self.class.watch.stopped();
-            return Outcome::Cut(if stopped { Cut::Unreached } else { Cut::Bound });
+            return Err(if self.class.watch.stopped() { Cut::Unreached } else { Cut::Bound });
         }
         let labels = self.labels(counters);
         if self.class.watch.stopped() {
-            return Outcome::Cut(Cut::Unreached);
+            return Err(Cut::Unreached);
         }
         let roots = &labels[0][0];
         let Some(root) = (0..roots.len()).min_by_key(|&n| (roots[n].tail.end, n)) else {
             let any = self.limit == Time::MAX;
-            return Outcome::Cut(if any { Cut::Memory } else { Cut::Bound });
+            return Err(if any { Cut::Memory } else { Cut::Bound });
         };
         let bound = roots[root].tail.end;
         let mut stages = Vec::with_capacity(labels.len());
@@ -339,6 +359,15 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
             first += label.layers;
             at = label.next;
         }
+        Ok((bound, stages))
+    }
+
+    /// Splits of any shape.
+    fn uneven(&mut self, counters: &mut Counters) -> Outcome {
+        let (bound, stages) = match self.best_split(counters) {
+            Ok(found) => found,
+            Err(reason) => return Outcome::Cut(reason),
+        };
         let plan = self.plan(&stages);
         let time = Step::new(&self.class.holds.tables, &plan).time;
         counters.estimates += 1;

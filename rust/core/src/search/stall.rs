@@ -87,10 +87,19 @@ impl Pass {
             Way::Uniform => stall.uniform.min(full),
             Way::Block(again) => block(self.lasts(again, seconds), again),
             Way::Spared(again) => block(plain, again),
-            Way::Any => (stall.plain.min(plain))
-                .max(stall.selective.min(selective))
-                .max(stall.uniform.min(full))
-                .max(self.filled(stall, left).min(plain)),
+            Way::Any => self.most_in_any(stall, seconds),
+        }
+    }
+
+    /// The same in whatever way suits the stage: asked most often.
+    pub fn most_in_any(&self, stall: &Stall, seconds: f64) -> f64 {
+        let left = seconds - self.elsewhere;
+        let [plain, selective, full] = self.rates.map(|rate| left * rate);
+        let simple = larger(lesser(stall.plain, plain), lesser(stall.selective, selective));
+        let simple = larger(simple, lesser(stall.uniform, full));
+        match &stall.block {
+            Some(block) => larger(simple, lesser(self.filled(block, left), plain)),
+            None => simple,
         }
     }
 
@@ -108,15 +117,32 @@ impl Pass {
     /// Layers when just as many are recomputed in whole as memory asks for.
     ///
     /// Of x layers r fit with `x <= none + more r` and take `x layer + r full`.
-    fn filled(&self, stall: &Stall, left: f64) -> f64 {
-        let Some(block) = stall.block else { return f64::NEG_INFINITY };
+    fn filled(&self, block: &Block, left: f64) -> f64 {
         let spent = self.layer * block.more + self.full;
-        let again = if spent > 0.0 && left.is_finite() {
+        let again = if spent > 0.0 && left < f64::INFINITY {
             (left * block.more + self.full * block.none) / spent
         } else {
             f64::INFINITY
         };
-        block.all.min(again.max(block.plain))
+        lesser(block.all, larger(again, block.plain))
+    }
+}
+
+/// The smaller of two numbers: one instruction, where `f64::min` takes several to see to what is no number.
+pub fn lesser(a: f64, b: f64) -> f64 {
+    if a < b {
+        a
+    } else {
+        b
+    }
+}
+
+/// The larger of two numbers.
+pub fn larger(a: f64, b: f64) -> f64 {
+    if a > b {
+        a
+    } else {
+        b
     }
 }
 

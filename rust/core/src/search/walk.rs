@@ -5,12 +5,14 @@ use super::compositions::Listed;
 use super::counts::Composition;
 use super::entries::{Entries, Entry};
 use super::report::{Counters, Cut};
+use crate::estimate::least::Least;
 use crate::plan::Plan;
 use crate::spec::problem::Schedule;
 use crate::units::Time;
 use rayon::prelude::*;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 /// What the enumeration found.
 pub struct Found {
@@ -39,8 +41,8 @@ pub enum Part {
     Entry,
     /// Those with one ZeRO stage, bounded with it.
     Weighed(u8),
-    /// All compositions under a sharding and a schedule that are not yet listed.
-    Schedule((u8, u64), (Schedule, u64), Listed),
+    /// All compositions under a sharding and a schedule that are not yet listed, with what any stage costs at least.
+    Schedule((u8, u64), (Schedule, u64), Arc<Vec<Option<Least>>>, Listed),
     /// One class.
     Class((u8, u64), (Schedule, u64), Composition),
     /// A class with a plan that may not be its optimum, and its time.

@@ -153,7 +153,8 @@ impl Problem {
                     .to_lowercase()
                 },
                 cure,
-            )?;
+            )
+            .map_err(|error| error.about(&["workload.precision"]))?;
         }
         Ok(self)
     }
