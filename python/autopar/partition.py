@@ -28,23 +28,16 @@ def solve(
     """
     read = onnx.read if asked.framework == "onnx" else graphdef.read
     reading = read(asked.model, input_shapes, asked.gradients)
-    found = [
-        planner.solve_sharding(
-            ShardingProblem(
-                version=planner.__version__,
-                catalog=catalog.version([asked.chip.digest]),
-                graph=reading.graph,
-                cluster=asked.cluster,
-                options=options,
-            )
+    best = planner.best_sharding(
+        ShardingProblem(
+            version=planner.__version__,
+            catalog=catalog.version([asked.chip.digest]),
+            graph=reading.graph,
+            cluster=asked.cluster,
+            options=options,
         )
         for options in asked.options
-    ]
-    fitting = [answer for answer in found if answer.fits]
-    if fitting:
-        best = min(fitting, key=lambda answer: answer.cost.total_ps)
-    else:
-        best = min(found, key=lambda answer: answer.cost.memory_bytes)
+    )
     return best, (*reading.notes, *([chosen(best)] if asked.option.auto else []))
 
 

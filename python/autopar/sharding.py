@@ -128,9 +128,9 @@ class ShardingOptions:
         recompute: Whether an operator is recomputed in the backward pass is chosen with its
             strategy; otherwise only those are that the user has set.
         use_all_devices: Only strategies that give each device work of its own.
-        refine: An axis of the mesh may be divided among several axes of an operator, where a
-            product can then be cut in 2,000 ways at most (notes of the answer say where it is
-            not); otherwise each is taken whole or not at all.
+        refine: An axis of the mesh may be divided among several axes of an operator, by its primes
+            where a product can then be cut in 2,000 ways at most, or else among two (notes of the
+            answer say so); otherwise each is taken whole or not at all.
         all_to_all: All-to-all may be used; otherwise it is an all-gather and a slice.
         zero: What is divided among the devices that hold equal parameters: nothing (0), optimizer
             state (1), gradients too (2), parameters too (3).

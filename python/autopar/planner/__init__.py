@@ -28,6 +28,7 @@ from autopar.planner.measured import (
 from autopar.planner.operators import (
     Recovered,
     Sharded,
+    best_sharding,
     check_graph,
     model_graph,
     placed,
@@ -59,6 +60,7 @@ __all__ = [
     "Recovered",
     "Sharded",
     "__version__",
+    "best_sharding",
     "calibrate",
     "check_graph",
     "check_one_price",

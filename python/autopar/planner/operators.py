@@ -1,7 +1,7 @@
 """The operator level: the graph of a model or file, and how its tensors are best cut."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import fspath
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -220,19 +220,39 @@ def solve_sharding(problem: ShardingProblem, *, time_limit_s: float | None = Non
         SpecError: The problem is wrong.
         SolverError: The solver found no choice in time.
     """
+    return wire.loads(Sharding, _answer(problem, time_limit_s))
+
+
+def best_sharding(problems: Iterable[ShardingProblem]) -> Sharding:
+    """Returns the fastest of the answers that fit in memory; if none does, one of least memory.
+
+    Raises:
+        SpecError: A problem is wrong.
+        SolverError: The solver found no choice.
+    """
+
+    def rank(answer: str) -> tuple[bool, int]:
+        found = json.loads(answer)
+        fits, cost = found["fits"], found["cost"]
+        return not fits, cost["total_ps" if fits else "memory_bytes"]
+
+    return wire.loads(Sharding, min((_answer(each, None) for each in problems), key=rank))
+
+
+def _answer(problem: ShardingProblem, time_limit_s: float | None) -> str:
     text = wire.dumps(problem)
     if problem.options.method != "ilp" or (asked := _core.sharding_program(text)) is None:
-        return wire.loads(Sharding, _core.shard(text))
+        return _core.shard(text)
     from autopar import ilp
 
     program = ilp.program(asked.arrays())
     choice = ilp.solve(program, time_limit_s=time_limit_s)
-    found = wire.loads(Sharding, asked.chosen(choice.columns, choice.bound))
-    if not found.fits:
+    answer = asked.chosen(choice.columns, choice.bound)
+    if not json.loads(answer)["fits"]:
         # The limit was missed by the solver's tolerance; the bound of the first run still holds.
         again = ilp.solve(program, time_limit_s=time_limit_s, tighten=10 * ilp.FEASIBILITY)
-        found = wire.loads(Sharding, asked.chosen(again.columns, choice.bound))
-    return found
+        answer = asked.chosen(again.columns, choice.bound)
+    return answer
 
 
 def slices(found: Sharding) -> list[dict[str, list[list[int]]]]:

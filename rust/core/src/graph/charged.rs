@@ -129,6 +129,51 @@ impl<'a> Dual<'a> {
         dual
     }
 
+    /// The same where sums over all strategies are dear: `least` is asked only at multipliers that are the best for the
+    /// strategies taken so far, of the known plans and of those that it finds (column generation; Dantzig, Wolfe 1960). It
+    /// ends where the others lower the sum by a `share` at most.
+    pub fn grown(
+        graph: &'a CostGraph,
+        limit: Bytes,
+        fastest: Eliminated,
+        within: Vec<usize>,
+        known: Vec<Vec<usize>>,
+        share: f64,
+        mut least: impl FnMut(&dyn Fn(&Price) -> u64) -> Eliminated,
+    ) -> Dual<'a> {
+        let Eliminated { choice: over, bound } = fastest;
+        let mut plans = vec![over.clone(), within.clone()];
+        plans.extend(known);
+        let ends = [over.clone(), within.clone()];
+        let mut dual = Dual { graph, limit, over, within, bound, multiplier: 0, plans };
+        for _ in 0..MULTIPLIERS {
+            let taken = dual.taken();
+            let part = graph.part(&taken);
+            let solver = Solver::new(&part);
+            let [choice, within] = ends.each_ref().map(|plan| inside(&taken, plan));
+            let fastest = Eliminated { choice, bound };
+            let inner = Dual::new(&part, limit, fastest, within, |weigh| solver.least(weigh));
+            let found = least(&|price| charged(price, inner.multiplier));
+            dual.raise(inner.multiplier, found.bound);
+            (dual.over, dual.within) = (among(&taken, &inner.over), among(&taken, &inner.within));
+            dual.plans.push(found.choice);
+            if dual.bound as f64 >= inner.bound as f64 * (1.0 - share) {
+                break;
+            }
+        }
+        dual
+    }
+
+    /// Takes a multiplier whose least sum is a better bound.
+    fn raise(&mut self, multiplier: u128, least: u64) {
+        // Charges of nodes are rounded down, the limit's is rounded up: the bound stays below.
+        let credit = u64::try_from(charge(self.limit, multiplier) + 1).unwrap_or(u64::MAX);
+        let bound = least.saturating_sub(credit);
+        if bound > self.bound {
+            (self.bound, self.multiplier) = (bound, multiplier);
+        }
+    }
+
     /// No multiplier, for a limit that the fastest plan keeps.
     pub fn without(graph: &'a CostGraph, limit: Bytes, fastest: Eliminated) -> Dual<'a> {
         let (over, bound) = (fastest.choice, fastest.bound);
@@ -179,12 +224,7 @@ impl<'a> Dual<'a> {
             let rise = u128::from(slow.saturating_sub(fast)) << FRACTION;
             let multiplier = rise / u128::from((much - little).0.max(1));
             let found = least(&|price| charged(price, multiplier));
-            // Charges of nodes are rounded down, the limit's is rounded up: the bound stays below.
-            let credit = u64::try_from(charge(self.limit, multiplier) + 1).unwrap_or(u64::MAX);
-            let bound = found.bound.saturating_sub(credit);
-            if bound > self.bound {
-                (self.bound, self.multiplier) = (bound, multiplier);
-            }
+            self.raise(multiplier, found.bound);
             self.plans.push(found.choice.clone());
             let (time, memory) = graph.total(&found.choice);
             let height = |time: u64, memory| u128::from(time) + charge(memory, multiplier);

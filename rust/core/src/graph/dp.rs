@@ -22,20 +22,31 @@ const NARROW: [usize; 2] = [8, 64];
 /// The share of its time by which a plan may be slower than its bound and is left as it is, where a node has hundreds of
 /// strategies.
 const CLOSE: f64 = 1e-3;
+/// The share by which the bound of the strategies that were taken may be above that of all: a tenth of it.
+const NEAR: f64 = 1e-4;
 /// Rounds of improvement of a plan.
 const ROUNDS: usize = 20;
 
 /// The fastest choice within a memory limit, or the best found with a bound.
 pub fn solve(graph: &CostGraph, limit: Bytes) -> Found {
-    solve_by(Sums::new(graph), graph, limit, &WIDTHS)
+    solve_by(Sums::new(graph), graph, limit, &WIDTHS, vec![], u64::MAX)
 }
 
 /// The same from coarse to fine, however few strategies there are.
 pub fn solve_in_groups(graph: &CostGraph, limit: Bytes) -> Found {
-    solve_by(Sums::Groups(Groups::new(graph)), graph, limit, &WIDTHS)
+    solve_by(Sums::Groups(Groups::new(graph)), graph, limit, &WIDTHS, vec![], u64::MAX)
 }
 
-fn solve_by(mut sums: Sums<'_>, graph: &CostGraph, limit: Bytes, widths: &[usize]) -> Found {
+/// The same with sums that are worked out in a given way, from plans that are `known`. Where the bound shows that no plan
+/// takes less than `most` picoseconds, any within the limit will do.
+fn solve_by(
+    mut sums: Sums<'_>,
+    graph: &CostGraph,
+    limit: Bytes,
+    widths: &[usize],
+    known: Vec<Vec<usize>>,
+    most: u64,
+) -> Found {
     let mut free = sums.least(&|price| price.time().0);
     if graph.total(&free.choice).1 <= limit {
         if graph.total(&free.choice).0 > free.bound {
@@ -46,7 +57,10 @@ fn solve_by(mut sums: Sums<'_>, graph: &CostGraph, limit: Bytes, widths: &[usize
     if least_memory(graph) > limit {
         return smallest(graph);
     }
-    let dual = Dual::new(graph, limit, free, smallest(graph).choice, |weigh| sums.least(weigh));
+    let dual = sums.dual(graph, limit, free, known);
+    if dual.bound >= most {
+        return Found { choice: dual.within, bound: Some(dual.bound), fits: true };
+    }
     let (plan, bound) = (sums.joined(&dual), dual.bound);
     match sums.limited(&dual, &plan, widths) {
         Some(Rest { plan, bound, .. }) => Found { choice: plan, bound: Some(bound), fits: true },
@@ -90,7 +104,7 @@ pub fn rest(graph: &CostGraph, limit: Bytes, share: f64) -> Option<Rest> {
             (kept, _) => kept.map(|kept| Rest { kept, plan, bound, covers: true }),
         };
     }
-    let dual = Dual::new(graph, limit, free, smallest(graph).choice, |weigh| sums.least(weigh));
+    let dual = sums.dual(graph, limit, free, vec![]);
     let plan = sums.joined(&dual);
     match (sums.limited(&dual, &plan, &WIDTHS), sums) {
         (None, Sums::Groups(_)) => Some(tried(&dual, plan)),
@@ -132,6 +146,26 @@ impl<'a> Sums<'a> {
         }
     }
 
+    /// The best multiplier for a limit that the fastest plan exceeds; plans that are `known` lead to it.
+    fn dual<'g>(
+        &mut self,
+        graph: &'g CostGraph,
+        limit: Bytes,
+        fastest: Eliminated,
+        known: Vec<Vec<usize>>,
+    ) -> Dual<'g> {
+        let within = smallest(graph).choice;
+        match self {
+            Sums::Whole(solver) => {
+                Dual::new(graph, limit, fastest, within, |weigh| solver.least(weigh))
+            }
+            Sums::Groups(groups) => {
+                let least = |weigh: &dyn Fn(&Price) -> u64| groups.least(weigh);
+                Dual::grown(graph, limit, fastest, within, known, NEAR, least)
+            }
+        }
+    }
+
     /// A plan that the plans on both sides of the limit make together.
     fn joined(&self, dual: &Dual<'_>) -> Vec<usize> {
         let mut plan = match self {
@@ -140,7 +174,11 @@ impl<'a> Sums<'a> {
             Sums::Groups(_) => {
                 let taken = dual.taken();
                 let part = dual.graph.part(&taken);
-                among(&taken, &solve_by(Sums::new(&part), &part, dual.limit, &NARROW).choice)
+                among(
+                    &taken,
+                    &solve_by(Sums::new(&part), &part, dual.limit, &NARROW, vec![], u64::MAX)
+                        .choice,
+                )
             }
         };
         improve(dual.graph, dual.limit, &mut plan);
@@ -237,7 +275,8 @@ fn promising(
 /// The same, and where that leaves a gap also the best plans of those that take axes of the mesh whole, all or all but one,
 /// of which there are few: a large table may be too much only for all strategies.
 pub fn solve_on(graph: &CostGraph, mesh: &Mesh, limit: Bytes) -> Found {
-    let mut best = solve(graph, limit);
+    let known = if coarse::has_many(graph) { on_whole_axes(graph, mesh, limit) } else { vec![] };
+    let mut best = solve_by(Sums::new(graph), graph, limit, &WIDTHS, known, u64::MAX);
     let time = |choice: &[usize]| graph.total(choice).0;
     let near = if coarse::has_many(graph) { CLOSE } else { 0.0 };
     let reached = |bound: u64| bound as f64 >= time(&best.choice) as f64 * (1.0 - near);
@@ -251,7 +290,9 @@ pub fn solve_on(graph: &CostGraph, mesh: &Mesh, limit: Bytes) -> Found {
         if kept.iter().enumerate().all(|(node, kept)| kept.len() == graph.count(node)) {
             continue;
         }
-        let found = solve(&graph.part(&kept), limit);
+        let part = graph.part(&kept);
+        let most = time(&best.choice);
+        let found = solve_by(Sums::new(&part), &part, limit, &WIDTHS, vec![], most);
         let mut choice = among(&kept, &found.choice);
         if found.fits {
             improve(graph, limit, &mut choice);
@@ -261,6 +302,19 @@ pub fn solve_on(graph: &CostGraph, mesh: &Mesh, limit: Bytes) -> Found {
         }
     }
     best
+}
+
+/// The plans around a memory limit of those that take axes of the mesh whole.
+fn on_whole_axes(graph: &CostGraph, mesh: &Mesh, limit: Bytes) -> Vec<Vec<usize>> {
+    let kept = graph.kept(|strategy| strategy.is_whole(mesh, None));
+    let part = graph.part(&kept);
+    let mut sums = Sums::new(&part);
+    let free = sums.least(&|price| price.time().0);
+    if part.total(&free.choice).1 <= limit || least_memory(&part) > limit {
+        return vec![among(&kept, &free.choice)];
+    }
+    let Dual { over, within, .. } = sums.dual(&part, limit, free, vec![]);
+    [over, within].iter().map(|plan| among(&kept, plan)).collect()
 }
 
 /// Memory below which no plan lies: it is a sum over nodes, so each takes its least.
