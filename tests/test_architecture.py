@@ -19,7 +19,7 @@ RUST_ORDER = """
     units error
     spec::model spec::cluster spec::kernels spec::framework spec::workload spec::problem
     spec::tensors spec
-    plan
+    plan plan::rules
     estimate::flops estimate::collective estimate::compute estimate::shard
     testing
     estimate::layer estimate::repeats estimate::block estimate::selective estimate::attention
@@ -53,7 +53,7 @@ PYTHON_ORDER = """
     cluster spec bulk report fit forms graph sharding placement wire schema files protobuf
     catalog
     runs points shelf trained
-    frontends frontends.apss frontends.hf
+    frontends frontends.apss frontends.hf_config frontends.hf
     frontends.shell_words frontends.shell frontends.places frontends.launch
     frontends.mindformers_operators frontends.mindformers_recompute
     frontends.megatron_arguments frontends.megatron_model

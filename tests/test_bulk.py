@@ -112,7 +112,9 @@ def test_columns_codes_and_rules_are_those_of_the_core() -> None:
     codes = tuple(said[v] for v in re.findall(r"Schedule::(\w+)", order[1]))
     assert codes == bulk.SCHEDULES
     rules = re.search(
-        r"pub enum Rule \{(.*?)\n\}", (ROOT / "rust/core/src/plan.rs").read_text("utf-8"), re.S
+        r"pub enum Rule \{(.*?)\n\}",
+        (ROOT / "rust/core/src/plan/rules.rs").read_text("utf-8"),
+        re.S,
     )
     assert rules is not None
     variants = re.findall(r"^    (\w+)(?: = 1)?,$", rules[1], re.M)

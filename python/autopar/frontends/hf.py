@@ -11,11 +11,9 @@ from typing import Any
 
 from autopar import files, texts, wire
 from autopar.catalog import ModelEntry
-from autopar.errors import SpecError, shown
+from autopar.errors import shown
+from autopar.frontends.hf_config import KEYS, Config, Fields
 from autopar.spec import Model
-from autopar.texts import Text
-
-Fields = dict[str, Any]
 
 
 def is_config(name: str) -> bool:
@@ -42,7 +40,7 @@ def model(name: str) -> ModelEntry:
     data = files.read_bytes(path)
     place = files.printable(path if Path(name).is_dir() else name)
     text = texts.parse_json(data, place, "Give config.json as the model came with it.")
-    config = _Config(text)
+    config = Config(text)
     family = config.text("model_type")
     if family not in FAMILIES and config.has("text_config"):
         what = f"{family} also has parts that do not read text, and no model can say those"
@@ -67,96 +65,7 @@ def model(name: str) -> ModelEntry:
     )
 
 
-# What configurations call the fields of a model that are checked against each other.
-KEYS = {
-    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "n_embed"),
-    "ffn_hidden": ("intermediate_size", "ffn_dim", "ffn_hidden_size", "n_inner"),
-    "heads": ("num_attention_heads", "n_head"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"),
-    "head_dim": ("head_dim", "kv_channels"),
-    "vocab": ("vocab_size", "padded_vocab_size"),
-    "max_positions": ("max_position_embeddings", "n_positions", "seq_length"),
-    "moe.experts": ("num_experts", "num_local_experts", "n_routed_experts"),
-    "moe.topk": ("num_experts_per_tok",),
-    "moe.expert_ffn": ("moe_intermediate_size", "intermediate_size"),
-    "moe.first_dense": ("first_k_dense_replace", "mlp_only_layers"),
-    "moe.every": ("decoder_sparse_step",),
-    "mla.kv_lora_rank": ("kv_lora_rank",),
-    "mla.qk_nope_dim": ("qk_nope_head_dim",),
-    "mla.v_dim": ("v_head_dim",),
-    "window.size": ("sliding_window",),
-}
-
-
-class _Config:
-    """A configuration, key by key."""
-
-    def __init__(self, source: Text, usual: Fields | None = None) -> None:
-        if not isinstance(source.value, dict):
-            what = f"must be a table, found {shown(source.value)}"
-            raise SpecError(source.file, what, "Give config.json as the model came with it.")
-        self.source = source
-        given = {key: value for key, value in source.value.items() if value is not None}
-        self.table: Fields = {**(usual or {}), **given}
-
-    def beside(self, usual: Fields) -> "_Config":
-        """Returns the configuration completed by what its class takes otherwise."""
-        return _Config(self.source, usual)
-
-    def count(self, *keys: str, default: int | None = None, least: int = 1) -> int:
-        """Returns a whole number, from `least` on, under the first key that is given."""
-        key = next((key for key in keys if self.has(key)), keys[0])
-        if not self.has(key):
-            if default is None:
-                raise self.error(key, "missing key", "Add it.")
-            return default
-        value = self.table[key]
-        count = value if isinstance(value, int) and not isinstance(value, bool) else -1
-        if not least <= count <= wire.LARGEST:
-            what = f"must be a whole number from {least}, found {shown(value)}"
-            raise self.error(key, what, "Give the count.")
-        return count
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.table.get(key)
-        if value is not None and not isinstance(value, bool):
-            raise self.error(key, f"must be true or false, found {shown(value)}", "Give one.")
-        return default if value is None else value
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self.table.get(key)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, str):
-            what = "missing key" if value is None else f"must be a text, found {shown(value)}"
-            raise self.error(key, what, "Add it." if value is None else "Write it in quotes.")
-        return value
-
-    def items(self, key: str) -> list[Any]:
-        value = self.table.get(key)
-        if value is not None and not isinstance(value, list):
-            raise self.error(key, f"must be a list, found {shown(value)}", "Write it in brackets.")
-        return value or []
-
-    def has(self, key: str) -> bool:
-        return key in self.table
-
-    def key(self, field: str) -> str:
-        """Returns the key that gives a field of the model; the first known one if none does."""
-        return next(filter(self.has, KEYS[field]), KEYS[field][0])
-
-    def refuse(self, key: str, why: str) -> SpecError:
-        """Returns the error that a model cannot say what stands under a key."""
-        hint = "Describe a model without it in a TOML file."
-        return self.error(key, f"{why}, found {shown(self.table.get(key))}", hint)
-
-    def error(self, key: str, what: str, hint: str) -> SpecError:
-        """Returns an error at a key, with its line."""
-        return self.source.error(key, what, hint)
-
-
-def _gated(config: _Config) -> str:
+def _gated(config: Config) -> str:
     """Returns the nonlinearity of a gated MLP."""
     act = config.text("hidden_act", "silu")
     if act in ("silu", "swish"):
@@ -166,7 +75,7 @@ def _gated(config: _Config) -> str:
     raise config.refuse("hidden_act", "must be silu or gelu beside a gate")
 
 
-def _plain(config: _Config, key: str, default: str) -> str:
+def _plain(config: Config, key: str, default: str) -> str:
     """Returns the nonlinearity of an MLP without a gate."""
     act = config.text(key, default)
     if act.startswith("gelu"):
@@ -176,7 +85,7 @@ def _plain(config: _Config, key: str, default: str) -> str:
     raise config.refuse(key, "must be gelu, relu or relu2")
 
 
-def _decoder(config: _Config, *, tied: bool = False, activation: str | None = None) -> Fields:
+def _decoder(config: Config, *, tied: bool = False, activation: str | None = None) -> Fields:
     """Returns what the LLaMA-shaped families share; the activation is a gated one unless given."""
     hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
     head_dim = config.count("head_dim", default=hidden // heads)
@@ -194,12 +103,12 @@ def _decoder(config: _Config, *, tied: bool = False, activation: str | None = No
     }
 
 
-def _attention_bias(config: _Config) -> Fields:
+def _attention_bias(config: Config) -> Fields:
     bias = config.flag("attention_bias", False)
     return {"qkv_bias": bias, "o_bias": bias}
 
 
-def _window(config: _Config, pattern: int = 0) -> Fields:
+def _window(config: Config, pattern: int = 0) -> Fields:
     """Returns the sliding window, from the kinds of the layers or every how many one is whole."""
     size = config.count("sliding_window", default=0, least=0)
     kinds = config.items("layer_types")
@@ -218,7 +127,7 @@ def _window(config: _Config, pattern: int = 0) -> Fields:
     return {"window": {"size": size, "global_every": pattern}} if seen else {}
 
 
-def _experts(config: _Config, *keys: str, ffn: str, **more: Any) -> Fields:
+def _experts(config: Config, *keys: str, ffn: str, **more: Any) -> Fields:
     return {
         "experts": config.count(*keys),
         "topk": config.count("num_experts_per_tok"),
@@ -227,21 +136,21 @@ def _experts(config: _Config, *keys: str, ffn: str, **more: Any) -> Fields:
     }
 
 
-def _llama(config: _Config) -> Fields:
+def _llama(config: Config) -> Fields:
     bias = config.flag("mlp_bias", False)
     return {**_decoder(config), **_attention_bias(config), "mlp_bias": bias}
 
 
-def _mistral(config: _Config) -> Fields:
+def _mistral(config: Config) -> Fields:
     return {**_decoder(config), **_window(config)}
 
 
-def _mixtral(config: _Config) -> Fields:
+def _mixtral(config: Config) -> Fields:
     moe = _experts(config, "num_local_experts", ffn="intermediate_size")
     return {**_decoder(config), **_window(config), "moe": moe}
 
 
-def _qwen_window(config: _Config) -> Fields:
+def _qwen_window(config: Config) -> Fields:
     """Returns the window of the layers from `max_window_layers` on, where it is in use."""
     layers = config.count("num_hidden_layers")
     if not config.flag("use_sliding_window", False):
@@ -254,11 +163,11 @@ def _qwen_window(config: _Config) -> Fields:
     return _window(config)
 
 
-def _qwen2(config: _Config) -> Fields:
+def _qwen2(config: Config) -> Fields:
     return {**_decoder(config), **_qwen_window(config), "qkv_bias": True}
 
 
-def _sparse_layers(config: _Config) -> Fields:
+def _sparse_layers(config: Config) -> Fields:
     """Returns which layers hold experts: every so manieth, but for those that are named dense."""
     step = config.count("decoder_sparse_step", default=1)
     dense = config.items("mlp_only_layers")
@@ -270,7 +179,7 @@ def _sparse_layers(config: _Config) -> Fields:
     return {"every": step, "first_dense": first if dense else 0}
 
 
-def _qwen2_moe(config: _Config) -> Fields:
+def _qwen2_moe(config: Config) -> Fields:
     moe = _experts(
         config,
         "num_experts",
@@ -283,13 +192,13 @@ def _qwen2_moe(config: _Config) -> Fields:
     return {**_decoder(config), **_qwen_window(config), **bias, "moe": moe}
 
 
-def _qwen3(config: _Config) -> Fields:
+def _qwen3(config: Config) -> Fields:
     # Its class takes 128 where the file gives no width.
     fields = _decoder(config) | {"head_dim": config.count("head_dim", default=128)}
     return {**fields, **_qwen_window(config), **_attention_bias(config), "qk_norm": "head"}
 
 
-def _qwen3_moe(config: _Config) -> Fields:
+def _qwen3_moe(config: Config) -> Fields:
     moe = _experts(
         config,
         "num_experts",
@@ -303,7 +212,7 @@ def _qwen3_moe(config: _Config) -> Fields:
     }  # fmt: skip
 
 
-def _routed(config: _Config, *, router_bias: bool) -> Fields:
+def _routed(config: Config, *, router_bias: bool) -> Fields:
     """Returns experts beside shared ones, in all layers but the first."""
     width = config.count("moe_intermediate_size")
     return _experts(
@@ -316,7 +225,7 @@ def _routed(config: _Config, *, router_bias: bool) -> Fields:
     )
 
 
-def _latent(config: _Config, *, router_bias: bool) -> Fields:
+def _latent(config: Config, *, router_bias: bool) -> Fields:
     if config.flag("attention_bias", False):
         raise config.refuse("attention_bias", "biases of the compressed projections")
     nope, rope = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim", least=0)
@@ -340,24 +249,24 @@ def _latent(config: _Config, *, router_bias: bool) -> Fields:
     }
 
 
-def _deepseek_v2(config: _Config) -> Fields:
+def _deepseek_v2(config: Config) -> Fields:
     return _latent(config, router_bias=False)
 
 
-def _deepseek_v3(config: _Config) -> Fields:
+def _deepseek_v3(config: Config) -> Fields:
     return _latent(config, router_bias=True)
 
 
-def _glm(config: _Config) -> Fields:
+def _glm(config: Config) -> Fields:
     fields = _decoder(config) | {"head_dim": config.count("head_dim", default=128)}
     return {**fields, "qkv_bias": config.flag("attention_bias", True)}
 
 
-def _glm4(config: _Config) -> Fields:
+def _glm4(config: Config) -> Fields:
     return {**_glm(config), "norms_per_layer": 4}
 
 
-def _glm4_moe(config: _Config) -> Fields:
+def _glm4_moe(config: Config) -> Fields:
     moe = _routed(config, router_bias=True)
     fields = _decoder(config) | {"head_dim": config.count("head_dim", default=128)}
     return {
@@ -368,7 +277,7 @@ def _glm4_moe(config: _Config) -> Fields:
     }
 
 
-def _chatglm(config: _Config) -> Fields:
+def _chatglm(config: Config) -> Fields:
     heads = config.count("num_attention_heads")
     grouped = config.flag("multi_query_attention", False)
     if not config.flag("rmsnorm", True) or config.flag("post_layer_norm", True) is False:
@@ -401,7 +310,7 @@ def _layer_norms(bias: bool = True) -> Fields:
     }
 
 
-def _gpt2(config: _Config) -> Fields:
+def _gpt2(config: Config) -> Fields:
     hidden, heads = config.count("n_embd"), config.count("n_head")
     rows = config.count("n_positions", default=1024)
     if config.flag("add_cross_attention", False):
@@ -423,7 +332,7 @@ def _gpt2(config: _Config) -> Fields:
     }
 
 
-def _gpt_neox(config: _Config) -> Fields:
+def _gpt_neox(config: Config) -> Fields:
     hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
     bias = config.flag("attention_bias", True)
     return {
@@ -444,7 +353,7 @@ def _gpt_neox(config: _Config) -> Fields:
     }
 
 
-def _opt(config: _Config) -> Fields:
+def _opt(config: Config) -> Fields:
     hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
     if config.count("word_embed_proj_dim", default=hidden) != hidden:
         raise config.refuse("word_embed_proj_dim", "must be hidden_size")
@@ -473,7 +382,7 @@ def _opt(config: _Config) -> Fields:
     }
 
 
-def _bloom(config: _Config) -> Fields:
+def _bloom(config: Config) -> Fields:
     hidden = config.count("hidden_size", "n_embed")
     heads = config.count("n_head", "num_attention_heads")
     return {
@@ -493,7 +402,7 @@ def _bloom(config: _Config) -> Fields:
     }
 
 
-def _falcon(config: _Config) -> Fields:
+def _falcon(config: Config) -> Fields:
     hidden = config.count("hidden_size")
     heads = config.count("num_attention_heads", "n_head")
     new = config.flag("new_decoder_architecture", False)
@@ -522,16 +431,16 @@ def _falcon(config: _Config) -> Fields:
     }
 
 
-def _gemma(config: _Config) -> Fields:
+def _gemma(config: Config) -> Fields:
     width = {"head_dim": config.count("head_dim", default=256)}
     return {**_decoder(config, tied=True, activation="geglu"), **width, **_attention_bias(config)}
 
 
-def _gemma2(config: _Config) -> Fields:
+def _gemma2(config: Config) -> Fields:
     return {**_gemma(config), **_window(config, 2), "norms_per_layer": 4}
 
 
-def _gemma3(config: _Config) -> Fields:
+def _gemma3(config: Config) -> Fields:
     config = config.beside(GEMMA3)
     pattern = config.count("sliding_window_pattern", default=6, least=0)
     return {**_gemma(config), **_window(config, pattern), "norms_per_layer": 4, "qk_norm": "head"}
@@ -551,7 +460,7 @@ GEMMA3 = {
 }
 
 
-def _phi(config: _Config) -> Fields:
+def _phi(config: Config) -> Fields:
     if config.flag("qk_layernorm", False):
         raise config.refuse("qk_layernorm", "must be false")
     return {
@@ -563,11 +472,11 @@ def _phi(config: _Config) -> Fields:
     }
 
 
-def _phi3(config: _Config) -> Fields:
+def _phi3(config: Config) -> Fields:
     return {**_decoder(config), **_window(config)}
 
 
-def _phimoe(config: _Config) -> Fields:
+def _phimoe(config: Config) -> Fields:
     moe = _experts(config, "num_local_experts", ffn="intermediate_size")
     return {
         **_decoder(config),
@@ -580,7 +489,7 @@ def _phimoe(config: _Config) -> Fields:
     }
 
 
-FAMILIES: dict[str, Callable[[_Config], Fields]] = {
+FAMILIES: dict[str, Callable[[Config], Fields]] = {
     "bloom": _bloom,
     "chatglm": _chatglm,
     "deepseek_v2": _deepseek_v2,

@@ -4,7 +4,8 @@ mod draw;
 
 use autopar_core::bulk::{estimate_many, Stages, LACKS_MEMORY, WORDS};
 use autopar_core::estimate::estimate;
-use autopar_core::plan::{check, Plan, Recompute};
+use autopar_core::plan::rules::check;
+use autopar_core::plan::{Plan, Recompute};
 use autopar_core::spec::problem::Schedule;
 use autopar_core::Watch;
 use draw::pipeline::SCHEDULES;

@@ -4,7 +4,8 @@ mod sums;
 
 use autopar_core::estimate::collective::Fabric;
 use autopar_core::estimate::{estimate, Estimate};
-use autopar_core::plan::{check, NamedLayers, Parts, Plan, Recompute, Stage};
+use autopar_core::plan::rules::check;
+use autopar_core::plan::{NamedLayers, Parts, Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
 use autopar_core::spec::framework::{Gathers, Gradients, Named, Selective};
 use autopar_core::spec::model::{Activation, Norm};

@@ -1,7 +1,8 @@
 //! Kinds of chip with tensor-parallel degrees of their own, worked by hand.
 
 use autopar_core::estimate::{estimate, Tables};
-use autopar_core::plan::{check, Plan, Recompute, Stage};
+use autopar_core::plan::rules::check;
+use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::search::search;
 use autopar_core::spec::cluster::{DeviceGroup, NetworkLink};
 use autopar_core::spec::problem::{Problem, Schedule};

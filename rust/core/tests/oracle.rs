@@ -9,7 +9,8 @@ mod every;
 
 use autopar_core::estimate::shard::Shard;
 use autopar_core::estimate::{estimate, Step, Tables};
-use autopar_core::plan::{check, Plan, Recompute, Stage};
+use autopar_core::plan::rules::check;
+use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::search::report::{Infeasible, Report};
 use autopar_core::search::search;
 use autopar_core::spec::problem::{Problem, Schedule};

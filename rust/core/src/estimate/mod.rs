@@ -24,7 +24,8 @@ pub mod shard;
 pub mod stage;
 
 use crate::error::Error;
-use crate::plan::{require_legal, Plan};
+use crate::plan::rules::require_legal;
+use crate::plan::Plan;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::{Bytes, Time};
 pub use memory::MemoryItems;
@@ -335,7 +336,7 @@ pub fn sends(problem: &Problem, schedule: Schedule) -> Sends {
 /// Estimates one step of `plan`.
 ///
 /// # Errors
-/// When the plan breaks a rule of [`crate::plan::check`]. A plan that does not fit in memory is estimated, and its `violations`
+/// When the plan breaks a rule of [`crate::plan::rules::check`]. A plan that does not fit in memory is estimated, and its `violations`
 /// say what it lacks.
 pub fn estimate(problem: &Problem, plan: &Plan) -> Result<Estimate, Error> {
     require_legal(problem, plan)?;

@@ -39,7 +39,7 @@ use watch::Watch;
 
 /// The best plans for `problem`, with what was cut and why.
 ///
-/// Every returned plan passes [`crate::plan::check`], fits in memory, and carries its estimate. When the search
+/// Every returned plan passes [`crate::plan::rules::check`], fits in memory, and carries its estimate. When the search
 /// runs to its end the report does not depend on the number of threads.
 pub fn search(problem: Problem, watch: &Watch) -> Report {
     let mut notes = notes(&problem);
