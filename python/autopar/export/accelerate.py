@@ -19,6 +19,7 @@ from autopar.export.job import (
     when,
     yaml_text,
 )
+from autopar.export.megatron import unsaid_groups
 from autopar.report import Plan, Recompute
 
 ROTATE = {"ring": "alltoall", "gather": "allgather", "blocks": "allgather"}
@@ -57,7 +58,7 @@ def supports(job: Job) -> list[str]:
         ),
     ]
     if _backend(plan) == "MEGATRON_LM":
-        return common + _unsaid_by_megatron(job) + unsaid_selective(job)
+        return [*common, *_unsaid_by_megatron(job), *unsaid_groups(plan), *unsaid_selective(job)]
     return common + _unsaid_by_fsdp(job)
 
 

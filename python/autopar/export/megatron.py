@@ -65,6 +65,7 @@ def unsaid_arguments(job: Job) -> list[str]:
         *unsaid_host(plan),
         *unsaid_framework(job),
         *_unsaid_selective(job),
+        *unsaid_groups(plan),
         *unsaid_model(problem),
         *when(
             (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
@@ -90,6 +91,22 @@ def unsaid_arguments(job: Job) -> list[str]:
             ),
         ),
     ]
+
+
+def unsaid_groups(plan: Plan) -> list[str]:
+    """Returns whether a chunk does not end with a whole group of layers computed again.
+
+    Megatron-Core 0.16 counts on past the last layer of such a chunk and ends with an IndexError
+    (Megatron-LM issue 2294; its pull request 3562 mends it).
+    """
+    groups = [
+        (stage.recompute.layers or 1, layers)
+        for index, stage in enumerate(plan.stages)
+        if stage.recompute.granularity == "uniform"
+        for layers in chunk_layers(plan, index)
+    ]
+    ragged = next((f"{size} layers in chunks of {n}" for size, n in groups if n % size), "")
+    return when((bool(ragged), f"recompute in groups of {ragged}"))
 
 
 def _unsaid_selective(job: Job) -> list[str]:
