@@ -54,6 +54,8 @@ pub struct Layer {
     pub repeats: Repeats,
     /// Largest transient tensors of its backward pass.
     pub transient: Bytes,
+    /// Keys and values that live although the layer is computed again.
+    pub returned: Bytes,
     /// Parameters that ZeRO stage 3 gathers at once: all, or those of the largest matrix.
     pub gathered: u64,
 }

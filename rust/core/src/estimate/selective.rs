@@ -4,6 +4,33 @@ use super::block::Block;
 use super::layer::Pass;
 use super::repeats::Operator;
 use crate::spec::framework::Selective;
+use crate::spec::kernels::NormKernel;
+
+/// The outputs of a layer's matrix products that recompute of single operators saves: the first, the third and so on, in the order
+/// in which they run (pytorch/torchtitan: a count of `aten.mm`, whose even ones are computed again).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct SavedOutputs {
+    count: u32,
+    /// Elements of those that the backward pass reads, or that lead to what it reads.
+    read: f64,
+    /// Elements of the others.
+    unread: f64,
+}
+
+impl SavedOutputs {
+    /// The next product, with an output of so many elements.
+    pub(super) fn product(&mut self, elements: f64, read: bool) {
+        self.count += 1;
+        if self.count % 2 == 1 {
+            *(if read { &mut self.read } else { &mut self.unread }) += elements;
+        }
+    }
+
+    /// Elements that are kept: an eager cache holds what it was told to save, a compiler drops what nothing reads.
+    fn kept(self, compiled: bool) -> f64 {
+        self.read + if compiled { 0.0 } else { self.unread }
+    }
+}
 
 impl Block<'_, '_> {
     /// Counts what ran forward since `before`, and the bytes that it made, as an operator that may be computed again.
@@ -53,7 +80,7 @@ impl Block<'_, '_> {
             }
             Selective::Attention => (self.core, self.kept - self.kept_core),
             Selective::Operators => {
-                let (seconds, count, outputs) = self.products;
+                let (seconds, count) = self.products;
                 let again = Pass {
                     compute: self.forward.compute - self.core.compute - seconds / 2.0,
                     tensor: self.gathered,
@@ -64,10 +91,12 @@ impl Block<'_, '_> {
                         - self.exchanged,
                     ..Pass::default()
                 };
-                // The layer's input, the outputs of half of the products, that of attention with its sums, of the two
+                // The layer's input, the outputs of every second product, that of attention with its sums, of the two
                 // reduce-scatters, and of the exchanges of experts.
+                let compiled = p.framework.fused.norm == NormKernel::Compiled;
                 let sums = if p.shard.sp { 2.0 * p.residual_bytes() } else { 0.0 };
-                let kept = p.residual_bytes() + outputs / 2.0 * p.width + self.attention_output;
+                let outputs = self.saved.kept(compiled) * p.width;
+                let kept = p.residual_bytes() + outputs + self.attention_output;
                 (again, (kept + sums + self.dispatched).min(self.kept))
             }
         }
