@@ -298,8 +298,9 @@ impl Block<'_, '_> {
             // bigscience-workshop/Megatron-DeepSpeed calls it (megatron/model/transformer.py).
             self.core.run(d.stream(2.0 * bytes));
         }
-        if p.framework.fused.softmax && (s.mbs * heads).is_multiple_of(p.framework.softmax_multiple)
-        {
+        let fused = p.framework.fused.softmax
+            && (s.mbs * heads).is_multiple_of(p.framework.softmax_multiple);
+        if fused {
             // Below the diagonal alone it reads (half), and everywhere it writes: the kernel of causal models
             // (NVIDIA/Megatron-LM, scaled_upper_triang_masked_softmax). Backward it reads two halves.
             self.core.run(d.stream(1.5 * bytes));
@@ -314,10 +315,17 @@ impl Block<'_, '_> {
             self.input.run(d.stream(2.5 * bytes));
         }
         // Softmax output, dropout mask and dropout output: Korthikanti's 5 as^2b.
-        let stored = bytes + if p.workload.dropout { elements + bytes } else { 0.0 };
+        let mut stored = bytes + if p.workload.dropout { elements + bytes } else { 0.0 };
+        let mut gradients = 2.0 * bytes;
+        if !fused && self.p.width < 4.0 {
+            // A softmax of its own runs in 32 bits and keeps its result so. Cast back it is the input of the product with the
+            // values, or dropout makes that of it. The gradient passes softmax in 32 bits too.
+            stored += 4.0 * elements - if p.workload.dropout { bytes } else { 0.0 };
+            gradients = bytes + 8.0 * elements;
+        }
         self.kept += stored;
         self.kept_core += stored;
-        self.transient = self.transient.max(2.0 * bytes);
+        self.transient = self.transient.max(gradients);
         (self.core.compute - before.0, self.input.compute - before.1)
     }
 }

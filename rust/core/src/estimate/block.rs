@@ -3,8 +3,7 @@
 use super::compute::Gemm;
 use super::layer::{Pass, Pricer};
 use super::repeats::Layer;
-use super::repeats::{Operator, Repeats};
-use super::selective::SavedOutputs;
+use super::repeats::{Operator, Repeats, SavedOutputs};
 use super::shard::{parameter_sent, LayerCost};
 use crate::spec::cluster::Group;
 use crate::spec::framework::{Fp8Scaling, GatheredUnit, Projections};
