@@ -461,7 +461,7 @@ SCHEDULES: dict[str, Schedule] = {
 NOTHING = ("none", "no", "off", "0", "false")
 NORMS = set(words_of("norm norms layernorm rmsnorm"))
 ACTIVATIONS = set(words_of("act activation activations swiglu gelu"))
-FILLERS = set(words_of("moe only"))
+FILLERS = set(words_of("moe and only"))
 
 
 def _is_stated(recompute: str) -> bool:
