@@ -112,7 +112,7 @@ def _as_run(framework: Framework, run: Run) -> Framework:
 
     8-bit moments are 2 bytes in place of 8; offloaded is a share of each layer's activations.
     DeepEP and HybridEP send a token once to a node, an all-to-all of the library a copy for each of
-    its experts, and CUDA graphs leave the host nothing to do.
+    its experts, and CUDA graphs leave the host nothing to do. Blocks share a scale in MXFP8.
     Liger-Kernel joins norms, rotary embeddings and activations, each to one kernel.
     A loss in pieces has so many times fewer logits at its peak: eight where nobody says (torchtune,
     torchtitan, Liger-Kernel).
@@ -134,6 +134,8 @@ def _as_run(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, attention_kernels=asked + framework.attention_kernels)
     if re.search(rf"{TAKEN_BACK}({HIDDEN_EXCHANGE})", said, re.I):
         framework = replace(framework, overlap=replace(framework.overlap, expert=True))
+    if re.search(rf"{TAKEN_BACK}(mx-?fp8|fp8[- ]mx)\b", said, re.I):
+        framework = replace(framework, fp8_scaling="block")
     if re.search(rf"{TAKEN_BACK}bf16 gradients\b", said, re.I):
         narrow = replace(framework.bytes, gradient=2, gradient_sent=2)
         framework = replace(framework, bytes=narrow)
