@@ -122,7 +122,7 @@ def _as_run(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, expert_dispatch="once_a_node")
     elif re.search(rf"{TAKEN_BACK}(all-to-all|alltoall) dispatch", said, re.I):
         framework = replace(framework, expert_dispatch="copies")
-    if re.search(r"\b(no|not|without) (any )?CUDA[- ]graphs?", said, re.I):
+    if re.search(IN_SOME_GRAPHS, said, re.I):
         framework = replace(framework, launch_us=framework.launch_us or EAGER_US)
     elif re.search(IN_ONE_GRAPH, said, re.I):
         framework = replace(framework, launch_us=0.0)
@@ -156,6 +156,10 @@ def _as_run(framework: Framework, run: Run) -> Framework:
 IN_ONE_GRAPH = (
     r"\b(with|under|using|full[- ]iteration) CUDA[- ]graphs?"
     r"|\bCUDA[- ]graph of the whole (iteration|step)"
+)
+IN_SOME_GRAPHS = (
+    r"\b(no|not|without) (any )?CUDA[- ]graphs?"
+    r"|\bCUDA[- ]graphs? of (the )?(attention|router|preprocessing|experts)"
 )
 EAGER_US = 64.0  # what Megatron-Core's profile has: the host's time to issue an operator
 # FlashAttention-4 has no rates of its own here; its authors' are close to cuDNN's of the time.
