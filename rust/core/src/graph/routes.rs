@@ -202,3 +202,78 @@ impl Hasher for Mixer {
         self.0 = (self.0.rotate_left(5) ^ u64::from(word)).wrapping_mul(GOLDEN);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::estimate::collective::Fabric;
+    use crate::estimate::compute::Device;
+    use crate::graph::ir::{Dtype, Role};
+    use crate::graph::layout::{AxisIndex, Mesh};
+    use crate::graph::price::steps_time;
+    use crate::graph::reshard::Carrier;
+    use crate::spec::workload::Precision;
+    use crate::testing::{a100, cluster};
+    use proptest::prelude::*;
+
+    /// Each of four axes cuts one of two dimensions, holds copies or, in a gradient, summands.
+    fn any_layout(roles: u8) -> impl Strategy<Value = Layout> {
+        (proptest::collection::vec(0..roles, 4), any::<bool>()).prop_map(|(roles, turned)| {
+            let of = |role| (0..4).filter(|&i| roles[usize::from(i)] == role).collect();
+            let mut dims: Vec<Vec<AxisIndex>> = vec![of(0), of(1)];
+            if turned {
+                dims[0].reverse();
+            }
+            Layout { dims, summed: of(3) }
+        })
+    }
+
+    fn any_reading() -> impl Strategy<Value = Reading> {
+        (any_layout(3), any::<bool>(), proptest::option::of(any_layout(4)))
+            .prop_map(|(layout, again, gradient)| Reading { layout, again, gradient })
+    }
+
+    proptest! {
+        /// Whatever was walked before, and for whom, a cell is what its own steps add up to.
+        #[test]
+        fn walks_that_share_their_ends_take_as_long_as_alone(
+            passages in proptest::collection::vec((
+                proptest::collection::vec(any_layout(3), 1..9),
+                proptest::collection::vec(any_reading(), 1..9),
+            ), 1..4),
+        ) {
+            let tensor = Tensor {
+                name: "x".to_owned(),
+                shape: vec![4096, 4096],
+                dtype: Dtype::Bfloat16,
+                role: Role::Activation,
+            };
+            let cluster = cluster(a100(), 16);
+            let chip = &cluster.groups[0].chip;
+            let device = Device::new(chip, Precision::Bf16, &[], 1);
+            let fabric = Fabric::new(&cluster, chip);
+            let mesh = Mesh::new(&[16]);
+            let walker = || Walker::new(Carrier {
+                mesh: &mesh,
+                fabric: &fabric,
+                device: &device,
+                all_to_all: true,
+            });
+            let mut routes = Routes::new(&tensor);
+            let asked: Vec<Passage> =
+                passages.iter().map(|(rows, columns)| routes.ask(rows, columns)).collect();
+            routes.walk(walker);
+            let alone = |from: &Layout, to: &Layout| {
+                steps_time(&walker().steps(from, to, tensor.bytes())).0
+            };
+            for ((rows, columns), passage) in passages.iter().zip(&asked) {
+                let pairs = rows.iter().flat_map(|row| columns.iter().map(move |c| (row, c)));
+                let wanted = pairs.map(|(row, reading)| {
+                    let forward = alone(row, &reading.layout) * (1 + u64::from(reading.again));
+                    forward + reading.gradient.as_ref().map_or(0, |g| alone(g, row))
+                });
+                prop_assert_eq!(routes.cells(passage), wanted.collect::<Vec<u64>>());
+            }
+        }
+    }
+}
