@@ -16,7 +16,7 @@ from autopar import planner
 from autopar.catalog import FrameworkEntry
 from autopar.cluster import Chip, Cluster
 from autopar.errors import SpecError, shown
-from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
+from autopar.report import Convention, Counted, NamedLayers, Plan, Rate, Recompute, Stage, Work
 from autopar.runs import Run
 from autopar.shelf import Shelf, devices, framework, stores_scores, words_of
 from autopar.spec import Attention, Framework, Model, Precision, Problem, Schedule
@@ -293,7 +293,7 @@ def _plan(
                     Stage(
                         layers=n,
                         chip=kind,
-                        recompute=_within(recompute, -(-n // vpp)),
+                        recompute=_within(recompute, n, vpp),
                     )
                     for n, kind in zip(layers, chips, strict=True)
                 ),
@@ -445,9 +445,9 @@ SCHEDULES: dict[str, Schedule] = {
     "1f1b": "1f1b",
 }
 NOTHING = ("none", "no", "off", "0", "false")
-NEAR_NOTHING = set(
-    words_of("norm norms layernorm rmsnorm act activation activations swiglu gelu moe only")
-)
+NORMS = set(words_of("norm norms layernorm rmsnorm"))
+ACTIVATIONS = set(words_of("act activation activations swiglu gelu"))
+FILLERS = set(words_of("moe only"))
 
 
 def _is_stated(recompute: str) -> bool:
@@ -462,12 +462,19 @@ UNSAID = ("unknown", "?", "n/a", "na", "-", "not stated", "unspecified")
 def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Recompute:
     """Returns what a text says is recomputed in chunks of so many layers.
 
-    Norms and activations alone cost next to nothing. JAX's policies that keep the results of
-    products (MaxText's `minimal`) compute attention again, whose kernel is none of these.
+    JAX's policies that keep the results of products (MaxText's `minimal`) compute attention
+    again, whose kernel is none of these.
     """
     text = text.lower()
-    if text in NOTHING or re.match(r"(no|without)\b", text) or set(words_of(text)) <= NEAR_NOTHING:
+    if text in NOTHING or re.match(r"(no|without)\b", text):
         return Recompute()
+    if (words := set(words_of(text))) <= NORMS | ACTIVATIONS | FILLERS:
+        norm, activation = (chunk if words & named else 0 for named in (NORMS, ACTIVATIONS))
+        if not norm and not activation:
+            return Recompute()
+        return Recompute(
+            "parts", 0, regathers=False, operators=NamedLayers(norm=norm, activation=activation)
+        )
     some = re.search(r"block\D{0,3}(\d+)", text) or re.search(
         r"recompute[- ]method block (?:num_layers )?(\d+)", notes
     )
@@ -499,11 +506,16 @@ def _possible_recomputes(run: Run, chunk: int) -> Iterator[Recompute]:
     yield from (Recompute("block", layers) for layers in range(1, chunk + 1))
 
 
-def _within(recompute: Recompute, chunk: int) -> Recompute:
-    """Returns a recompute with no more layers than a chunk has."""
+def _within(recompute: Recompute, layers: int, vpp: int) -> Recompute:
+    """Returns a recompute with no more layers than a chunk has, operators in all of a stage's."""
+    if (operators := recompute.operators) is not None:
+        norm, activation = (
+            layers if some else 0 for some in (operators.norm, operators.activation)
+        )
+        return replace(recompute, operators=NamedLayers(norm=norm, activation=activation))
     if recompute.layers is None:
         return recompute
-    return replace(recompute, layers=max(1, min(recompute.layers, chunk)))
+    return replace(recompute, layers=max(1, min(recompute.layers, -(-layers // vpp))))
 
 
 def _micro_batches(batch: int, degrees: dict[str, Any], entry: FrameworkEntry) -> tuple[int, ...]:

@@ -339,6 +339,10 @@ class Held:
         gathered_inputs: The input of a column-parallel product is kept as it was gathered over the
             tensor-parallel group, not as this rank's share of it.
         fp32_residual: The residual stream is in 32 bits, whatever the products are computed in.
+        returned_keys: The model's pass returns each layer's keys and values, which live with its
+            output: also those of layers that are computed again.
+        weighted_results: What experts made lies kept until it was weighted; else weights are
+            multiplied in before their second product.
         fp8_input_bytes: Bytes of a linear layer's input element as it is kept where products run
             in 8 bits.
         fp8_weight_bytes: Bytes of 8-bit copies that are kept of each weight of the layers where
@@ -372,6 +376,8 @@ class Held:
     gathered_ends: bool = False
     gathered_inputs: bool = False
     fp32_residual: bool = False
+    returned_keys: bool = False
+    weighted_results: bool = True
     fp8_input_bytes: int = 1
     fp8_weight_bytes: int = 0
     gradients: Gradients = "kept"

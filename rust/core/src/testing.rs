@@ -193,6 +193,8 @@ pub fn held() -> Held {
         update_bytes: 0,
         stage_buffers: false,
         message_buffers: false,
+        returned_keys: false,
+        weighted_results: true,
         offloaded_share: 0.0,
         logit_bytes: 12,
         split_logit_bytes: 12,

@@ -12,9 +12,9 @@ use autopar_core::spec::framework::{
     Communicators, Framework, GatheredUnit, Gathers, Gradients, Projections, Selective,
 };
 use autopar_core::spec::kernels::NormKernel;
-use autopar_core::spec::model::{Activation, Norm, Position};
+use autopar_core::spec::model::{Activation, LayerKind, Norm, Position};
 use autopar_core::spec::problem::{Problem, Schedule};
-use autopar_core::spec::workload::Precision;
+use autopar_core::spec::workload::{Attention, Precision};
 use autopar_core::testing::{self, whole};
 use autopar_core::units::Bytes;
 use sums::{layer, DENSE};
@@ -385,16 +385,93 @@ fn eight_bit_products_keep_their_inputs_in_8_or_16_bits_as_the_framework_says() 
 }
 
 #[test]
-fn recompute_of_operators_keeps_the_input_half_of_the_products_and_attention() {
-    // Products have outputs of 1.5 h (queries, keys, values), h, 6 h (gate and up-projection) and h: 9.5 h, of which half
-    // are kept in 2 bytes: 9.5. The layer's input 2 and attention's output 2. Together 13.5.
+fn recompute_of_operators_keeps_the_input_every_second_product_and_attention() {
+    // Products have outputs of h, h / 4, h / 4 (queries, keys, values), h, 3 h, 3 h (gate and up) and h: the first, third, fifth and
+    // seventh are 5.25 h, in 2 bytes 10.5. The layer's input 2 and attention's output 2. Together 14.5.
     let mut problem = llama();
     problem.framework.selective = Selective::Operators;
     let cost = layer(&problem, whole());
-    assert_eq!(cost.kept_selective, Bytes(SH * 27 / 2));
+    assert_eq!(cost.kept_selective, Bytes(SH * 29 / 2));
+    // Nothing reads the seventh: it only makes the layer's output. A compiler drops it.
+    problem.framework.fused.norm = NormKernel::Compiled;
+    assert_eq!(layer(&problem, whole()).kept_selective, Bytes(SH * 25 / 2));
+    problem.framework.fused.norm = NormKernel::Fused;
     // Attention is not computed again, nor is half of the products: less than the forward pass, more than nothing.
     assert!(cost.recompute_selective.compute < cost.recompute_full.compute);
     assert!(cost.recompute_selective.compute.seconds() > 0.0);
+}
+
+#[test]
+fn a_softmax_of_its_own_keeps_its_32_bit_result_beside_the_cast() {
+    // 16 heads of 1024 x 1024 scores. In one kernel the 16-bit result is kept, 2 bytes a score; apart the 32-bit one too, 6. With
+    // dropout 1 + 2 bytes are kept of its mask and its result, and not what it read: 5 and 4 + 1 + 2. In 32 bits there is no cast.
+    let scores = 16 * S * S;
+    let kept = |apart: bool, dropout: bool, precision: Precision| {
+        let mut problem = llama();
+        problem.workload.attention = Attention::Unfused;
+        (problem.workload.dropout, problem.workload.precision) = (dropout, precision);
+        problem.framework.fused.softmax = !apart;
+        problem.framework.softmax_multiple = 1;
+        layer(&problem, whole()).kept
+    };
+    let more =
+        |dropout, precision| kept(true, dropout, precision) - kept(false, dropout, precision);
+    assert_eq!(more(false, Precision::Bf16), Bytes(4 * scores));
+    assert_eq!(more(true, Precision::Bf16), Bytes(2 * scores));
+    assert_eq!(more(false, Precision::Tf32), Bytes(0));
+}
+
+#[test]
+fn keys_and_values_that_a_pass_returns_live_with_each_layer_s_input() {
+    // 4 key heads of 128 in 2 bytes, keys and values: 2 x 512 x 2 bytes a token; the input 2 h. A group of two layers keeps one
+    // input and the keys and values of both.
+    let mut problem = llama();
+    let input = layer(&problem, whole()).kept_input;
+    problem.framework.held.returned_keys = true;
+    let cost = layer(&problem, whole());
+    assert_eq!((input, cost.kept_input), (Bytes(2 * SH), Bytes(2 * SH + 2048 * S)));
+    let kept = |layers: u32| {
+        let recompute = Recompute::Uniform { layers };
+        let stage = Stage { chip: 0, layers: 4, recompute, offload: 0 };
+        let plan = Plan { dp: 8, ..testing::plan(vec![stage]) };
+        estimate(&problem, &plan).unwrap().stages[0].memory.activations
+    };
+    assert_eq!(kept(1) - kept(2), Bytes(2 * 2 * SH));
+}
+
+#[test]
+fn what_experts_made_is_kept_where_it_is_weighted_afterwards() {
+    // 1024 tokens visit 2 experts each: 2,048 results of h in 2 bytes.
+    let mut problem = llama();
+    problem.model.moe = Some(testing::moe(8, 2, 1024));
+    let kind = LayerKind { moe: true, windowed: false };
+    let kept = |problem: &Problem| block::price(&Pricer::new(problem, 0, whole()), kind).cost.kept;
+    let after = kept(&problem);
+    problem.framework.held.weighted_results = false;
+    assert_eq!(after - kept(&problem), Bytes(2 * SH * 2));
+}
+
+#[test]
+fn what_embedding_and_head_were_gathered_into_is_kept_beside_them_where_they_are_copied_out() {
+    // 50 parameters of the ends in 2 bytes, in a buffer that then serves the 100 of a layer: nothing more. Of 250: 150 more.
+    let mut f = testing::framework();
+    f.gathers = Gathers::MicroBatch;
+    f.held.gathered_ends = true;
+    let cached = |f: &Framework, end_parameters: u64| {
+        let held = Holdings {
+            dense_parameters: 1000,
+            end_parameters,
+            gathered_parameters: 200,
+            unreduced_parameters: 100,
+            ..Holdings::default()
+        };
+        memory::items(&held, &fsdp(), false, f).cached
+    };
+    let plain = [50, 250].map(|ends| cached(&f, ends));
+    f.shard_copies.gathered = true;
+    let copied = [50, 250].map(|ends| cached(&f, ends));
+    assert_eq!(copied[0], plain[0]);
+    assert_eq!(copied[1] - plain[1], Bytes(150 * f.bytes.parameter));
 }
 
 // ---- Logits ----------------------------------------------------------------------------------------------------------

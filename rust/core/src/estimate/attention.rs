@@ -30,6 +30,7 @@ impl Block<'_, '_> {
                 if a.q_lora_rank > 0 {
                     entry = add(entry, self.linear(Gemm::new(tokens, a.q_lora_rank, h)));
                     entry = add(entry, self.linear(Gemm::new(tokens, heads * qk, a.q_lora_rank)));
+                    self.saved.product(p.tokens * a.q_lora_rank as f64, true);
                     let latent = p.tokens * a.q_lora_rank as f64;
                     self.stream(latent, 2.0, 5.0, (1, 2));
                     self.kept += 2.0 * latent * self.p.width;
@@ -39,8 +40,11 @@ impl Block<'_, '_> {
                     entry = add(entry, self.linear(Gemm::new(tokens, heads * qk, h)));
                     self.dense_parameters += (h * heads * qk) as f64;
                 }
+                self.saved.product(p.tokens * (heads * qk) as f64, true);
                 let latent = a.kv_lora_rank + a.qk_rope_dim;
                 let up = heads * (a.qk_nope_dim + a.v_dim);
+                self.saved.product(p.tokens * latent as f64, true);
+                self.saved.product(p.tokens * up as f64, true);
                 entry = add(entry, self.linear(Gemm::new(tokens, latent, h)));
                 entry = add(entry, self.linear(Gemm::new(tokens, up, a.kv_lora_rank)));
                 self.stream(p.tokens * a.kv_lora_rank as f64, 2.0, 5.0, (1, 2));
@@ -56,6 +60,9 @@ impl Block<'_, '_> {
                     }
                     Projections::Apart => self.joined(tokens, h, &[q, kv / 2, kv / 2]),
                 };
+                for width in [q, kv / 2, kv / 2] {
+                    self.saved.product(p.tokens * width as f64, true);
+                }
                 self.dense_parameters += (h * (q + kv)) as f64;
                 if m.qkv_bias {
                     self.dense_parameters += (q + kv) as f64;
@@ -66,6 +73,7 @@ impl Block<'_, '_> {
         };
         if m.position == Position::Relative {
             self.linear(Gemm::new(tokens, h / s.tp, h));
+            self.saved.product(p.tokens * (h / s.tp) as f64, true);
             self.dense_parameters += (h * h / s.tp) as f64;
         }
         let qk_elements = p.tokens * (q_width + kv_width / 2) as f64;
@@ -97,6 +105,7 @@ impl Block<'_, '_> {
         if m.attention_sinks {
             self.dense_parameters += heads as f64;
         }
+        self.keys = p.tokens * kv_width as f64 * self.p.width;
         let kv_width = if p.framework.repeats_key_heads && m.mla.is_none() && kv_width < 2 * q_width
         {
             // Read each head, write it once for every query head of its group; summed again backward.
@@ -119,6 +128,7 @@ impl Block<'_, '_> {
         self.core_attention(kind, heads);
         self.attention_may_repeat(before, self.kept - kept + output);
         let exit = self.linear(Gemm::new(tokens, h, v_out));
+        self.saved.product(p.tokens * h as f64, true);
         self.dense_parameters += (v_out * h) as f64;
         if m.o_bias {
             self.dense_parameters += h as f64;
@@ -288,8 +298,9 @@ impl Block<'_, '_> {
             // bigscience-workshop/Megatron-DeepSpeed calls it (megatron/model/transformer.py).
             self.core.run(d.stream(2.0 * bytes));
         }
-        if p.framework.fused.softmax && (s.mbs * heads).is_multiple_of(p.framework.softmax_multiple)
-        {
+        let fused = p.framework.fused.softmax
+            && (s.mbs * heads).is_multiple_of(p.framework.softmax_multiple);
+        if fused {
             // Below the diagonal alone it reads (half), and everywhere it writes: the kernel of causal models
             // (NVIDIA/Megatron-LM, scaled_upper_triang_masked_softmax). Backward it reads two halves.
             self.core.run(d.stream(1.5 * bytes));
@@ -304,10 +315,17 @@ impl Block<'_, '_> {
             self.input.run(d.stream(2.5 * bytes));
         }
         // Softmax output, dropout mask and dropout output: Korthikanti's 5 as^2b.
-        let stored = bytes + if p.workload.dropout { elements + bytes } else { 0.0 };
+        let mut stored = bytes + if p.workload.dropout { elements + bytes } else { 0.0 };
+        let mut gradients = 2.0 * bytes;
+        if !fused && self.p.width < 4.0 {
+            // A softmax of its own runs in 32 bits and keeps its result so. Cast back it is the input of the product with the
+            // values, or dropout makes that of it. The gradient passes softmax in 32 bits too.
+            stored += 4.0 * elements - if p.workload.dropout { bytes } else { 0.0 };
+            gradients = bytes + 8.0 * elements;
+        }
         self.kept += stored;
         self.kept_core += stored;
-        self.transient = self.transient.max(2.0 * bytes);
+        self.transient = self.transient.max(gradients);
         (self.core.compute - before.0, self.input.compute - before.1)
     }
 }

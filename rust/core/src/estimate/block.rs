@@ -3,7 +3,7 @@
 use super::compute::Gemm;
 use super::layer::{Pass, Pricer};
 use super::repeats::Layer;
-use super::repeats::{Operator, Repeats};
+use super::repeats::{Operator, Repeats, SavedOutputs};
 use super::shard::{parameter_sent, LayerCost};
 use crate::spec::cluster::Group;
 use crate::spec::framework::{Fp8Scaling, GatheredUnit, Projections};
@@ -46,14 +46,18 @@ pub(super) struct Block<'p, 'a> {
     pub(super) kept_core: f64,
     /// The operators that may be computed again by themselves.
     pub(super) repeats: Repeats,
-    /// Forward seconds of the matrix products, how many there are, and the elements of their outputs.
-    pub(super) products: (f64, u32, f64),
+    /// Forward seconds of the matrix products, and how many there are.
+    pub(super) products: (f64, u32),
     /// Forward seconds of gathers over the tensor-parallel group.
     pub(super) gathered: f64,
     /// Launches of the forward pass that selective recompute does not repeat: sums over the tensor-parallel group with the exchanges
     /// of experts, and the exchange of context parallel.
     pub(super) summed: u32,
     pub(super) exchanged: u32,
+    /// What recompute of single operators saves of the products' outputs.
+    pub(super) saved: SavedOutputs,
+    /// Bytes of keys and values.
+    pub(super) keys: f64,
     /// Bytes of the output of attention.
     pub(super) attention_output: f64,
     /// Bytes that a layer's exchanges of experts bring.
@@ -81,10 +85,12 @@ impl<'p, 'a> Block<'p, 'a> {
             kept: 0.0,
             kept_core: 0.0,
             repeats: Repeats::default(),
-            products: (0.0, 0, 0.0),
+            products: (0.0, 0),
             gathered: 0.0,
             summed: 0,
             exchanged: 0,
+            saved: SavedOutputs::default(),
+            keys: 0.0,
             attention_output: 0.0,
             dispatched: 0.0,
             transient: 0.0,
@@ -125,7 +131,6 @@ impl<'p, 'a> Block<'p, 'a> {
         self.weight.run(times.2);
         self.products.0 += times.0;
         self.products.1 += 1;
-        self.products.2 += g.batch as f64 * g.m as f64 * g.n as f64;
         if self.p.workload.precision == Precision::Fp8 {
             self.casts(g);
         }
@@ -358,10 +363,14 @@ impl<'p, 'a> Block<'p, 'a> {
             }
             _ => self.joined(tokens as u64, m.hidden, &[inputs * width]),
         };
+        for _ in 0..inputs {
+            self.saved.product(tokens * width as f64, true);
+        }
         let made = self.activation_inputs(kept_tokens * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
         self.activation(tokens * width as f64);
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
+        self.saved.product(tokens * m.hidden as f64, false);
         self.kept += self.activation_kept(kept_tokens * width as f64);
         self.transient = self.transient.max(tokens * ((inputs + 1) * width) as f64 * self.p.width);
         (entry, exit)
@@ -446,6 +455,7 @@ impl<'p, 'a> Block<'p, 'a> {
         if p.framework.keeps_tensor_results {
             input_bytes += self.brought;
         }
+        let returned = if p.framework.held.returned_keys { self.keys } else { 0.0 };
         let (dense_whole, expert_whole) = p.whole_parameters(kind);
         Layer {
             cost: LayerCost {
@@ -456,7 +466,7 @@ impl<'p, 'a> Block<'p, 'a> {
                 recompute_full: recompute.split(launch),
                 kept: Bytes::from_f64(self.kept),
                 kept_selective: Bytes::from_f64(kept_selective),
-                kept_input: Bytes::from_f64(input_bytes),
+                kept_input: Bytes::from_f64(input_bytes + returned),
                 dense_parameters: self.dense_parameters.round() as u64,
                 expert_parameters: self.expert_parameters.round() as u64,
                 dense_whole,
@@ -464,6 +474,7 @@ impl<'p, 'a> Block<'p, 'a> {
             },
             repeats: self.repeats,
             transient: Bytes::from_f64(self.transient),
+            returned: Bytes::from_f64(returned),
             gathered: match p.framework.held.gathered_unit {
                 GatheredUnit::Layer => (self.dense_parameters + self.expert_parameters).round(),
                 GatheredUnit::Matrix => self.matrix,

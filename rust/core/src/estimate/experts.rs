@@ -21,6 +21,7 @@ impl Block<'_, '_> {
         // Router: 32-bit scores, top-k, and the permutation's index. The host launches some 34 small kernels for it and some 12
         // backward, by a count of NVIDIA/Megatron-LM's router and token dispatcher (megatron/core/transformer/moe).
         self.linear(Gemm::new(own_tokens as u64, u64::from(moe.experts), m.hidden));
+        self.saved.product(own_tokens * f64::from(moe.experts), true);
         self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, (34, 12));
         self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
             + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
@@ -34,7 +35,9 @@ impl Block<'_, '_> {
             self.permute(visits * h, 2.0, 3.0, (1, 1));
             after = after.plus(self.forward.since(before));
         }
-        self.kept += visits * h * self.p.width;
+        if p.framework.held.weighted_results {
+            self.kept += visits * h * self.p.width;
+        }
         self.exchange(moe, visits * h * self.p.width);
 
         let experts = u64::from(moe.experts) / s.ep;
@@ -99,6 +102,7 @@ impl Block<'_, '_> {
         } else {
             for _ in 0..experts {
                 self.linear(Gemm::new(rows, n, k));
+                self.saved.product((rows * n) as f64, true);
             }
         }
     }

@@ -228,7 +228,13 @@ pub fn items(
         context: context(framework, shard),
     };
     let passing = held.single && framework.held.gradients == Gradients::Passing;
-    whole_step.at_peak(passing, framework.held.planned)
+    let mut items = whole_step.at_peak(passing, framework.held.planned);
+    if gathers && framework.held.gathered_ends && framework.shard_copies.gathered {
+        // The buffer that embedding and head were gathered into, on a stream of its own, serves a layer's later.
+        let ends = held.end_parameters.saturating_sub(held.unreduced_parameters);
+        items.cached += Bytes(ends * bytes.parameter);
+    }
+    items
 }
 
 fn group_size(shard: &Shard, replicas: Group) -> u64 {

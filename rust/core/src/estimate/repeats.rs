@@ -45,6 +45,32 @@ impl Repeats {
     }
 }
 
+/// The outputs of a layer's matrix products that recompute of single operators saves: the first, the third and so on, in the order
+/// in which they run (pytorch/torchtitan: a count of `aten.mm`, whose even ones are computed again).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct SavedOutputs {
+    count: u32,
+    /// Elements of those that the backward pass reads, or that lead to what it reads.
+    read: f64,
+    /// Elements of the others.
+    unread: f64,
+}
+
+impl SavedOutputs {
+    /// The next product, with an output of so many elements.
+    pub(super) fn product(&mut self, elements: f64, read: bool) {
+        self.count += 1;
+        if self.count % 2 == 1 {
+            *(if read { &mut self.read } else { &mut self.unread }) += elements;
+        }
+    }
+
+    /// Elements that are kept: an eager cache holds what it was told to save, a compiler drops what nothing reads.
+    pub(super) fn kept(self, compiled: bool) -> f64 {
+        self.read + if compiled { 0.0 } else { self.unread }
+    }
+}
+
 /// One layer: its cost and what it needs only while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layer {
@@ -54,6 +80,8 @@ pub struct Layer {
     pub repeats: Repeats,
     /// Largest transient tensors of its backward pass.
     pub transient: Bytes,
+    /// Keys and values that live although the layer is computed again.
+    pub returned: Bytes,
     /// Parameters that ZeRO stage 3 gathers at once: all, or those of the largest matrix.
     pub gathered: u64,
 }

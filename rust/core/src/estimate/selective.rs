@@ -4,6 +4,7 @@ use super::block::Block;
 use super::layer::Pass;
 use super::repeats::Operator;
 use crate::spec::framework::Selective;
+use crate::spec::kernels::NormKernel;
 
 impl Block<'_, '_> {
     /// Counts what ran forward since `before`, and the bytes that it made, as an operator that may be computed again.
@@ -53,7 +54,7 @@ impl Block<'_, '_> {
             }
             Selective::Attention => (self.core, self.kept - self.kept_core),
             Selective::Operators => {
-                let (seconds, count, outputs) = self.products;
+                let (seconds, count) = self.products;
                 let again = Pass {
                     compute: self.forward.compute - self.core.compute - seconds / 2.0,
                     tensor: self.gathered,
@@ -64,10 +65,12 @@ impl Block<'_, '_> {
                         - self.exchanged,
                     ..Pass::default()
                 };
-                // The layer's input, the outputs of half of the products, that of attention with its sums, of the two
+                // The layer's input, the outputs of every second product, that of attention with its sums, of the two
                 // reduce-scatters, and of the exchanges of experts.
+                let compiled = p.framework.fused.norm == NormKernel::Compiled;
                 let sums = if p.shard.sp { 2.0 * p.residual_bytes() } else { 0.0 };
-                let kept = p.residual_bytes() + outputs / 2.0 * p.width + self.attention_output;
+                let outputs = self.saved.kept(compiled) * p.width;
+                let kept = p.residual_bytes() + outputs + self.attention_output;
                 (again, (kept + sums + self.dispatched).min(self.kept))
             }
         }

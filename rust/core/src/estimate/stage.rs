@@ -51,6 +51,7 @@ struct Widest {
     core: Bytes,
     transient: Bytes,
     gathered: u64,
+    returned: Bytes,
 }
 
 /// Where a stage stands and what it holds.
@@ -170,6 +171,7 @@ impl<'a> Table<'a> {
                 core: w.core.max(c.kept - c.kept_selective),
                 transient: w.transient.max(layer.transient),
                 gathered: w.gathered.max(layer.gathered),
+                returned: w.returned.max(layer.returned),
             }
         });
         let chip = &problem.cluster.groups[kind].chip;

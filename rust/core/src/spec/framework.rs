@@ -220,6 +220,11 @@ pub struct Held {
     pub gathered_inputs: bool,
     /// The residual stream is in 32 bits, whatever the products are computed in.
     pub fp32_residual: bool,
+    /// The model's pass returns each layer's keys and values, which live with its output: also those of layers that are
+    /// computed again (huggingface/transformers: `use_cache`, on unless its own checkpointing turns it off).
+    pub returned_keys: bool,
+    /// What experts made lies kept until it was weighted; else weights are multiplied in before their second product.
+    pub weighted_results: bool,
     /// Bytes of a linear layer's input element as it is kept where products run in 8 bits.
     pub fp8_input_bytes: u64,
     /// Bytes of 8-bit copies that are kept of each weight of the layers where products run in 8 bits.

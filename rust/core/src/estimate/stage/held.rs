@@ -27,7 +27,9 @@ impl Table<'_> {
             }
             Recompute::Uniform { layers } => {
                 let groups = u64::from(count.div_ceil(layers.max(1)));
-                self.layers(from, count.min(1)).kept_input * groups
+                let inputs = self.layers(from, count.min(1)).kept_input * groups;
+                // Keys and values are returned for each layer, also inside a group.
+                inputs + self.widest.returned * (u64::from(count) - groups)
             }
             Recompute::Parts(parts) => self.parts(parts, place, chunk).kept,
         }
