@@ -12,7 +12,7 @@ use autopar_core::spec::framework::{
     Communicators, Framework, GatheredUnit, Gathers, Gradients, Projections, Selective,
 };
 use autopar_core::spec::kernels::NormKernel;
-use autopar_core::spec::model::{Activation, LayerKind, Norm, Position};
+use autopar_core::spec::model::{Activation, LayerKind, Norm, Position, QkNorm};
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
 use autopar_core::testing::{self, whole};
@@ -419,6 +419,20 @@ fn a_softmax_of_its_own_keeps_its_32_bit_result_beside_the_cast() {
     assert_eq!(more(false, Precision::Bf16), Bytes(4 * scores));
     assert_eq!(more(true, Precision::Bf16), Bytes(2 * scores));
     assert_eq!(more(false, Precision::Tf32), Bytes(0));
+}
+
+#[test]
+fn norms_of_queries_and_keys_read_them_where_the_packed_projection_lies() {
+    // Packed: h of queries and h / 4 each of keys and values, and queries and keys once more rotated, which read nothing of what
+    // the norms made. Apart the norms' inputs are kept beside what attention reads: 1.25 h in 2 bytes.
+    let kept = |norm: QkNorm, projections: Projections| {
+        let mut problem = llama();
+        (problem.model.qk_norm, problem.framework.projections) = (norm, projections);
+        layer(&problem, whole()).kept
+    };
+    let more = |projections| kept(QkNorm::Head, projections) - kept(QkNorm::None, projections);
+    assert_eq!(more(Projections::Packed), Bytes(0));
+    assert_eq!(more(Projections::Apart), Bytes(SH * 5 / 2));
 }
 
 #[test]

@@ -97,8 +97,9 @@ impl Block<'_, '_> {
             let packed = p.framework.projections != Projections::Apart;
             // A ring copies keys and values into its buffers (NVIDIA/TransformerEngine, AttnFuncWithCPAndKVP2P).
             let copied = s.cp > 1 && p.framework.context_exchange == ContextExchange::Ring;
-            if packed && !p.framework.repeats_key_heads && !copied {
-                // The rotated copies live beside the packed projection, whose values are still in use.
+            if packed && !p.framework.repeats_key_heads && !copied && m.qk_norm == QkNorm::None {
+                // The rotated copies live beside the packed projection, whose values are still in use. A norm before rotation
+                // keeps queries and keys there anyway, and rotation reads none of its own input again.
                 self.kept += rotated * self.p.width;
             }
         }
