@@ -8,6 +8,7 @@ from autopar import catalog
 from autopar.report import NamedLayers, Recompute
 from autopar.setups import setup
 from autopar.shelf import Shelf, chip_as_written, framework, network
+from autopar.spec import Named
 from stated import checked, run_of
 
 
@@ -322,6 +323,7 @@ def test_the_layers_of_each_stage(
             "layernorm, moe act",
             Recompute("parts", 0, regathers=False, operators=NamedLayers(norm=32, activation=32)),
         ),
+        ("mla_up_proj, moe_act", Recompute("selective")),
         ("gradient checkpointing", Recompute("uniform", 1)),
         ("full AC", Recompute("uniform", 1)),
         ("nothing_saveable", Recompute("uniform", 1)),
@@ -344,6 +346,13 @@ def test_recompute_is_read_from_its_words(text: str, recompute: Recompute, shelf
     known = setup(run_of(recompute=text), shelf)
     assert known.plan.stages[0].recompute == recompute
     assert known.open == ()
+
+
+def test_modules_that_are_computed_again_are_operators_by_name(shelf: Shelf) -> None:
+    used = setup(run_of(recompute="layernorm, mla_up_proj"), shelf).problem.framework
+    assert (used.selective, used.named) == ("named", Named(projections=True, norm=True))
+    plain = setup(run_of(recompute="selective"), shelf).problem.framework
+    assert plain.selective == "attention"
 
 
 def test_what_selective_means_is_the_framework_s_choice(shelf: Shelf) -> None:

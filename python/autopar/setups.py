@@ -19,7 +19,7 @@ from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, NamedLayers, Plan, Rate, Recompute, Stage, Work
 from autopar.runs import Run
 from autopar.shelf import Shelf, devices, framework, stores_scores, words_of
-from autopar.spec import Attention, Framework, Model, Precision, Problem, Schedule
+from autopar.spec import Attention, Framework, Model, Named, Precision, Problem, Schedule
 from autopar.trained import noted, trained
 
 LARGEST_MICRO_BATCH = 64
@@ -113,7 +113,9 @@ def _as_run(framework: Framework, run: Run) -> Framework:
     8-bit moments are 2 bytes in place of 8; offloaded is a share of each layer's activations.
     DeepEP and HybridEP send a token once to a node, an all-to-all of the library a copy for each of
     its experts, and CUDA graphs leave the host nothing to do. Blocks share a scale in MXFP8.
-    Liger-Kernel joins norms, rotary embeddings and activations, each to one kernel.
+    Liger-Kernel joins norms, rotary embeddings and activations, each to one kernel. Of Megatron's
+    modules the up-projections of latent attention are computed again with what stands beside them,
+    as operators by name.
     A loss in pieces has so many times fewer logits at its peak: eight where nobody says (torchtune,
     torchtitan, Liger-Kernel).
     """
@@ -134,6 +136,12 @@ def _as_run(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, attention_kernels=asked + framework.attention_kernels)
     if re.search(rf"{TAKEN_BACK}({HIDDEN_EXCHANGE})", said, re.I):
         framework = replace(framework, overlap=replace(framework.overlap, expert=True))
+    if PROJECTIONS in run.recompute:
+        words = set(words_of(run.recompute))
+        again = Named(
+            projections=True, norm=bool(words & NORMS), activation=bool(words & ACTIVATIONS)
+        )
+        framework = replace(framework, selective="named", named=again)
     if re.search(rf"{TAKEN_BACK}(mx-?fp8|fp8[- ]mx)\b", said, re.I):
         framework = replace(framework, fp8_scaling="block")
     if re.search(rf"{TAKEN_BACK}bf16 gradients\b", said, re.I):
@@ -468,6 +476,7 @@ NOTHING = ("none", "no", "off", "0", "false")
 NORMS = set(words_of("norm norms layernorm rmsnorm"))
 ACTIVATIONS = set(words_of("act activation activations swiglu gelu"))
 FILLERS = set(words_of("moe and only"))
+PROJECTIONS = "mla_up_proj"
 
 
 def _is_stated(recompute: str) -> bool:
@@ -488,6 +497,8 @@ def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Reco
     text = text.lower()
     if text in NOTHING or re.match(r"(no|without)\b", text):
         return Recompute()
+    if PROJECTIONS in text:
+        return Recompute("selective")
     if (words := set(words_of(text))) <= NORMS | ACTIVATIONS | FILLERS:
         norm, activation = (chunk if words & named else 0 for named in (NORMS, ACTIVATIONS))
         if not norm and not activation:

@@ -342,7 +342,8 @@ class Held:
         returned_keys: The model's pass returns each layer's keys and values, which live with its
             output: also those of layers that are computed again.
         weighted_results: What experts made lies kept until it was weighted; else weights are
-            multiplied in before their second product.
+            multiplied in before their second product, whose results the backward pass does not
+            read.
         fp8_input_bytes: Bytes of a linear layer's input element as it is kept where products run
             in 8 bits.
         fp8_weight_bytes: Bytes of 8-bit copies that are kept of each weight of the layers where
@@ -421,8 +422,6 @@ class Framework:
         permutes_twice: Tokens that no other rank sent pass memory twice each way too: sorted by
             expert once more all the same, or copied for their experts before they are sorted and
             widened to 32 bits before they are summed.
-        weighs_activations: The router's weights multiply what an expert's nonlinearity makes and
-            not its results, of which the backward pass then reads none.
         whole_vocabulary: Each tensor-parallel rank holds embedding and head whole and repeats their
             work.
         shard_copies: What ZeRO copies on the device beside its collectives in every pass.
@@ -483,7 +482,6 @@ class Framework:
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
     permutes_twice: bool = False
-    weighs_activations: bool = False
     whole_vocabulary: bool = False
     shard_copies: ShardCopies = ShardCopies()
     eight_bit_gathers: EightBitGathers = EightBitGathers()

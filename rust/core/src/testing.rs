@@ -133,7 +133,6 @@ pub fn framework() -> Framework {
         context_exchange: ContextExchange::Ring,
         expert_dispatch: ExpertDispatch::Copies,
         permutes_twice: false,
-        weighs_activations: false,
         whole_vocabulary: false,
         shard_copies: ShardCopies { gathered: false, reduced: false },
         eight_bit_gathers: EightBitGathers { activations: false, parameters: false },

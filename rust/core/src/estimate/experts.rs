@@ -86,7 +86,7 @@ impl Block<'_, '_> {
         let before = self.forward;
         self.residual();
         after = after.plus(self.forward.since(before));
-        if p.framework.weighs_activations && !self.reads_results() {
+        if !p.framework.held.weighted_results && !self.reads_results() {
             // The way back takes as long as the way there.
             self.unread = Pass { expert: self.forward.expert / 2.0, ..after };
         }

@@ -43,9 +43,6 @@ pub struct Framework {
     /// Tokens that no other rank sent pass memory twice each way too: sorted by expert once more all the same (Megatron's
     /// dispatchers), or copied for their experts before they are sorted and widened to 32 bits before they are summed (MaxText).
     pub permutes_twice: bool,
-    /// The router's weights multiply what an expert's nonlinearity makes and not its results, of which the backward pass then
-    /// reads none.
-    pub weighs_activations: bool,
     /// What ZeRO copies on the device beside its gathers and reductions in every pass.
     pub shard_copies: ShardCopies,
     /// What is gathered after it was cast, where products run in 8 bits.
@@ -223,7 +220,8 @@ pub struct Held {
     /// The model's pass returns each layer's keys and values, which live with its output: also those of layers that are
     /// computed again (huggingface/transformers: `use_cache`, on unless its own checkpointing turns it off).
     pub returned_keys: bool,
-    /// What experts made lies kept until it was weighted; else weights are multiplied in before their second product.
+    /// What experts made lies kept until it was weighted; else weights are multiplied in before their second product, whose
+    /// results the backward pass does not read.
     pub weighted_results: bool,
     /// Bytes of a linear layer's input element as it is kept where products run in 8 bits.
     pub fp8_input_bytes: u64,
