@@ -20,7 +20,7 @@ RUST_ORDER = """
     spec::model spec::cluster spec::kernels spec::framework spec::workload spec::problem
     spec::tensors spec
     plan plan::rules
-    estimate::flops estimate::collective estimate::compute estimate::shard
+    estimate::flops estimate::torus estimate::collective estimate::compute estimate::shard
     testing
     estimate::layer estimate::repeats estimate::block estimate::selective estimate::attention
     estimate::experts estimate::memory

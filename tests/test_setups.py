@@ -173,6 +173,8 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "HAI-LLM (DualPipe)"}, "hai-llm"),
         ({"framework": "PithTrain", "notes": "torch.compile"}, "hai-llm"),
         ({"framework": "Megatron-DeepSpeed", "chip": "Gaudi2"}, "megatron-deepspeed-gaudi"),
+        ({"framework": "NeMo AutoModel (FSDP2)", "date": "2026-04"}, "nemo-automodel"),
+        ({"framework": "Megatron-Bridge 25.09", "notes": "token drop"}, "megatron-bridge-capacity"),
         ({"framework": "PyTorch FSDP", "notes": "torch.compile"}, "fsdp-compiled"),
         ({"framework": "PyTorch FSDP", "notes": "no torch.compile"}, "fsdp"),
         ({"framework": "nanoGPT"}, "ddp-compiled"),
@@ -185,6 +187,16 @@ def test_a_framework_is_that_of_its_words_and_time(
 ) -> None:
     entry, named = framework(run_of(**cells), shelf)
     assert (entry.framework.name, named) == (name, True)
+
+
+def test_recipes_in_mxfp8_became_one_graph_in_june_2026(shelf: Shelf) -> None:
+    def used(date: str) -> tuple[str, float, bool]:
+        cells = {"framework": "Megatron-Bridge", "date": date, "notes": "MXFP8"}
+        found = framework(run_of(**cells), shelf)[0].framework
+        return found.name, found.launch_us, found.overlap.expert
+
+    assert used("2026-06") == used("") == ("megatron-bridge-mxfp8", 0.0, True)
+    assert used("2026-04") == ("megatron-bridge-mxfp8", 64.0, False)
 
 
 def test_a_framework_that_nobody_knows_is_assumed_and_said_to_be(shelf: Shelf) -> None:
@@ -433,6 +445,15 @@ def test_offloaded_activations_are_a_share_of_every_layer_s(shelf: Shelf) -> Non
     assert waiting.plan.stages[0].offload == 0
 
 
+def test_the_width_of_gradients_is_read_from_words(shelf: Shelf) -> None:
+    def said(notes: str) -> tuple[int, int]:
+        stored = setup(run_of(notes=notes), shelf).problem.framework.bytes
+        return stored.gradient, stored.gradient_sent
+
+    assert said("") == said("bf16 gradient accumulation") == (4, 4)
+    assert said("synthetic data, bf16 gradients") == (2, 2)
+
+
 def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: Shelf) -> None:
     def said(notes: str) -> tuple[str, bool, float]:
         used = setup(run_of(notes=notes), shelf).problem.framework
@@ -443,6 +464,7 @@ def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: 
     assert said("DeepEP dispatch") == ("once_a_node", False, usual[2])
     assert said("1F1B with EP communication overlap") == ("copies", True, usual[2])
     assert said("full-iteration CUDA graphs") == ("copies", False, 0.0)
+    assert said("HybridEP, no all-to-all dispatch")[0] == "once_a_node"
     assert said("no DeepEP; CUDA graphs not in the table; no EP overlap") == usual
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 Pass: TypeAlias = Literal["forward", "backward", "both"]
-Topology: TypeAlias = Literal["switch", "mesh", "cubemesh", "pcie"]
+Topology: TypeAlias = Literal["switch", "mesh", "cubemesh", "pcie", "torus2d", "torus3d"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,8 @@ class Link:
 
     Attributes:
         topology: How devices are wired: all at full rate behind a switch, one wire to each peer,
-            eight with six wires each as in a DGX-1, or a PCIe tree.
+            eight with six wires each as in a DGX-1, a PCIe tree, or rings along two or three axes
+            (rates are then those of one axis).
         all_reduce_gb_per_s: All-reduce, 10^9 bytes a second.
         all_gather_gb_per_s: All-gather and reduce-scatter, 10^9 bytes a second.
         all_to_all_gb_per_s: All-to-all, 10^9 bytes a second.

@@ -111,17 +111,23 @@ def _as_run(framework: Framework, run: Run) -> Framework:
     """Returns a framework with a row's own settings of it.
 
     8-bit moments are 2 bytes in place of 8; offloaded is a share of each layer's activations.
-    DeepEP and HybridEP send a token once to a node, and CUDA graphs leave the host nothing to do.
+    DeepEP and HybridEP send a token once to a node, an all-to-all of the library a copy for each of
+    its experts, and CUDA graphs leave the host nothing to do.
     A loss in pieces has so many times fewer logits at its peak: eight where nobody says (torchtune,
     torchtitan, Liger-Kernel).
     """
     said = f"{run.framework} {run.notes}"
     if re.search(rf"{TAKEN_BACK}(deep|hybrid)-?ep\b", said, re.I):
         framework = replace(framework, expert_dispatch="once_a_node")
+    elif re.search(rf"{TAKEN_BACK}(all-to-all|alltoall) dispatch", said, re.I):
+        framework = replace(framework, expert_dispatch="copies")
     if re.search(r"\b(with|under|using|full[- ]iteration) CUDA[- ]graphs?", said, re.I):
         framework = replace(framework, launch_us=0.0)
     if re.search(rf"{TAKEN_BACK}({HIDDEN_EXCHANGE})", said, re.I):
         framework = replace(framework, overlap=replace(framework.overlap, expert=True))
+    if re.search(rf"{TAKEN_BACK}bf16 gradients\b", said, re.I):
+        narrow = replace(framework.bytes, gradient=2, gradient_sent=2)
+        framework = replace(framework, bytes=narrow)
     if re.search(r"8-?bit adam", run.notes, re.I):
         stored = framework.bytes
         framework = replace(framework, bytes=replace(stored, optimizer=stored.optimizer - 6))

@@ -267,7 +267,12 @@ def _usual(run: Run, shelf: Shelf) -> str:
 
 
 # What the makers of these chips offer themselves.
-OF_A_MAKER = {"tpu": "MaxText", "ascend": "MindSpeed", "gaudi": "Optimum-Habana"}
+OF_A_MAKER = {
+    "tpu": "MaxText",
+    "ascend": "MindSpeed",
+    "gaudi": "Optimum-Habana",
+    "trainium": "neuronx-distributed",
+}
 
 
 def _places_of(shelf: Shelf, text: str) -> dict[str, tuple[int, int]]:

@@ -4,6 +4,7 @@ mod sums;
 
 use autopar_core::estimate::block;
 use autopar_core::estimate::collective::Fabric;
+use autopar_core::estimate::compute::{Device, Gemm};
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::{self, Holdings};
 use autopar_core::estimate::shard::{LayerCost, Shard};
@@ -246,6 +247,7 @@ fn a_grouped_product_of_several_experts_costs_the_host_a_launch_each() {
     // two kernels that sort by expert, of 20 us as the others, more than on eight devices; these launch two exchanges.
     let mut problem = experts();
     problem.framework.launch_us = 20.0;
+    problem.framework.sorts_own_tokens = true;
     let host = |ep| {
         let mut slow = problem.clone();
         slow.cluster.groups[0].chip.peak_tflops.bf16 = Some(1e9);
@@ -257,6 +259,54 @@ fn a_grouped_product_of_several_experts_costs_the_host_a_launch_each() {
         cost.compute.seconds() + cost.expert.seconds()
     };
     close(host(1) - host(8), 2.0 * 8.0 * 10e-6 + 2.0 * 20e-6 - 2.0 * 20e-6, 1e-3);
+}
+
+#[test]
+fn tokens_that_no_other_rank_sent_are_sorted_again_by_megatron_alone() {
+    // 8 experts on one device: 1,024 visits of 1,024 channels are read and written once before and once after the experts,
+    // 4 passes of 2 bytes at 0.6 of the streaming rate. On two devices whoever asks sorts.
+    let mut problem = experts();
+    problem.framework.launch_us = 0.0;
+    let time = |problem: &Problem, ep| expert_layer(problem, ep).forward.compute.seconds();
+    let (alone, shared) = (time(&problem, 1), time(&problem, 2));
+    problem.framework.sorts_own_tokens = true;
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency * 0.6;
+    let passes = 4.0 * 2.0 * 1024.0 * 1024.0 / memory + chip.host.kernel_us * 1e-6;
+    close(time(&problem, 1) - alone, passes, 1e-4);
+    close(time(&problem, 2), shared, 1e-9);
+}
+
+#[test]
+fn a_recompute_that_stops_early_runs_no_second_product_nor_the_way_back_of_weighted_activations() {
+    // One expert on each of 8 ranks. After the nonlinearity, which has the router's weights, follow the second product of the
+    // fullest rank's rows, [1,090, 1,024] x [1,024, 1,024] (1,024 (1 + sqrt(2 ln 8 / 1,024)) = 1,089.3), half of the exchanges,
+    // the sums over 1,024 visits (2 passes of 2 bytes at 0.6 of the streaming rate) and the residual addition (3 passes over 512
+    // tokens).
+    let mut problem = experts();
+    problem.framework.launch_us = 0.0;
+    problem.framework.recompute_stops_early = true;
+    let whole = expert_layer(&problem, 8);
+    assert_eq!(whole.recompute_full, whole.forward);
+    problem.framework.weighs_activations = true;
+    let early = expert_layer(&problem, 8).recompute_full;
+    let device = Device::new(&problem.cluster.groups[0].chip, Precision::Bf16, &[], 8);
+    let elements = 2.0 * 1024.0 * 1024.0;
+    let left_out = device.linear(Gemm::new(1_090, 1024, 1024))
+        + device.stream(2.0 * elements / 0.6)
+        + device.stream(3.0 * elements / 2.0);
+    let forward = whole.forward;
+    close(forward.compute.seconds() - early.compute.seconds(), left_out, 1e-6);
+    close(early.expert.seconds(), forward.expert.seconds() / 2.0, 1e-6);
+    // Hidden behind another micro-batch the way back takes its part of what is not hidden.
+    problem.framework.overlap.expert = true;
+    problem.cluster.groups[0].chip.link.all_to_all_gb_per_s = 0.1;
+    let hidden = expert_layer(&problem, 8);
+    close(hidden.recompute_full.expert.seconds(), hidden.forward.expert.seconds() / 2.0, 1e-6);
+    // Dropout after the product keeps a mask, which must be drawn again.
+    problem.workload.dropout = true;
+    let drawn = expert_layer(&problem, 8);
+    assert_eq!(drawn.recompute_full, drawn.forward);
 }
 
 #[test]

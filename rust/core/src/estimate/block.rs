@@ -324,11 +324,16 @@ impl<'p, 'a> Block<'p, 'a> {
         self.unread = self.after_last_read(exit.0, before);
     }
 
+    /// Whether the backward pass reads what follows the last product: dropout keeps a mask, and a norm its input.
+    pub(super) fn reads_results(&self) -> bool {
+        self.p.workload.dropout || self.p.model.norms_per_layer == 4
+    }
+
     /// What follows the MLP's second product in the forward pass, itself included, if the backward pass reads nothing of it:
     /// the sum of its results and the residual addition since `before`. Dropout keeps a mask, and a norm its input.
     fn after_last_read(&self, product: f64, before: Pass) -> Pass {
         let p = self.p;
-        if p.workload.dropout || p.model.norms_per_layer == 4 {
+        if self.reads_results() {
             return Pass::default();
         }
         let results = p.tokens * p.model.hidden as f64 * p.width;
@@ -419,6 +424,7 @@ impl<'p, 'a> Block<'p, 'a> {
     fn finish(mut self, kind: LayerKind) -> Layer {
         let p = self.p;
         let launch = p.launch();
+        let exchanged = self.forward.expert;
         if p.framework.overlap.expert {
             // The other micro-batch's computation hides the exchange as far as it lasts.
             self.forward.expert = p.fabric.beside(self.forward.expert, self.forward.compute);
@@ -434,6 +440,10 @@ impl<'p, 'a> Block<'p, 'a> {
             recompute.compute -= self.unread.compute;
             recompute.tensor -= self.unread.tensor;
             recompute.kernels -= self.unread.kernels;
+            recompute.looped -= self.unread.looped;
+            if exchanged > 0.0 {
+                recompute.expert *= 1.0 - self.unread.expert / exchanged;
+            }
         }
         if p.framework.keeps_tensor_results {
             recompute.tensor = 0.0;

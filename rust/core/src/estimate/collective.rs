@@ -15,6 +15,7 @@
 //! sum (for two nodes the tree moves half of the tensor each way) and where a library gathers level by level. NCCL gathers
 //! and scatters by rings through all members: what a node's own members hold passes its cards too, `(n-1)/n` in all.
 
+use super::torus::Torus;
 use crate::spec::cluster::{Chip, Cluster, FabricLevel, Group, NetworkLink, Topology};
 
 /// One kind of chip with the network around it.
@@ -22,6 +23,7 @@ use crate::spec::cluster::{Chip, Cluster, FabricLevel, Group, NetworkLink, Topol
 pub struct Fabric<'a> {
     chip: &'a Chip,
     levels: &'a [FabricLevel],
+    torus: Option<Torus>,
 }
 
 /// Bus bandwidths inside the domain differ by operation.
@@ -34,7 +36,8 @@ enum Operation {
 impl<'a> Fabric<'a> {
     /// The chip's links with the cluster's network levels above them.
     pub fn new(cluster: &'a Cluster, chip: &'a Chip) -> Fabric<'a> {
-        Fabric { chip, levels: &cluster.fabric }
+        let torus = Torus::new(chip.link.topology, u64::from(chip.link_domain), cluster.devices);
+        Fabric { chip, levels: &cluster.fabric, torus }
     }
 
     /// What communication of `seconds` adds beside computation of `behind` seconds that could hide it: what is longer, and the
@@ -70,9 +73,7 @@ impl<'a> Fabric<'a> {
         }
         let n = group.size as f64;
         let inside = group.members_within(u64::from(self.chip.link_domain));
-        let local = bytes * (inside - 1) as f64
-            / n
-            / self.domain_rate(self.chip.link.all_to_all_gb_per_s, inside, group.stride);
+        let local = bytes * (inside - 1) as f64 / n / self.exchange_rate(inside, group.stride);
         let network = self
             .network_levels(group)
             .map(|(below, rate)| bytes * (group.size - below) as f64 / n / rate)
@@ -93,7 +94,7 @@ impl<'a> Fabric<'a> {
         let copies = bytes * (1.0 - 1.0 / n);
         let local = bytes * self.copies_a_choice(topk, node_limit, group) * (inside - 1) as f64
             / inside as f64
-            / self.domain_rate(self.chip.link.all_to_all_gb_per_s, inside, group.stride);
+            / self.exchange_rate(inside, group.stride);
         let network = self
             .network_levels(group)
             .map(|(below, rate)| bytes * (group.size - below) as f64 / group.size as f64 / rate)
@@ -195,10 +196,23 @@ impl<'a> Fabric<'a> {
         }
     }
 
-    /// Bytes a second of a collective among `members` of one domain, `stride` ranks apart, for a rate measured with all of it.
+    /// Bytes a second of an exchange of each with all among `members` of one domain.
+    fn exchange_rate(&self, members: u64, stride: u64) -> f64 {
+        let gb_per_s = self.chip.link.all_to_all_gb_per_s;
+        match &self.torus {
+            Some(torus) => gb_per_s * 1e9 * torus.cover(members).exchanges(),
+            None => self.domain_rate(gb_per_s, members, stride),
+        }
+    }
+
+    /// Bytes a second of a collective among `members` of one domain, `stride` ranks apart, for a rate measured with all of it,
+    /// or on one axis of a torus.
     fn domain_rate(&self, gb_per_s: f64, members: u64, stride: u64) -> f64 {
         let all = u64::from(self.chip.devices_per_node);
         let share = match self.chip.link.topology {
+            Topology::Torus2d | Topology::Torus3d => {
+                self.torus.map_or(1.0, |torus| torus.cover(members).gathers())
+            }
             Topology::Switch | Topology::Pcie => 1.0,
             Topology::CubeMesh if all > 4 => cube_mesh_wires(members, stride) / 6.0,
             // One wire, or one pair of wires, to each peer: a smaller group drives fewer of them.
@@ -237,9 +251,13 @@ impl<'a> Fabric<'a> {
         (inside, group.size.div_ceil(inside))
     }
 
-    /// Steps between `members` of one domain: from each to the next, or all at once where wires join every pair.
+    /// Steps between `members` of one domain: from each to the next, from end to end of a torus, or all at once where wires join
+    /// every pair.
     fn local_steps(&self, members: u64) -> u64 {
         match self.chip.link.topology {
+            Topology::Torus2d | Topology::Torus3d => {
+                self.torus.map_or(0, |torus| torus.cover(members).hops())
+            }
             Topology::Mesh => u64::from(members > 1),
             Topology::Switch | Topology::Pcie | Topology::CubeMesh => members - 1,
         }

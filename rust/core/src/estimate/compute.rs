@@ -123,8 +123,11 @@ impl<'a> Device<'a> {
         };
         // Fused kernels were timed, and mostly exist, for 16-bit numbers alone.
         let kernels = if width == 2.0 { kernels } else { &[] };
+        // Where the chip has none of the framework's kernels, PyTorch's fused attention calls its maker's own.
+        let own = chip.attention.first().filter(|_| !kernels.is_empty()).map(|rate| &rate.kernel);
         let attention = kernels
             .iter()
+            .chain(own)
             .map(|kernel| chip.attention.iter().filter(|r| &r.kernel == kernel).collect::<Vec<_>>())
             .find(|rows| !rows.is_empty())
             .unwrap_or_default();

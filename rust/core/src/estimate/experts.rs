@@ -2,6 +2,7 @@
 
 use super::block::{dense_share, Block};
 use super::compute::Gemm;
+use super::layer::Pass;
 use super::repeats::Operator;
 use crate::spec::framework::ExpertDispatch;
 use crate::spec::model::Moe;
@@ -25,10 +26,14 @@ impl Block<'_, '_> {
         self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
             + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
         let once = p.framework.expert_dispatch == ExpertDispatch::OnceANode;
+        // What follows the experts' second product in the forward pass.
+        let mut after = Pass::default();
         if !once {
             // Permute into expert order, and back with the weighted sum.
             self.permute(visits * h, 2.0, 2.0, (1, 1));
+            let before = self.forward;
             self.permute(visits * h, 2.0, 3.0, (1, 1));
+            after = after.plus(self.forward.since(before));
         }
         if p.framework.held.weighted_results {
             self.kept += visits * h * self.p.width;
@@ -44,15 +49,23 @@ impl Block<'_, '_> {
         self.expert_products(experts, rows, inputs * width, m.hidden);
         let made = self.activation_inputs(arrived * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
+        let before = self.forward;
         self.expert_products(experts, rows, m.hidden, width);
-        if once {
+        after = after.plus(self.forward.since(before));
+        let passes = if once {
             // A token is read where it lies, copied for each of its experts here, and their results are summed for its way back.
-            let copies = p.fabric.copies_a_choice(moe.topk, moe.node_limit, s.expert_group());
-            let passes = 2.0 * (1.0 + copies);
-            self.permute(arrived * h, passes, passes, (2, 2));
-        } else if experts > 1 {
-            // What arrived by rank is sorted by expert, and the results are sorted back.
-            self.permute(arrived * h, 4.0, 4.0, (2, 2));
+            1.0 + p.fabric.copies_a_choice(moe.topk, moe.node_limit, s.expert_group())
+        } else if experts > 1 && (s.ep > 1 || p.framework.sorts_own_tokens) {
+            // What arrived by rank is sorted by expert, and the results are sorted back; what no other rank sent came so.
+            2.0
+        } else {
+            0.0
+        };
+        if passes > 0.0 {
+            let before = self.forward;
+            self.permute(arrived * h, 2.0 * passes, 2.0 * passes, (2, 2));
+            let both = self.forward.since(before);
+            after = after.plus(Pass { compute: both.compute / 2.0, kernels: 1, ..Pass::default() });
         }
         self.activation(arrived * width as f64);
         if moe.expert_bias {
@@ -70,7 +83,13 @@ impl Block<'_, '_> {
                 dense_share(m.mlp_parameters(moe.shared_ffn, moe.expert_bias), s.tp)
                     + if moe.shared_gate { h } else { 0.0 };
         }
+        let before = self.forward;
         self.residual();
+        after = after.plus(self.forward.since(before));
+        if p.framework.weighs_activations && !self.reads_results() {
+            // The way back takes as long as the way there.
+            self.unread = Pass { expert: self.forward.expert / 2.0, ..after };
+        }
     }
 
     /// A product of `rows` tokens for each of this rank's experts.

@@ -56,6 +56,19 @@ impl Pass {
         }
     }
 
+    /// What was added since `before`.
+    pub(super) fn since(self, before: Pass) -> Pass {
+        Pass {
+            compute: self.compute - before.compute,
+            tensor: self.tensor - before.tensor,
+            context: self.context - before.context,
+            expert: self.expert - before.expert,
+            shard: self.shard - before.shard,
+            kernels: self.kernels - before.kernels,
+            looped: self.looped - before.looped,
+        }
+    }
+
     /// An operator that launches so many kernels for each of `batch` products, where there are several.
     pub(super) fn loops(&mut self, batch: u64, kernels: u32) {
         if batch > 1 {

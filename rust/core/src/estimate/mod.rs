@@ -22,6 +22,7 @@ mod selective;
 pub mod servers;
 pub mod shard;
 pub mod stage;
+mod torus;
 
 use crate::error::Error;
 use crate::plan::rules::require_legal;

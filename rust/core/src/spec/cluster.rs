@@ -198,6 +198,10 @@ pub enum Topology {
     CubeMesh,
     /// Shared tree through the host.
     Pcie,
+    /// Rings along two axes of a pod (TPU v2, v3, v5e and v6e); rates are those of one axis.
+    Torus2d,
+    /// Rings along three axes (TPU v4, v5p and v7).
+    Torus3d,
 }
 
 /// The network between nodes.

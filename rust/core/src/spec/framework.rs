@@ -40,6 +40,11 @@ pub struct Framework {
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.
     pub expert_dispatch: ExpertDispatch,
+    /// Tokens that no other rank sent are put into the order of experts all the same, and back (Megatron's dispatcher).
+    pub sorts_own_tokens: bool,
+    /// The router's weights multiply what an expert's nonlinearity makes and not its results, of which the backward pass then
+    /// reads none.
+    pub weighs_activations: bool,
     /// What ZeRO copies on the device beside its gathers and reductions in every pass.
     pub shard_copies: ShardCopies,
     /// What is gathered after it was cast, where products run in 8 bits.
