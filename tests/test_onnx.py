@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -360,6 +361,17 @@ def test_a_length_of_2_gb_reads_no_2_gb(tmp_path: Path) -> None:
     path.write_bytes(bytes.fromhex("3affffffff07"))
     with pytest.raises(SpecError, match="no ONNX model, or truncated"):
         read(path)
+
+
+def test_of_a_file_beyond_2_gb_nothing_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "huge.onnx"
+    with path.open("wb") as file:
+        file.truncate(2**31 + 1)
+    tracemalloc.start()
+    with pytest.raises(SpecError, match="larger than 2048 MiB"):
+        read(path)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
 
 
 def test_without_the_package_the_cure_is_named(

@@ -464,6 +464,9 @@ def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: 
     assert said("DeepEP dispatch") == ("once_a_node", False, usual[2])
     assert said("1F1B with EP communication overlap") == ("copies", True, usual[2])
     assert said("full-iteration CUDA graphs") == ("copies", False, 0.0)
+    mxfp8 = run_of(framework="Megatron-Bridge 26.04", notes="MXFP8; all-to-all dispatch")
+    used = setup(mxfp8, shelf).problem.framework
+    assert (used.expert_dispatch, used.fp8_scaling) == ("copies", "block")
     assert said("HybridEP, no all-to-all dispatch")[0] == "once_a_node"
     assert said("no DeepEP; CUDA graphs not in the table; no EP overlap") == usual
 

@@ -49,20 +49,22 @@ def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_BYTES) -> by
         SpecError: The file is absent, unreadable, empty or larger.
     """
     name = printable(path)
+    size = 0
     try:
         if name == "-":
             data = sys.stdin.buffer.read(largest + 1)
         else:
             with Path(path).open("rb") as file:
-                # A pipe has no size; of a file no more is asked for than it has.
+                # A pipe has no size; of a file no more is asked for than it has, and nothing of one
+                # that is too large.
                 size = os.fstat(file.fileno()).st_size
-                data = file.read(min(size or largest, largest) + 1)
+                data = b"" if size > largest else file.read((size or largest) + 1)
     except FileNotFoundError:
         raise SpecError(name, "no such file", "Check the path.") from None
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise SpecError(name, f"cannot be read: {reason}", "Check the path.") from None
-    if len(data) > largest:
+    if size > largest or len(data) > largest:
         raise SpecError(
             name,
             f"larger than {largest >> 20} MiB",

@@ -35,7 +35,7 @@ class Program:
         value: Entries.
         known: Whole columns that are 1 in a choice that is known; none if none is.
         whole: The first so many columns are 0 or 1.
-        gap: Share of the cost by which a choice may be above the bound.
+        gap: Share of the cost by which a choice may be above the bound; with 1 any choice will do.
     """
 
     cost: NDArray[np.float64]
@@ -91,6 +91,9 @@ def solve(program: Program, *, time_limit_s: float | None = None, tighten: float
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
     solver.setOptionValue("mip_rel_gap", program.gap)
+    if program.gap >= 1:
+        # Any choice will do: the known one is checked, and no relaxation is solved.
+        solver.setOptionValue("objective_target", math.inf)
     solver.setOptionValue("mip_abs_gap", 0.0)
     solver.setOptionValue("mip_feasibility_tolerance", FEASIBILITY)
     if time_limit_s is not None:

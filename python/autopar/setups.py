@@ -112,7 +112,8 @@ def _as_run(framework: Framework, run: Run) -> Framework:
 
     8-bit moments are 2 bytes in place of 8; offloaded is a share of each layer's activations.
     DeepEP and HybridEP send a token once to a node, an all-to-all of the library a copy for each of
-    its experts, and CUDA graphs leave the host nothing to do.
+    its experts, and CUDA graphs leave the host nothing to do. Blocks share a scale in MXFP8.
+    Liger-Kernel joins norms, rotary embeddings and activations, each to one kernel.
     A loss in pieces has so many times fewer logits at its peak: eight where nobody says (torchtune,
     torchtitan, Liger-Kernel).
     """
@@ -121,10 +122,20 @@ def _as_run(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, expert_dispatch="once_a_node")
     elif re.search(rf"{TAKEN_BACK}(all-to-all|alltoall) dispatch", said, re.I):
         framework = replace(framework, expert_dispatch="copies")
-    if re.search(r"\b(with|under|using|full[- ]iteration) CUDA[- ]graphs?", said, re.I):
+    if re.search(r"\b(no|not|without) (any )?CUDA[- ]graphs?", said, re.I):
+        framework = replace(framework, launch_us=framework.launch_us or EAGER_US)
+    elif re.search(IN_ONE_GRAPH, said, re.I):
         framework = replace(framework, launch_us=0.0)
+    if re.search(rf"{TAKEN_BACK}liger\b", said, re.I):
+        joined = replace(framework.fused, norm="fused", activation=True, rope="fused")
+        framework = replace(framework, fused=joined)
+    if release := re.search(rf"{TAKEN_BACK}(fa|flash[- ]?attention)[- ]?v?([34])\b", said, re.I):
+        asked = KERNELS[release[2]]
+        framework = replace(framework, attention_kernels=asked + framework.attention_kernels)
     if re.search(rf"{TAKEN_BACK}({HIDDEN_EXCHANGE})", said, re.I):
         framework = replace(framework, overlap=replace(framework.overlap, expert=True))
+    if re.search(rf"{TAKEN_BACK}(mx-?fp8|fp8[- ]mx)\b", said, re.I):
+        framework = replace(framework, fp8_scaling="block")
     if re.search(rf"{TAKEN_BACK}bf16 gradients\b", said, re.I):
         narrow = replace(framework.bytes, gradient=2, gradient_sent=2)
         framework = replace(framework, bytes=narrow)
@@ -142,6 +153,13 @@ def _as_run(framework: Framework, run: Run) -> Framework:
     return replace(framework, held=held)
 
 
+IN_ONE_GRAPH = (
+    r"\b(with|under|using|full[- ]iteration) CUDA[- ]graphs?"
+    r"|\bCUDA[- ]graph of the whole (iteration|step)"
+)
+EAGER_US = 64.0  # what Megatron-Core's profile has: the host's time to issue an operator
+# FlashAttention-4 has no rates of its own here; its authors' are close to cuDNN's of the time.
+KERNELS = {"3": ("fa3",), "4": ("cudnn",)}
 TAKEN_BACK = r"(?<!no )(?<!not )(?<!without )\b"
 IN_PIECES = (
     rf"\bloss in \w+ (pieces|chunks)|{TAKEN_BACK}"

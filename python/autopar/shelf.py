@@ -233,13 +233,18 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         if run.month and run.month < month:
             found = replace(found, framework=earlier)
             break
-    if "fsdp" in run.zero.lower() and found.framework.name in HUGGING_FACE:
-        found = next(entry for entry in shelf.frameworks if entry.framework.name == "fsdp")
+    if "fsdp" in run.zero.lower() and (sharded := SHARDED.get(found.framework.name)):
+        found = next(entry for entry in shelf.frameworks if entry.framework.name == sharded)
     return found, known
 
 
-# Profiles of eager models that any way of sharding may serve; the row's own tells them apart.
-HUGGING_FACE = ("deepspeed", "huggingface-2021", "pytorch-ddp")
+# Profiles of models that any way of sharding may serve, and those of FSDP; the row's own tells them apart.
+SHARDED = {
+    "deepspeed": "fsdp",
+    "huggingface-2021": "fsdp",
+    "pytorch-ddp": "fsdp",
+    "ddp-compiled": "fsdp-compiled",
+}
 
 
 def stores_scores(run: Run) -> bool:
@@ -248,8 +253,15 @@ def stores_scores(run: Run) -> bool:
     FlashAttention runs on neither Pascal nor Volta.
     """
     text = run.attention or run.notes
-    said = re.search(r"unfused|(no|without|non)[ -]flash|(eager|naive) attention", text, re.I)
+    said = re.search(STORED_SCORES, text, re.I)
     return bool(said or re.search(r"(?<!BI-)\b[pv]100", run.chip, re.I))
+
+
+STORED_SCORES = (
+    r"^unfused$|unfused (attention|scores|softmax)|attention (is |was )?(unfused|not fused)"
+    r"|(no|without|non)[ -](flash|fused attention)|flash[ -]?attention (is |was )?(off|disabled)"
+    r"|(eager|naive|vanilla) attention"
+)
 
 
 def _usual(run: Run, shelf: Shelf) -> str:

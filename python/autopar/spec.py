@@ -421,8 +421,9 @@ class Framework:
         expert_dispatch: How tokens reach experts: a copy for each expert, one for each node,
             gathered by every rank of the group, or all copies gathered and split in place of an
             all-to-all.
-        sorts_own_tokens: Tokens that no other rank sent are put into the order of experts all the
-            same, and back.
+        permutes_twice: Tokens that no other rank sent pass memory twice each way too: sorted by
+            expert once more all the same, or copied for their experts before they are sorted and
+            widened to 32 bits before they are summed.
         weighs_activations: The router's weights multiply what an expert's nonlinearity makes and
             not its results, of which the backward pass then reads none.
         whole_vocabulary: Each tensor-parallel rank holds embedding and head whole and repeats their
@@ -484,7 +485,7 @@ class Framework:
     gather_copy_us: float = 0.0
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
-    sorts_own_tokens: bool = False
+    permutes_twice: bool = False
     weighs_activations: bool = False
     whole_vocabulary: bool = False
     shard_copies: ShardCopies = ShardCopies()

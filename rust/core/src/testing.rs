@@ -132,7 +132,7 @@ pub fn framework() -> Framework {
         gather_copy_us: 0.0,
         context_exchange: ContextExchange::Ring,
         expert_dispatch: ExpertDispatch::Copies,
-        sorts_own_tokens: false,
+        permutes_twice: false,
         weighs_activations: false,
         whole_vocabulary: false,
         shard_copies: ShardCopies { gathered: false, reduced: false },

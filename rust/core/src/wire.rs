@@ -256,7 +256,8 @@ pub fn model_graph(document: &str) -> Result<String, Error> {
 /// # Errors
 /// A document that is not a valid problem, or one whose step takes longer than can be told.
 pub fn shard(problem: &str) -> Result<String, Error> {
-    write_sharding(&crate::graph::shard(read("sharding-problem", problem)?)?)
+    let problem = read("sharding-problem", problem)?;
+    write_sharding(&pool(0)?.install(|| crate::graph::shard(problem))?)
 }
 
 /// A sharding problem as an integer program; nothing if no plan fits in memory.
@@ -264,7 +265,8 @@ pub fn shard(problem: &str) -> Result<String, Error> {
 /// # Errors
 /// A document that is not a valid problem, or too large for a solver.
 pub fn sharding_program(problem: &str) -> Result<Option<Programmed>, Error> {
-    crate::graph::program(read("sharding-problem", problem)?)
+    let problem = read("sharding-problem", problem)?;
+    pool(0)?.install(|| crate::graph::program(problem))
 }
 
 /// The sharding for a solver's choice among the program's whole columns, with its lower bound if it has one, as JSON.
@@ -276,7 +278,7 @@ pub fn sharding_chosen(
     columns: &[usize],
     bound: Option<f64>,
 ) -> Result<String, Error> {
-    write_sharding(&program.chosen(columns, bound)?)
+    write_sharding(&pool(0)?.install(|| program.chosen(columns, bound))?)
 }
 
 fn write_sharding(found: &Sharding) -> Result<String, Error> {

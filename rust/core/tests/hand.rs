@@ -247,7 +247,7 @@ fn a_grouped_product_of_several_experts_costs_the_host_a_launch_each() {
     // two kernels that sort by expert, of 20 us as the others, more than on eight devices; these launch two exchanges.
     let mut problem = experts();
     problem.framework.launch_us = 20.0;
-    problem.framework.sorts_own_tokens = true;
+    problem.framework.permutes_twice = true;
     let host = |ep| {
         let mut slow = problem.clone();
         slow.cluster.groups[0].chip.peak_tflops.bf16 = Some(1e9);
@@ -262,14 +262,14 @@ fn a_grouped_product_of_several_experts_costs_the_host_a_launch_each() {
 }
 
 #[test]
-fn tokens_that_no_other_rank_sent_are_sorted_again_by_megatron_alone() {
+fn tokens_that_no_other_rank_sent_are_sorted_once_more_by_some_frameworks() {
     // 8 experts on one device: 1,024 visits of 1,024 channels are read and written once before and once after the experts,
     // 4 passes of 2 bytes at 0.6 of the streaming rate. On two devices whoever asks sorts.
     let mut problem = experts();
     problem.framework.launch_us = 0.0;
     let time = |problem: &Problem, ep| expert_layer(problem, ep).forward.compute.seconds();
     let (alone, shared) = (time(&problem, 1), time(&problem, 2));
-    problem.framework.sorts_own_tokens = true;
+    problem.framework.permutes_twice = true;
     let chip = &problem.cluster.groups[0].chip;
     let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency * 0.6;
     let passes = 4.0 * 2.0 * 1024.0 * 1024.0 / memory + chip.host.kernel_us * 1e-6;

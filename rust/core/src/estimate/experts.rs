@@ -58,8 +58,8 @@ impl Block<'_, '_> {
         let passes = if once {
             // A token is read where it lies, copied for each of its experts here, and their results are summed for its way back.
             1.0 + p.fabric.copies_a_choice(moe.topk, moe.node_limit, s.expert_group())
-        } else if experts > 1 && (s.ep > 1 || p.framework.sorts_own_tokens) {
-            // What arrived by rank is sorted by expert, and the results are sorted back; what no other rank sent came so.
+        } else if experts > 1 && (s.ep > 1 || p.framework.permutes_twice) {
+            // What arrived by rank is sorted by expert, and the results are sorted back; what no other rank sent came sorted.
             2.0
         } else {
             0.0

@@ -15,8 +15,9 @@ use std::sync::Arc;
 const FRACTION: u32 = 24;
 /// Multipliers tried; each is where two plans' lines cross, and a dozen suffices.
 const MULTIPLIERS: usize = 40;
-/// How far the multipliers of two halves of a plan are apart, as a power of a half.
-const SPREAD: u32 = 1;
+/// How far the multipliers of two halves of a plan are from the best, as powers of a half: far apart the halves differ more, near
+/// each other both are near the best.
+const SPREADS: [u32; 3] = [1, 4, 7];
 /// The most that memory is charged a node; sums over thousands of nodes stay in 64 bits.
 const LARGEST_CHARGE: u128 = 1 << 50;
 
@@ -246,11 +247,17 @@ impl<'a> Dual<'a> {
     /// than the best multiplier and the others a little more. As many are charged less as the limit allows, and what the
     /// change from one to the other costs is part of the sum.
     pub fn mixed(&self, solver: &Solver<'_>) -> Vec<usize> {
-        let nodes = self.graph.nodes.len();
-        let spread = self.multiplier >> SPREAD;
+        let plans =
+            SPREADS.iter().flat_map(|spread| self.spread(solver, self.multiplier >> spread));
+        let all = plans.chain([self.within.clone()]);
+        all.min_by_key(|plan| self.graph.total(plan).0).unwrap_or_default()
+    }
+
+    /// The fastest plan within the limit that the two multipliers so far from the best make, if any is.
+    fn spread(&self, solver: &Solver<'_>, spread: u128) -> Option<Vec<usize>> {
         let charges = [self.multiplier - spread, self.multiplier + spread];
-        let (mut fits, mut exceeds) = (0, nodes + 1);
-        let mut best = self.within.clone();
+        let (mut fits, mut exceeds) = (0, self.graph.nodes.len() + 1);
+        let mut best: Option<(u64, Vec<usize>)> = None;
         while exceeds - fits > 1 {
             let first = (fits + exceeds) / 2;
             let side = |node: usize| usize::from(node >= first);
@@ -261,12 +268,12 @@ impl<'a> Dual<'a> {
                 exceeds = first;
             } else {
                 fits = first;
-                if time < self.graph.total(&best).0 {
-                    best = found.choice;
+                if best.as_ref().is_none_or(|(least, _)| time < *least) {
+                    best = Some((time, found.choice));
                 }
             }
         }
-        best
+        best.map(|(_, plan)| plan)
     }
 }
 

@@ -10,7 +10,8 @@ use super::cost::{CostGraph, Kind};
 use super::eliminate::{Eliminated, Order};
 use super::price::Price;
 use super::view::View;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use rayon::prelude::*;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Strategies of a node from which on they are put in groups.
@@ -34,8 +35,24 @@ pub struct Groups<'a> {
     of: Vec<Vec<usize>>,
     /// By kind and group: its strategies, ascending.
     members: Vec<Vec<Vec<usize>>>,
-    /// The least of all pairs of each two groups, by matrix; none where a group was split since.
-    pairs: Vec<Option<Arc<[f64]>>>,
+    /// By kind and group: the round of tables after which it was split last.
+    since: Vec<Vec<usize>>,
+    /// Rounds of tables.
+    round: usize,
+    /// By matrix.
+    pairs: Vec<Pairs>,
+}
+
+/// The least cost between members of each two groups.
+#[derive(Clone, Debug)]
+struct Pairs {
+    /// The round in which it was worked out.
+    round: usize,
+    /// The classes of the matrix that each of the writer's groups has, and each of the reader's.
+    rows: Vec<Vec<usize>>,
+    columns: Vec<Vec<usize>>,
+    /// Row by row.
+    cells: Arc<[f64]>,
 }
 
 /// A group: its kind and its place there.
@@ -71,7 +88,9 @@ impl<'a> Groups<'a> {
             ends,
             of: strategies.clone().map(|count| vec![0; count]).collect(),
             members: strategies.map(|count| vec![(0..count).collect()]).collect(),
-            pairs: vec![None; graph.matrices.len()],
+            since: vec![vec![0]; graph.kinds.len()],
+            round: 0,
+            pairs: graph.matrices.iter().map(|_| Pairs::none()).collect(),
         }
     }
 
@@ -181,49 +200,68 @@ impl<'a> Groups<'a> {
         let mut cells: Vec<Arc<[f64]>> = ones
             .map(|(groups, own)| groups.iter().map(|m| least(m, own) as f64).collect())
             .collect();
-        for matrix in 0..graph.matrices.len() {
-            let known = self.pairs[matrix].take().unwrap_or_else(|| self.table(matrix));
-            cells.push(known.clone());
-            self.pairs[matrix] = Some(known);
-        }
+        self.round += 1;
+        let mut pairs = std::mem::take(&mut self.pairs);
+        pairs.par_iter_mut().enumerate().for_each(|(matrix, pairs)| self.renew(matrix, pairs));
+        cells.extend(pairs.iter().map(|pairs| pairs.cells.clone()));
+        self.pairs = pairs;
         let kinds = graph.kinds.len();
         let tables = graph.nodes.iter().map(|node| node.kind);
         let tables = tables.chain(graph.edges.iter().map(|edge| kinds + edge.matrix)).collect();
         (cells, tables)
     }
 
-    /// The least of all pairs of members for each pair of groups, row by row.
-    fn table(&self, matrix: usize) -> Arc<[f64]> {
-        let (from, to) = self.ends[matrix];
-        let matrix = &self.graph.matrices[matrix];
-        let rows = self.classes(from, &matrix.rows);
-        let columns = self.classes(to, &matrix.columns);
+    /// Works out what was split since: rows and columns of other groups stay as they are.
+    fn renew(&self, place: usize, pairs: &mut Pairs) {
+        let (from, to) = self.ends[place];
+        let matrix = &self.graph.matrices[place];
+        let split = |kind: usize| -> Vec<bool> {
+            self.since[kind].iter().map(|&since| since >= pairs.round).collect()
+        };
+        let (new_rows, new_columns) = (split(from), split(to));
+        if !new_rows.contains(&true) && !new_columns.contains(&true) {
+            return;
+        }
+        let before = pairs.columns.len();
+        self.classes(from, &matrix.rows, &new_rows, &mut pairs.rows);
+        self.classes(to, &matrix.columns, &new_columns, &mut pairs.columns);
         let width = matrix.columns.count;
         let mut line = vec![u64::MAX; width];
-        let mut cells = Vec::with_capacity(rows.len() * columns.len());
-        for rows in &rows {
+        let mut cells = Vec::with_capacity(pairs.rows.len() * pairs.columns.len());
+        for (r, (rows, &new)) in pairs.rows.iter().zip(&new_rows).enumerate() {
             line.fill(u64::MAX);
-            for row in rows {
-                let row = &matrix.cells[row * width..][..width];
-                line.iter_mut().zip(row).for_each(|(least, &cell)| *least = cell.min(*least));
+            let cell = |row: usize, column: usize| matrix.cells[row * width + column];
+            if new {
+                for row in rows {
+                    let row = &matrix.cells[row * width..][..width];
+                    line.iter_mut().zip(row).for_each(|(least, &cell)| *least = cell.min(*least));
+                }
             }
-            let least =
-                |of: &Vec<usize>| of.iter().map(|&c| line[c]).min().unwrap_or(u64::MAX) as f64;
-            cells.extend(columns.iter().map(least));
+            for (c, columns) in pairs.columns.iter().enumerate() {
+                if !new && !new_columns[c] {
+                    cells.push(pairs.cells[r * before + c]);
+                    continue;
+                }
+                let below = |column: usize| match new {
+                    true => line[column],
+                    false => rows.iter().map(|&row| cell(row, column)).min().unwrap_or(u64::MAX),
+                };
+                cells.push(columns.iter().map(|&c| below(c)).min().unwrap_or(u64::MAX) as f64);
+            }
         }
-        cells.into()
+        (pairs.round, pairs.cells) = (self.round, cells.into());
     }
 
-    /// The classes that the members of each group are in.
-    fn classes(&self, kind: usize, view: &View) -> Vec<Vec<usize>> {
-        let mut seen = HashSet::new();
-        let mut classes = vec![vec![]; self.members[kind].len()];
-        for (&group, &class) in self.of[kind].iter().zip(view.class.iter()) {
-            if seen.insert((group, class)) {
-                classes[group].push(class as usize);
-            }
+    /// The classes that the members of split groups are in, each once.
+    fn classes(&self, kind: usize, view: &View, split: &[bool], classes: &mut Vec<Vec<usize>>) {
+        classes.resize(split.len(), vec![]);
+        for ((members, classes), _) in
+            self.members[kind].iter().zip(classes).zip(split).filter(|(_, &split)| split)
+        {
+            *classes = members.iter().map(|&s| view.class[s] as usize).collect();
+            classes.sort_unstable();
+            classes.dedup();
         }
-        classes
     }
 
     /// The best member of each chosen group, and for each group that has several how its members differ: equal ones stay
@@ -314,11 +352,9 @@ impl<'a> Groups<'a> {
             self.members[kind][place].push(strategy);
             self.of[kind][strategy] = place;
         }
-        for (pairs, &(from, to)) in self.pairs.iter_mut().zip(&self.ends) {
-            if from == kind || to == kind {
-                *pairs = None;
-            }
-        }
+        let round = self.round;
+        self.since[kind][group] = round;
+        self.since[kind].resize(self.members[kind].len(), round);
     }
 
     /// The sum of a plan.
@@ -330,6 +366,13 @@ impl<'a> Groups<'a> {
             .iter()
             .map(|edge| graph.matrices[edge.matrix].at(choice[edge.from], choice[edge.to]));
         nodes.chain(edges).fold(0, u64::saturating_add)
+    }
+}
+
+impl Pairs {
+    /// Nothing is known yet.
+    fn none() -> Pairs {
+        Pairs { round: 0, rows: vec![], columns: vec![], cells: [].into() }
     }
 }
 

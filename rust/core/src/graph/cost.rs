@@ -11,12 +11,12 @@ use super::layout::{Division, Layout};
 use super::loops::{Axis, Cut, Loops};
 use super::price::{Price, Pricer};
 use super::problem::{FixedStrategy, Others};
-use super::reshard::Walker;
-use super::routes::Routes;
+use super::routes::{Passage, Routes};
 use super::strategy::{strategies, Choices, Strategy};
 use super::view::View;
 use crate::error::Error;
 use crate::units::{Bytes, Time};
+use rayon::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -134,9 +134,10 @@ impl CostGraph {
             choices,
             graph: CostGraph { nodes: vec![], edges: vec![], kinds: vec![], matrices: vec![] },
             kinds: HashMap::new(),
-            matrices: HashMap::new(),
-            walker: pricer.walker(),
-            routes: HashMap::new(),
+            links: HashMap::new(),
+            tables: vec![],
+            places: HashMap::new(),
+            routes: vec![],
         };
         let mut node_of_tensor = vec![None; network.graph.tensors.len()];
         for (t, node) in node_of_tensor.iter_mut().enumerate() {
@@ -170,7 +171,7 @@ impl CostGraph {
                 build.edge(edge);
             }
         }
-        Ok(build.graph)
+        Ok(build.priced())
     }
 
     /// The same choices with the communication of parameters and gradients at no cost: below what any of them costs,
@@ -280,7 +281,7 @@ type Signature = (String, Vec<usize>);
 /// Kinds of writer and reader, and the places of each tensor between them.
 type Link = (usize, usize, Vec<(usize, usize)>);
 
-/// The times of one of an edge's tensors.
+/// One of an edge's tensors.
 struct Part {
     /// The layout of each of the writer's strategies.
     row_of: Vec<usize>,
@@ -288,8 +289,20 @@ struct Part {
     column_of: Vec<usize>,
     /// Readings.
     width: usize,
-    /// By layout and reading.
-    times: Vec<u64>,
+    /// Place in [`Build::routes`].
+    routes: usize,
+    passage: Passage,
+}
+
+/// A matrix whose reshards are not yet priced.
+struct Table {
+    rows: View,
+    columns: View,
+    /// By class of rows, the layout in which each tensor is written.
+    of_rows: Vec<Vec<usize>>,
+    /// By class of columns, the reading of each.
+    of_columns: Vec<Vec<usize>>,
+    parts: Vec<Part>,
 }
 
 struct Build<'a, 'b> {
@@ -297,10 +310,39 @@ struct Build<'a, 'b> {
     choices: Choices,
     graph: CostGraph,
     kinds: HashMap<Signature, usize>,
-    matrices: HashMap<Link, usize>,
-    walker: Walker<'b>,
-    /// By shape and bytes an element.
-    routes: HashMap<(Vec<u64>, u64), Routes>,
+    /// Places in [`Build::tables`].
+    links: HashMap<Link, usize>,
+    tables: Vec<Table>,
+    /// Places in [`Build::routes`], by shape and bytes an element.
+    places: HashMap<(Vec<u64>, u64), usize>,
+    routes: Vec<Routes>,
+}
+
+impl Table {
+    fn new(parts: Vec<Part>, rows: usize, columns: usize) -> Table {
+        let classes = |of: &dyn Fn(usize) -> Vec<usize>, strategies: usize| {
+            let keys: Vec<Vec<usize>> = (0..strategies).map(of).collect();
+            (View::by(keys.iter().cloned()), distinct(keys.into_iter()).0)
+        };
+        let row_of = |s: usize| parts.iter().map(|part| part.row_of[s]).collect();
+        let column_of = |s: usize| parts.iter().map(|part| part.column_of[s]).collect();
+        let (rows, of_rows) = classes(&row_of, rows);
+        let (columns, of_columns) = classes(&column_of, columns);
+        Table { rows, columns, of_rows, of_columns, parts }
+    }
+
+    fn matrix(self, routes: &[Routes]) -> Matrix {
+        let Table { rows, columns, of_rows, of_columns, parts } = self;
+        let mut cells = vec![0; rows.count * columns.count];
+        for (p, part) in parts.iter().enumerate() {
+            let times = routes[part.routes].cells(&part.passage);
+            for (line, row) in cells.chunks_exact_mut(columns.count).zip(&of_rows) {
+                let times = &times[row[p] * part.width..][..part.width];
+                line.iter_mut().zip(&of_columns).for_each(|(sum, column)| *sum += times[column[p]]);
+            }
+        }
+        Matrix { rows, columns, cells: cells.into() }
+    }
 }
 
 impl Build<'_, '_> {
@@ -459,50 +501,47 @@ impl Build<'_, '_> {
         let (from, to) = (self.graph.nodes[edge.from].kind, self.graph.nodes[edge.to].kind);
         let places = edge.tensors.iter().map(|&(_, output, input)| (output, input)).collect();
         let key = (from, to, places);
-        edge.matrix = match self.matrices.get(&key) {
-            Some(&matrix) => matrix,
+        edge.matrix = match self.links.get(&key) {
+            Some(&table) => table,
             None => {
-                let matrix = self.matrix(&edge, from, to);
-                self.graph.matrices.push(matrix);
-                self.matrices.insert(key, self.graph.matrices.len() - 1);
-                self.graph.matrices.len() - 1
+                let table = self.table(&edge, from, to);
+                self.tables.push(table);
+                self.links.insert(key, self.tables.len() - 1);
+                self.tables.len() - 1
             }
         };
         self.graph.edges.push(edge);
     }
 
-    fn matrix(&mut self, edge: &Edge, from: usize, to: usize) -> Matrix {
+    /// Asks for the reshards of an edge.
+    fn table(&mut self, edge: &Edge, from: usize, to: usize) -> Table {
         let (writer, reader) = (&self.graph.kinds[from], &self.graph.kinds[to]);
-        let Subject::Operator(operator) = self.graph.nodes[edge.to].subject else {
-            let alike = |kind: &Kind| View::by(kind.strategies.iter().map(|_| ()));
-            let cells = [0].into();
-            return Matrix { rows: alike(writer), columns: alike(reader), cells };
-        };
         let mut parts: Vec<Part> = Vec::new();
-        for &(tensor, output, input) in &edge.tensors {
-            let spec = &self.pricer.network.graph.tensors[tensor];
-            let routes = self.routes.entry((spec.shape.clone(), spec.dtype.bytes())).or_default();
-            let written = writer.strategies.iter().map(|s| s.output(&writer.loops, output));
-            let (rows, row_of) = distinct(written);
-            let reading = |s| self.pricer.reading(tensor, operator, s, input);
-            let (readings, column_of) = distinct(reader.strategies.iter().map(reading));
-            let times = routes.matrix(&mut self.walker, spec, &rows, &readings);
-            parts.push(Part { row_of, column_of, width: readings.len(), times });
+        if let Subject::Operator(operator) = self.graph.nodes[edge.to].subject {
+            for &(tensor, output, input) in &edge.tensors {
+                let spec = &self.pricer.network.graph.tensors[tensor];
+                let key = (spec.shape.clone(), spec.dtype.bytes());
+                let routes = *self.places.entry(key).or_insert_with(|| {
+                    self.routes.push(Routes::new(spec));
+                    self.routes.len() - 1
+                });
+                let written = writer.strategies.iter().map(|s| s.output(&writer.loops, output));
+                let (rows, row_of) = distinct(written);
+                let reading = |s| self.pricer.reading(tensor, operator, s, input);
+                let (readings, column_of) = distinct(reader.strategies.iter().map(reading));
+                let passage = self.routes[routes].ask(&rows, &readings);
+                parts.push(Part { row_of, column_of, width: readings.len(), routes, passage });
+            }
         }
-        let classes = |of: &dyn Fn(usize) -> Vec<usize>, strategies: usize| {
-            let keys: Vec<Vec<usize>> = (0..strategies).map(of).collect();
-            (View::by(keys.iter().cloned()), distinct(keys.into_iter()).0)
-        };
-        let row_of = |s: usize| parts.iter().map(|part| part.row_of[s]).collect();
-        let column_of = |s: usize| parts.iter().map(|part| part.column_of[s]).collect();
-        let (rows, of_rows) = classes(&row_of, writer.strategies.len());
-        let (columns, of_columns) = classes(&column_of, reader.strategies.len());
-        let cell = |row: &[usize], column: &[usize]| -> u64 {
-            let places = parts.iter().zip(row).zip(column);
-            places.map(|((part, r), c)| part.times[r * part.width + c]).sum()
-        };
-        let cells = of_rows.iter().flat_map(|row| of_columns.iter().map(|c| cell(row, c)));
-        Matrix { cells: cells.collect(), rows, columns }
+        Table::new(parts, writer.strategies.len(), reader.strategies.len())
+    }
+
+    /// The graph with the reshards that were asked for.
+    fn priced(self) -> CostGraph {
+        let Build { pricer, mut graph, tables, mut routes, .. } = self;
+        routes.par_iter_mut().for_each(|routes| routes.walk(|| pricer.walker()));
+        graph.matrices = tables.into_par_iter().map(|table| table.matrix(&routes)).collect();
+        graph
     }
 }
 

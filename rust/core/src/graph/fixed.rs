@@ -152,10 +152,10 @@ pub fn refusal(pricer: &Pricer<'_>, o: usize, fixed: &FixedStrategy) -> Error {
         }
     }
     let product: u64 = cut_of.iter().flatten().product();
+    let outputs = fixed.outputs.as_ref().map_or(String::new(), |cuts| format!(" to {cuts:?}"));
     let what = format!(
-        "cuts {:?} to {:?}, together {product}, cannot be laid on {} devices",
+        "cuts {:?}{outputs}, together {product}, cannot be laid on {} devices",
         fixed.inputs,
-        fixed.outputs,
         pricer.mesh.devices()
     );
     at(what, "Give cuts whose product divides the devices.")

@@ -35,7 +35,7 @@ pub struct Program {
     pub value: Vec<f64>,
     /// The columns of ones of a choice that is known, among the whole ones; none if none is.
     pub known: Vec<i32>,
-    /// Share of the cost by which a choice may be above the solver's bound.
+    /// Share of the cost by which a choice may be above the solver's bound; with 1 any choice will do.
     pub gap: f64,
 }
 

@@ -3,6 +3,7 @@
 use super::form::Form;
 use super::loops::Loops;
 use crate::error::{require, Error};
+use crate::units::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -49,6 +50,13 @@ pub struct Tensor {
     pub dtype: Dtype,
     /// Where its values come from.
     pub role: Role,
+}
+
+impl Tensor {
+    /// Bytes of all its elements.
+    pub fn bytes(&self) -> Bytes {
+        Bytes(self.shape.iter().product::<u64>() * self.dtype.bytes())
+    }
 }
 
 /// Number format of an element.

@@ -1,6 +1,7 @@
 //! Layouts in few machine words, for walking from one to another: tables ask that of millions of pairs.
 
 use super::layout::{AxisIndex, Layout, Mesh};
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
 /// Place of a list of axes in [`Lists`].
@@ -43,22 +44,17 @@ pub struct Way {
     pub wanted: (AxisIndex, AxisIndex),
 }
 
-/// A dimension of a tensor: what cuts it, and how long its parts are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Dimension {
-    list: ListIndex,
-    size: u64,
-    part: u64,
-}
-
-/// A [`Layout`] of a tensor.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// A [`Layout`] of tensors of one rank.
+#[derive(Debug)]
 pub struct Packed {
-    dims: Vec<Dimension>,
+    /// What cuts each dimension.
+    dims: Vec<ListIndex>,
     /// A bit for each axis along which devices hold summands.
     pub summed: u32,
     /// A bit for each axis that cuts a dimension.
     cutting: u32,
+    /// Parts of the whole tensor.
+    parts: u64,
 }
 
 /// A bit for each axis of a run.
@@ -128,14 +124,14 @@ impl Lists {
 
     /// What must happen to a dimension of one layout on the way to another.
     pub fn between(&mut self, from: &Packed, to: &Packed, dim: usize) -> Way {
-        self.way(from.dims[dim].list, to.dims[dim].list)
+        self.way(from.dims[dim], to.dims[dim])
     }
 
-    /// A layout of a tensor of `shape`.
-    pub fn packed(&mut self, layout: &Layout, shape: &[u64]) -> Packed {
-        let dims = shape.iter().map(|&size| Dimension { list: EMPTY, size, part: size }).collect();
+    /// A layout by its lists.
+    pub fn packed(&mut self, layout: &Layout) -> Packed {
+        let dims = vec![EMPTY; layout.dims.len()];
         let summed = layout.summed.iter().fold(0, |mask, axis| mask | 1 << axis);
-        let mut packed = Packed { dims, summed, cutting: 0 };
+        let mut packed = Packed { dims, summed, cutting: 0, parts: 1 };
         for (dim, axes) in layout.dims.iter().enumerate() {
             axes.iter().for_each(|&axis| self.push(&mut packed, dim, &(axis..axis + 1)));
         }
@@ -144,24 +140,24 @@ impl Lists {
 
     /// Cuts the parts of a dimension by further axes.
     pub fn push(&mut self, layout: &mut Packed, dim: usize, axes: &Range<AxisIndex>) {
-        let dimension = &mut layout.dims[dim];
+        let list = &mut layout.dims[dim];
         for axis in axes.clone() {
-            dimension.list = self.longer(dimension.list, axis);
+            *list = self.longer(*list, axis);
+            layout.parts *= self.sizes[usize::from(axis)];
         }
         layout.cutting |= mask(axes);
-        dimension.part = dimension.size / self.lists[dimension.list as usize].parts;
     }
 
     /// Puts the parts of a dimension together that its last `count` axes make.
     pub fn pop(&self, layout: &mut Packed, dim: usize, count: usize) {
-        let dimension = &mut layout.dims[dim];
-        let before = self.lists[dimension.list as usize].mask;
+        let list = &mut layout.dims[dim];
+        let before = &self.lists[*list as usize];
         for _ in 0..count {
-            dimension.list = self.lists[dimension.list as usize].shorter;
+            *list = self.lists[*list as usize].shorter;
         }
-        let now = &self.lists[dimension.list as usize];
-        layout.cutting ^= before ^ now.mask;
-        dimension.part = dimension.size / now.parts;
+        let now = &self.lists[*list as usize];
+        layout.cutting ^= before.mask ^ now.mask;
+        layout.parts /= before.parts / now.parts;
     }
 }
 
@@ -198,9 +194,25 @@ impl Packed {
         self.cutting | self.summed
     }
 
-    /// Elements of one part.
-    pub fn elements(&self) -> u64 {
-        self.dims.iter().map(|dimension| dimension.part).product()
+    /// Parts of a tensor.
+    pub fn parts(&self) -> u64 {
+        self.parts
+    }
+}
+
+/// The other fields follow from lists and summands.
+impl PartialEq for Packed {
+    fn eq(&self, other: &Packed) -> bool {
+        self.summed == other.summed && self.dims == other.dims
+    }
+}
+
+impl Eq for Packed {}
+
+impl Hash for Packed {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.dims.iter().for_each(|list| list.hash(state));
+        self.summed.hash(state);
     }
 }
 
@@ -212,7 +224,7 @@ impl Clone for Packed {
     /// Keeps the room that it has: a walk begins anew in the same one.
     fn clone_from(&mut self, other: &Packed) {
         self.dims.clone_from(&other.dims);
-        (self.summed, self.cutting) = (other.summed, other.cutting);
+        (self.summed, self.cutting, self.parts) = (other.summed, other.cutting, other.parts);
     }
 }
 
@@ -248,12 +260,12 @@ mod tests {
     fn what_was_pushed_can_be_popped() {
         let mut lists = Lists::new(&Mesh::new(&[6, 4]));
         let layout = Layout { dims: vec![vec![3], vec![]], summed: vec![0] };
-        let mut now = lists.packed(&layout, &[12, 12]);
-        // Primes 2, 3, 2, 2: of 12 x 12 elements a half of the rows, then a sixth of the columns.
-        assert_eq!((now.elements(), now.used()), (6 * 12, 0b1001));
+        let mut now = lists.packed(&layout);
+        // Primes 2, 3, 2, 2: a half of the rows, then a sixth of the columns.
+        assert_eq!((now.parts(), now.used()), (2, 0b1001));
         lists.push(&mut now, 1, &(1..3));
-        assert_eq!((now.elements(), now.used()), (6 * 2, 0b1111));
+        assert_eq!((now.parts(), now.used()), (2 * 6, 0b1111));
         lists.pop(&mut now, 1, 2);
-        assert_eq!(now, lists.packed(&layout, &[12, 12]));
+        assert_eq!(now, lists.packed(&layout));
     }
 }

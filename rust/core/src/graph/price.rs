@@ -134,8 +134,7 @@ impl<'a> Pricer<'a> {
 
     /// The steps from one layout to another of a tensor in its own format.
     pub fn reshard(&self, tensor: usize, from: &Layout, to: &Layout) -> Vec<ReshardStep> {
-        let tensor = &self.network.graph.tensors[tensor];
-        self.walker().steps(from, to, &tensor.shape, tensor.dtype.bytes())
+        self.walker().steps(from, to, self.network.graph.tensors[tensor].bytes())
     }
 
     /// How an operator reads a tensor that is its input at a place.

@@ -56,58 +56,50 @@ impl<'a> Walker<'a> {
         Walker { carrier, lists, prices, left: vec![] }
     }
 
-    /// A layout of a tensor of `shape`.
-    pub fn packed(&mut self, layout: &Layout, shape: &[u64]) -> Packed {
-        self.lists.packed(layout, shape)
+    /// A layout by its lists.
+    pub fn packed(&mut self, layout: &Layout) -> Packed {
+        self.lists.packed(layout)
     }
 
-    /// The steps that turn `from` into `to`, which holds no summands, for a tensor of `shape` in `width` bytes an element.
-    pub fn steps(
-        &mut self,
-        from: &Layout,
-        to: &Layout,
-        shape: &[u64],
-        width: u64,
-    ) -> Vec<ReshardStep> {
+    /// The steps that turn `from` into `to`, which holds no summands, for a tensor of so many bytes.
+    pub fn steps(&mut self, from: &Layout, to: &Layout, whole: Bytes) -> Vec<ReshardStep> {
         let mut steps = Vec::new();
-        let mut now = self.packed(from, shape);
-        let to = self.packed(to, shape);
-        self.walk(&mut now, &to, width, |taken, bytes, time_ps| {
+        let mut now = self.packed(from);
+        let to = self.packed(to);
+        self.begin(&now, &to);
+        loop {
+            let before = Bytes(whole.0 / now.parts());
+            let Some((taken, bytes, time_ps)) = self.step(&mut now, &to, whole) else { break };
             let Move { operation, axes, dimension, cut } = taken;
+            let bytes = if operation == Collective::Slice { before } else { bytes };
             let axes = axes.map(usize::from).collect();
             steps.push(ReshardStep { operation, axes, dimension, cut, bytes, time_ps });
-        });
+        }
         steps
     }
 
-    /// The time of these steps. `now` begins as the layout from which they go, and ends as `to`.
-    pub fn time(&mut self, now: &mut Packed, to: &Packed, width: u64) -> Time {
-        let mut total = Time::ZERO;
-        self.walk(now, to, width, |_, _, time| total += time);
-        total
-    }
-
-    fn walk(
-        &mut self,
-        now: &mut Packed,
-        to: &Packed,
-        width: u64,
-        mut step: impl FnMut(Move, Bytes, Time),
-    ) {
-        let mut before = now.elements() * width;
+    /// Looks how far it is from one layout to another: before the first step.
+    pub fn begin(&mut self, now: &Packed, to: &Packed) {
         self.left.clear();
         self.left.extend((0..now.rank()).map(|dim| self.lists.between(now, to, dim)));
-        while let Some(taken) = self.next(now, to) {
-            let after = now.elements() * width;
-            let bytes = match taken.operation {
-                Collective::AllGather | Collective::Slice => after,
-                Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll => before,
-            };
-            let time = self.price(&taken, Bytes(bytes));
-            let bytes = if taken.operation == Collective::Slice { before } else { bytes };
-            step(taken, Bytes(bytes), time);
-            before = after;
-        }
+    }
+
+    /// Takes the next step of a tensor of so many bytes: its time, if one is left.
+    pub fn time(&mut self, now: &mut Packed, to: &Packed, whole: Bytes) -> Option<Time> {
+        self.step(now, to, whole).map(|(_, _, time)| time)
+    }
+
+    /// The next step with its bytes, those that are left of a slice, and its time. Cuts divide dimensions evenly.
+    fn step(&mut self, now: &mut Packed, to: &Packed, whole: Bytes) -> Option<(Move, Bytes, Time)> {
+        let before = now.parts();
+        let taken = self.next(now, to)?;
+        let parts = match taken.operation {
+            Collective::AllGather | Collective::Slice => now.parts(),
+            Collective::ReduceScatter | Collective::AllReduce | Collective::AllToAll => before,
+        };
+        let bytes = Bytes(whole.0 / parts);
+        let time = self.price(&taken, bytes);
+        Some((taken, bytes, time))
     }
 
     /// The time of a step; of a slice `bytes` are what is left.
@@ -230,7 +222,7 @@ mod tests {
         let fabric = Fabric::new(&cluster, chip);
         let mesh = Mesh::new(&[16]);
         let carrier = Carrier { mesh: &mesh, fabric: &fabric, device: &device, all_to_all };
-        Walker::new(carrier).steps(from, to, &[64, 64], 2)
+        Walker::new(carrier).steps(from, to, Bytes(64 * 64 * 2))
     }
 
     fn layout(dims: [&[AxisIndex]; 2], summed: &[AxisIndex]) -> Layout {

@@ -180,7 +180,7 @@ fn notes(network: &Network, trained: &[usize]) -> Vec<String> {
     let large: Vec<&str> = trained
         .iter()
         .map(|&t| &tensors[t])
-        .filter(|t| t.shape.iter().product::<u64>() * t.dtype.bytes() > LARGEST)
+        .filter(|t| t.bytes().0 > LARGEST)
         .map(|t| t.name.as_str())
         .collect();
     let mut notes = vec![

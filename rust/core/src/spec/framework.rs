@@ -40,8 +40,9 @@ pub struct Framework {
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.
     pub expert_dispatch: ExpertDispatch,
-    /// Tokens that no other rank sent are put into the order of experts all the same, and back (Megatron's dispatcher).
-    pub sorts_own_tokens: bool,
+    /// Tokens that no other rank sent pass memory twice each way too: sorted by expert once more all the same (Megatron's
+    /// dispatchers), or copied for their experts before they are sorted and widened to 32 bits before they are summed (MaxText).
+    pub permutes_twice: bool,
     /// The router's weights multiply what an expert's nonlinearity makes and not its results, of which the backward pass then
     /// reads none.
     pub weighs_activations: bool,

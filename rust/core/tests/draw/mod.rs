@@ -146,7 +146,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.selective = draw.pick(&[Selective::Attention, Selective::Named, Selective::Operators]);
     // Made of what was drawn already: one more draw would change every problem after it.
     f.fused_groups = f.fused_gather_bytes % 7;
-    f.sorts_own_tokens = f.keeps_tensor_results;
+    f.permutes_twice = f.keeps_tensor_results;
     f.weighs_activations = f.fused.permutation;
     (f.fused.norm, f.fused.rope) = match (f.fused.permutation, f.fused.optimizer) {
         (false, false) => (NormKernel::Separate, RotaryKernel::Fused),
