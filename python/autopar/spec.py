@@ -341,9 +341,11 @@ class Held:
         fp32_residual: The residual stream is in 32 bits, whatever the products are computed in.
         returned_keys: The model's pass returns each layer's keys and values, which live with its
             output: also those of layers that are computed again.
-        weighted_results: What experts made lies kept until it was weighted; else weights are
-            multiplied in before their second product, whose results the backward pass does not
-            read.
+        copied_attention: The result of attention is copied for the output projection where a
+            micro-batch has several sequences.
+        weighted_result_bytes: Bytes of an element of what experts made as it lies kept until it was
+            weighted; 0 where weights are multiplied in before their second product, whose results
+            the backward pass does not read.
         fp8_input_bytes: Bytes of a linear layer's input element as it is kept where products run
             in 8 bits.
         fp8_weight_bytes: Bytes of 8-bit copies that are kept of each weight of the layers where
@@ -378,7 +380,8 @@ class Held:
     gathered_inputs: bool = False
     fp32_residual: bool = False
     returned_keys: bool = False
-    weighted_results: bool = True
+    copied_attention: bool = False
+    weighted_result_bytes: int = 2
     fp8_input_bytes: int = 1
     fp8_weight_bytes: int = 0
     gradients: Gradients = "kept"

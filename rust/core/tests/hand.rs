@@ -288,7 +288,7 @@ fn a_recompute_that_stops_early_runs_no_second_product_nor_the_way_back_of_weigh
     problem.framework.recompute_stops_early = true;
     let whole = expert_layer(&problem, 8);
     assert_eq!(whole.recompute_full, whole.forward);
-    problem.framework.held.weighted_results = false;
+    problem.framework.held.weighted_result_bytes = 0;
     let early = expert_layer(&problem, 8).recompute_full;
     let device = Device::new(&problem.cluster.groups[0].chip, Precision::Bf16, &[], 8);
     let elements = 2.0 * 1024.0 * 1024.0;

@@ -436,6 +436,18 @@ fn norms_of_queries_and_keys_read_them_where_the_packed_projection_lies() {
 }
 
 #[test]
+fn attention_s_result_is_copied_for_a_projection_of_several_sequences() {
+    // Two sequences: h for each of 2 x 1024 tokens in 2 bytes. Of one sequence both orders are one.
+    let kept = |copied: bool, mbs: u64| {
+        let mut problem = llama();
+        problem.framework.held.copied_attention = copied;
+        layer(&problem, Shard { mbs, ..whole() }).kept
+    };
+    assert_eq!(kept(true, 2) - kept(false, 2), Bytes(2 * SH * 2));
+    assert_eq!(kept(true, 1), kept(false, 1));
+}
+
+#[test]
 fn keys_and_values_that_a_pass_returns_live_with_each_layer_s_input() {
     // 4 key heads of 128 in 2 bytes, keys and values: 2 x 512 x 2 bytes a token; the input 2 h. A group of two layers keeps one
     // input and the keys and values of both.
@@ -461,8 +473,13 @@ fn what_experts_made_is_kept_where_it_is_weighted_afterwards() {
     let kind = LayerKind { moe: true, windowed: false };
     let kept = |problem: &Problem| block::price(&Pricer::new(problem, 0, whole()), kind).cost.kept;
     let after = kept(&problem);
-    problem.framework.held.weighted_results = false;
+    problem.framework.held.weighted_result_bytes = 0;
     assert_eq!(after - kept(&problem), Bytes(2 * SH * 2));
+    // In 32 bits twice that, and the gradient of each passes in 4 and in 2 bytes.
+    problem.framework.held.weighted_result_bytes = 4;
+    assert_eq!(kept(&problem) - after, Bytes(2 * SH * 2));
+    let layer = block::price(&Pricer::new(&problem, 0, whole()), kind);
+    assert_eq!(layer.transient, Bytes(2 * SH * 6));
 }
 
 #[test]

@@ -123,6 +123,9 @@ impl Block<'_, '_> {
             _ => 0.0,
         };
         self.kept += cast;
+        if p.framework.held.copied_attention && s.mbs > 1 {
+            self.kept += self.attention_output;
+        }
         let output = self.attention_output + cast;
         self.may_repeat(Operator::Projections, before, self.kept - kept - output);
         let (before, kept) = (self.forward, self.kept);

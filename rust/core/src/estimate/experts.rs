@@ -35,8 +35,11 @@ impl Block<'_, '_> {
             self.permute(visits * h, 2.0, 3.0, (1, 1));
             after = after.plus(self.forward.since(before));
         }
-        if p.framework.held.weighted_results {
-            self.kept += visits * h * self.p.width;
+        // Multiplied in another width, what they made is cast for it, and its gradient back.
+        let weighted = p.framework.held.weighted_result_bytes as f64;
+        self.kept += visits * h * weighted;
+        if weighted > p.width {
+            self.transient = self.transient.max(visits * h * (weighted + p.width));
         }
         self.exchange(moe, visits * h * self.p.width);
 
@@ -86,7 +89,7 @@ impl Block<'_, '_> {
         let before = self.forward;
         self.residual();
         after = after.plus(self.forward.since(before));
-        if !p.framework.held.weighted_results && !self.reads_results() {
+        if p.framework.held.weighted_result_bytes == 0 && !self.reads_results() {
             // The way back takes as long as the way there.
             self.unread = Pass { expert: self.forward.expert / 2.0, ..after };
         }

@@ -220,9 +220,12 @@ pub struct Held {
     /// The model's pass returns each layer's keys and values, which live with its output: also those of layers that are
     /// computed again (huggingface/transformers: `use_cache`, on unless its own checkpointing turns it off).
     pub returned_keys: bool,
-    /// What experts made lies kept until it was weighted; else weights are multiplied in before their second product, whose
-    /// results the backward pass does not read.
-    pub weighted_results: bool,
+    /// The result of attention is copied for the output projection where a micro-batch has several sequences: one of the two wants
+    /// the sequence as the first dimension (huggingface/nanotron).
+    pub copied_attention: bool,
+    /// Bytes of an element of what experts made as it lies kept until it was weighted; 0 where weights are multiplied in before
+    /// their second product, whose results the backward pass does not read.
+    pub weighted_result_bytes: u64,
     /// Bytes of a linear layer's input element as it is kept where products run in 8 bits.
     pub fp8_input_bytes: u64,
     /// Bytes of 8-bit copies that are kept of each weight of the layers where products run in 8 bits.

@@ -191,7 +191,8 @@ fn held(draw: &mut Draw) -> Held {
         gathered_copy_bytes: draw.pick(&[0, 0, 2]),
         update_bytes: draw.pick(&[0, 4, 8]),
         returned_keys: draw.once_in(4),
-        weighted_results: draw.once_in(2),
+        copied_attention: draw.once_in(4),
+        weighted_result_bytes: draw.pick(&[0, 2, 4]),
         stage_buffers: draw.once_in(4),
         message_buffers: draw.once_in(4),
         offloaded_share: 0.0, // A run's setting: no search takes it.
