@@ -101,7 +101,7 @@ RUST_OWNERS: dict[str, set[str]] = {
         "graph::transformer",
     },
     "serde_json": {"wire"},
-    "rayon": {"calibrate", "search::*", "wire"},
+    "rayon": {"calibrate", "graph::coarse", "graph::cost", "graph::routes", "search::*", "wire"},
     "std::time": {"search::watch"},
     "std::fs": set(),
     "std::env": set(),

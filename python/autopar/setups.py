@@ -110,7 +110,7 @@ def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]
 def _as_run(framework: Framework, run: Run) -> Framework:
     """Returns a framework with a row's own settings of it.
 
-    8-bit moments are 2 bytes in place of 8; offloaded is a share of each layer's activations.
+    8-bit moments are 2 bytes in place of 8, those of 16 bits 4; offloaded is a share of each layer's activations.
     DeepEP and HybridEP send a token once to a node, an all-to-all of the library a copy for each of
     its experts, and CUDA graphs leave the host nothing to do. Blocks share a scale in MXFP8.
     Liger-Kernel joins norms, rotary embeddings and activations, each to one kernel. Of Megatron's
@@ -144,12 +144,14 @@ def _as_run(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, selective="named", named=again)
     if re.search(rf"{TAKEN_BACK}(mx-?fp8|fp8[- ]mx)\b", said, re.I):
         framework = replace(framework, fp8_scaling="block")
-    if re.search(rf"{TAKEN_BACK}bf16 gradients\b", said, re.I):
+    if re.search(rf"{TAKEN_BACK}({NARROW_GRADIENTS})\b", said, re.I):
         narrow = replace(framework.bytes, gradient=2, gradient_sent=2)
         framework = replace(framework, bytes=narrow)
+    stored = framework.bytes
     if re.search(r"8-?bit adam", run.notes, re.I):
-        stored = framework.bytes
         framework = replace(framework, bytes=replace(stored, optimizer=stored.optimizer - 6))
+    elif re.search(rf"{TAKEN_BACK}({NARROW_MOMENTS})\b", said, re.I):
+        framework = replace(framework, bytes=replace(stored, optimizer=stored.optimizer - 4))
     held = replace(framework.held, offloaded_share=run.offload_fraction or 0.0)
     if re.search(IN_PIECES, said, re.I):
         pieces = noted(r"loss in (\d+) (?:pieces|chunks)", said) or 8
@@ -165,6 +167,8 @@ IN_ONE_GRAPH = (
     r"\b(with|under|using|full[- ]iteration) CUDA[- ]graphs?"
     r"|\bCUDA[- ]graph of the whole (iteration|step)"
 )
+NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
+NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
 IN_SOME_GRAPHS = (
     r"\b(no|not|without) (any )?CUDA[- ]graphs?"
     r"|\bCUDA[- ]graphs? of (the )?(attention|router|preprocessing|experts)"
