@@ -110,7 +110,8 @@ def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]
 def _as_run(framework: Framework, run: Run) -> Framework:
     """Returns a framework with a row's own settings of it.
 
-    8-bit moments are 2 bytes in place of 8, those of 16 bits 4; offloaded is a share of each layer's activations.
+    8-bit moments are 2 bytes in place of 8, those of 16 bits 4; offloaded is a share of each
+    layer's activations.
     DeepEP and HybridEP send a token once to a node, an all-to-all of the library a copy for each of
     its experts, and CUDA graphs leave the host nothing to do. Blocks share a scale in MXFP8.
     Liger-Kernel joins norms, rotary embeddings and activations, each to one kernel. Of Megatron's

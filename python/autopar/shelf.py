@@ -233,12 +233,12 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         if run.month and run.month < month:
             found = replace(found, framework=earlier)
             break
-    if "fsdp" in run.zero.lower() and (sharded := SHARDED.get(found.framework.name)):
-        found = next(entry for entry in shelf.frameworks if entry.framework.name == sharded)
+    if "fsdp" in run.zero.lower() and (own := SHARDED.get(found.framework.name)):
+        found = next(entry for entry in shelf.frameworks if entry.framework.name == own)
     return found, known
 
 
-# Profiles of models that any way of sharding may serve, and those of FSDP; the row's own tells them apart.
+# Profiles of models that any way of sharding may serve, and those of FSDP; rows tell them apart.
 SHARDED = {
     "deepspeed": "fsdp",
     "huggingface-2021": "fsdp",
