@@ -45,11 +45,25 @@ impl Best {
 
     /// Notes that a class whose guess is among the best has a plan of this time.
     pub fn better(&mut self, guess: Time, time: Time) {
-        let place = self.guesses.partition_point(|&t| t < guess);
-        if self.guesses.get(place) == Some(&guess) {
-            self.guesses.remove(place);
+        if self.forget(guess) {
             self.guess(time);
         }
+    }
+
+    /// Notes a class's better guess, whether or not its last one is among the best.
+    pub fn guess_again(&mut self, guess: Time, time: Time) {
+        self.forget(guess);
+        self.guess(time);
+    }
+
+    /// Whether a guess was among the best.
+    fn forget(&mut self, guess: Time) -> bool {
+        let place = self.guesses.partition_point(|&t| t < guess);
+        let known = self.guesses.get(place) == Some(&guess);
+        if known {
+            self.guesses.remove(place);
+        }
+        known
     }
 
     /// Enters a plan at its place.
