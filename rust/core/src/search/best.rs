@@ -108,3 +108,26 @@ impl Best {
             .then_with(|| names(&a.1).cmp(&names(&b.1)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn a_better_guess_takes_the_place_of_its_classs_last() {
+        let cluster = testing::cluster(testing::a100(), 8);
+        let mut problem = testing::problem(testing::gpt(8, 2048), cluster, 8, 1024);
+        problem.options.top = 2;
+        let mut best = Best::new(&problem);
+        best.guess(Time(30));
+        best.guess(Time(20));
+        assert_eq!(best.limit(), Time(30));
+        // One class twice would make 10 and 20 of it: a limit of 20 that no two classes meet.
+        best.guess_again(Time(20), Time(10));
+        assert_eq!(best.limit(), Time(30));
+        // The last guess of this one was too slow to be kept.
+        best.guess_again(Time(40), Time(15));
+        assert_eq!(best.limit(), Time(15));
+    }
+}

@@ -3,10 +3,12 @@
 //! Parts of the space stand in a heap in the order of their lower bounds: first every legal choice of degrees and micro-batch
 //! (an entry), then its classes, each bounded with its own sharding, schedule, chips and memory. A part whose bound is above
 //! the N-th best time known is never opened. An entry is bounded by what no micro-batch undercuts, then by its own prices, then
-//! with a look at memory, then with each schedule and sharding: what costs more to bound is seldom bounded. Before a class is solved, all that could matter are guessed
-//! at, the most promising of each block ahead of their turn, so that the limit is tight. Parts are opened in blocks of fixed sizes against the plans found before the block, so that neither the
-//! answer nor a counter depends on the number of threads. A class whose plan is not yet proved to be its optimum goes back into
-//! the heap until it is closed.
+//! with a look at memory, then with each schedule and sharding: what costs more to bound is seldom bounded. Before a class is
+//! solved, all that could matter are guessed at, the most promising of each block ahead of their turn, so that the limit is tight:
+//! of those that differ in their sharding alone the others only where the first promises something, and once it is solved, like its
+//! plan. Parts are opened in blocks of fixed sizes against the plans found before the block, so that neither the answer nor a
+//! counter depends on the number of threads. A class whose plan is not yet proved to be its optimum goes back into the heap until
+//! it is closed.
 
 use super::best::Best;
 use super::caps::hold;
@@ -99,15 +101,15 @@ fn search_entries<'a>(
         let (mut classes, block): (Vec<Node>, Vec<Node>) =
             walk.block(most).into_iter().partition(|node| matches!(node.part, Part::Class(..)));
         most = (2 * most).min(OPENED);
-        let mut fresh = walk.open_all(block, limit, &open);
+        let mut fresh = walk.open_all(block, limit, open);
         // The most promising schedules and classes are looked at before their turn: a tight limit spares looks at the others.
         let limit = walk.best.limit();
         let early = promising(&mut fresh, limit, |part| matches!(part, Part::Schedule(..)));
-        fresh.extend(walk.open_all(early, limit, &open));
+        fresh.extend(walk.open_all(early, limit, open));
         classes.extend(promising(&mut fresh, limit, |part| matches!(part, Part::Class(..))));
         walk.heap.extend(fresh);
-        let guessed = walk.guess_all(classes, apart, &guess);
-        walk.solve_promising(guessed, solved, &open, &like);
+        let guessed = walk.guess_all(classes, apart, guess);
+        walk.solve_promising(guessed, solved, open, like);
         watch.advance(walk.done, walk.serial);
     }
     // All that could matter are guessed at: those with the best guesses first, each class is solved against a tight limit.
@@ -115,7 +117,7 @@ fn search_entries<'a>(
     if watch.stopped() {
         walk.waiting = waiting;
     } else {
-        walk.solve_promising(waiting, usize::MAX, &open, &like);
+        walk.solve_promising(waiting, usize::MAX, open, like);
     }
     let waiting = std::mem::take(&mut walk.waiting);
     walk.heap.extend(waiting.into_iter().map(|(node, _)| node));

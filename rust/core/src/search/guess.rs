@@ -7,8 +7,8 @@ use crate::estimate::Step;
 use crate::plan::{Plan, Recompute};
 use crate::units::Time;
 
-/// The time of some plan of a class: layers in proportion to the stages' speed, and the best of the first
-/// choices that fit everywhere, unless it is slower than `limit`. Its time bounds the optimum's from above.
+/// The time of some plan of a class, which bounds the optimum's from above, unless it is slower than `limit`: layers in proportion to
+/// the stages' speed, and where that is far beyond the class's `bound` and a `thorough` look is asked for, packed stages.
 pub fn guess(
     class: &Class<'_, '_>,
     (bound, limit): (Time, Time),
@@ -35,11 +35,11 @@ pub fn guess(
 /// The part of a bound within which a guess is good enough.
 const NEAR: u64 = 32;
 
-/// How far from a bound plans are looked for, in sixteenths of it.
+/// Within how much of a bound plans are looked for, one after the other, in sixteenths of it.
 const STRETCHES: [u64; 2] = [18, 20];
 
-/// The same with as many layers on each stage, from the first on, as memory and a time for each leave it: the shortest such
-/// time.
+/// The same with as many layers on each stage, from the first on, as memory and a time for each leave it: no split has a shorter
+/// longest stage, nearly, and where memory is tight no split in proportion comes near to it.
 fn packed(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Option<Time> {
     let mut solver = Solver::new(class, false, limit);
     counters.bounds += 1;
@@ -188,5 +188,39 @@ impl Solver<'_, '_, '_> {
         }
         let chosen = self.choices[0][choice];
         (first == self.layers).then(|| (split.into_iter().map(|n| (n, chosen)).collect(), fullest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::estimate::shard::Shard;
+    use crate::estimate::Tables;
+    use crate::search::holds::Holds;
+    use crate::search::stages::{solve, Outcome};
+    use crate::search::watch::Watch;
+    use crate::testing;
+
+    #[test]
+    fn packed_stages_lie_between_the_optimum_and_a_split_in_proportion() {
+        let mut closer = 0;
+        for gib in [16.0, 17.0, 18.0, 19.0, 20.0, 22.0, 24.0, 28.0] {
+            let mut chip = testing::a100();
+            chip.memory_gib = gib;
+            let mut problem =
+                testing::problem(testing::gpt(18, 2048), testing::cluster(chip, 4), 32, 2048);
+            problem.options.optimizer_offload = false;
+            let shard = Shard { pipelined: true, ..testing::whole() };
+            let tables = Tables::new(&problem, |_| Some(shard));
+            let holds = Holds::new(tables, Plan { pp: 4, ..testing::plan(Vec::new()) });
+            let class = Class { holds: &holds, kinds: &[0; 4], watch: &Watch::new(None) };
+            let counters = &mut Counters::default();
+            let Outcome::Found(best) = solve(&class, Time::MAX, counters) else { continue };
+            let Some(simple) = in_proportion(&class, Time::MAX, counters) else { continue };
+            let Some(packed) = packed(&class, simple, counters) else { continue };
+            assert!(best.bound <= packed && packed <= simple, "{gib} GiB");
+            closer += u32::from(packed < simple);
+        }
+        assert!(closer > 0, "memory is tight somewhere");
     }
 }
