@@ -270,7 +270,7 @@ impl Walk {
         for ((node, guess), opened) in chosen.into_iter().zip(results) {
             let plan = opened.found.as_ref().map(|(time, plan)| {
                 self.best.better(guess, *time);
-                plan.clone()
+                (*time, plan.clone())
             });
             let parts = self.take(&node, opened);
             self.waiting.extend(parts.into_iter().map(|part| (part, None)));
@@ -282,7 +282,7 @@ impl Walk {
     /// Guesses again at the classes that wait and differ in their sharding alone from some whose plans are known.
     fn guess_again(
         &mut self,
-        found: &HashMap<Option<Kin>, Plan>,
+        found: &HashMap<Option<Kin>, (Time, Plan)>,
         like: impl Fn(&Node, &Plan, Time) -> Opened + Sync,
     ) {
         if found.is_empty() {
@@ -292,7 +292,12 @@ impl Walk {
         let results: Vec<Option<Opened>> = self
             .waiting
             .par_iter()
-            .map(|(node, _)| found.get(&node.kin()).map(|plan| like(node, plan, limit)))
+            .map(|(node, guess)| {
+                let (time, plan) = found.get(&node.kin())?;
+                // Next to the plan's own time there is little to gain.
+                let far = guess.is_none_or(|guess| guess.beyond(*time) * 8 > *time);
+                far.then(|| like(node, plan, limit))
+            })
             .collect();
         for (n, opened) in results.into_iter().enumerate() {
             let Some(opened) = opened else { continue };
