@@ -352,6 +352,18 @@ impl Least {
         self.rates = None;
     }
 
+    /// Whether the end of the step takes no time.
+    pub fn ends_at_once(&self) -> bool {
+        self.rates.is_none()
+    }
+
+    /// Whether a stage with the optimizer on the host has memory for whatever one with it on the device has.
+    pub fn host_spares_memory(&self) -> bool {
+        let [device, host] = self.resident;
+        let ends = self.end_resident.iter().all(|[device, host]| host <= device);
+        host.base <= device.base && host.each <= device.each && ends
+    }
+
     /// Seconds that a stage of `vpp` chunks needs at least after its last pass when it holds `layers` frequent layers, whatever
     /// it recomputes: convex in `layers`.
     pub fn tail(

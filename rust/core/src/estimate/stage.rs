@@ -369,6 +369,11 @@ impl<'a> Table<'a> {
 
     /// Everything about a stage that the search needs.
     pub fn stage(&self, place: &Place) -> StageCost {
+        StageCost { memory: self.memory(place), ..self.in_unlimited_memory(place) }
+    }
+
+    /// The same without its memory, which is quicker to say.
+    pub fn in_unlimited_memory(&self, place: &Place) -> StageCost {
         let (mut forward, mut backward, mut last) = (Time::ZERO, Time::ZERO, Time::ZERO);
         for chunk in 0..place.vpp {
             let times = self.chunk(place, chunk);
@@ -409,7 +414,7 @@ impl<'a> Table<'a> {
             .iter()
             .map(after)
             .fold(after(&self.rates), |a, b| if b.0 + b.1 < a.0 + a.1 { b } else { a });
-        StageCost { forward, backward, synchronise, update, memory: self.memory(place) }
+        StageCost { forward, backward, synchronise, update, memory: MemoryItems::default() }
     }
 }
 

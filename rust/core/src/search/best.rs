@@ -45,11 +45,25 @@ impl Best {
 
     /// Notes that a class whose guess is among the best has a plan of this time.
     pub fn better(&mut self, guess: Time, time: Time) {
-        let place = self.guesses.partition_point(|&t| t < guess);
-        if self.guesses.get(place) == Some(&guess) {
-            self.guesses.remove(place);
+        if self.forget(guess) {
             self.guess(time);
         }
+    }
+
+    /// Notes a class's better guess, whether or not its last one is among the best.
+    pub fn guess_again(&mut self, guess: Time, time: Time) {
+        self.forget(guess);
+        self.guess(time);
+    }
+
+    /// Whether a guess was among the best.
+    fn forget(&mut self, guess: Time) -> bool {
+        let place = self.guesses.partition_point(|&t| t < guess);
+        let known = self.guesses.get(place) == Some(&guess);
+        if known {
+            self.guesses.remove(place);
+        }
+        known
     }
 
     /// Enters a plan at its place.
@@ -92,5 +106,28 @@ impl Best {
         a.0.cmp(&b.0)
             .then_with(|| degrees(&a.1).cmp(&degrees(&b.1)))
             .then_with(|| names(&a.1).cmp(&names(&b.1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn a_better_guess_takes_the_place_of_its_classs_last() {
+        let cluster = testing::cluster(testing::a100(), 8);
+        let mut problem = testing::problem(testing::gpt(8, 2048), cluster, 8, 1024);
+        problem.options.top = 2;
+        let mut best = Best::new(&problem);
+        best.guess(Time(30));
+        best.guess(Time(20));
+        assert_eq!(best.limit(), Time(30));
+        // One class twice would make 10 and 20 of it: a limit of 20 that no two classes meet.
+        best.guess_again(Time(20), Time(10));
+        assert_eq!(best.limit(), Time(30));
+        // The last guess of this one was too slow to be kept.
+        best.guess_again(Time(40), Time(15));
+        assert_eq!(best.limit(), Time(15));
     }
 }

@@ -3,10 +3,12 @@
 //! Parts of the space stand in a heap in the order of their lower bounds: first every legal choice of degrees and micro-batch
 //! (an entry), then its classes, each bounded with its own sharding, schedule, chips and memory. A part whose bound is above
 //! the N-th best time known is never opened. An entry is bounded by what no micro-batch undercuts, then by its own prices, then
-//! with a look at memory, then with each schedule and sharding: what costs more to bound is seldom bounded. Before a class is solved, all that could matter are guessed
-//! at, the most promising of each block ahead of their turn, so that the limit is tight. Parts are opened in blocks of fixed sizes against the plans found before the block, so that neither the
-//! answer nor a counter depends on the number of threads. A class whose plan is not yet proved to be its optimum goes back into
-//! the heap until it is closed.
+//! with a look at memory, then with each schedule and sharding: what costs more to bound is seldom bounded. Before a class is
+//! solved, all that could matter are guessed at, the most promising of each block ahead of their turn, so that the limit is tight:
+//! of those that differ in their sharding alone the others only where the first promises something, and once it is solved, like its
+//! plan. Parts are opened in blocks of fixed sizes against the plans found before the block, so that neither the answer nor a
+//! counter depends on the number of threads. A class whose plan is not yet proved to be its optimum goes back into the heap until
+//! it is closed.
 
 use super::best::Best;
 use super::caps::hold;
@@ -16,7 +18,7 @@ use super::counts::{Composition, Counts};
 use super::descent::close;
 use super::entries::{entry_bound, Entries, Entry};
 use super::family::{shard_groups, tables, Families};
-use super::guess::guess;
+use super::guess::{guess, like};
 use super::holds::Holds;
 use super::places::Places;
 use super::report::{Counters, Cut};
@@ -29,7 +31,6 @@ use crate::estimate::Tables;
 use crate::plan::Plan;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
-use rayon::prelude::*;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -88,44 +89,27 @@ fn search_entries<'a>(
     let ground = Ground { problem, entries, watch, held, families };
     let mut walk = Walk::new(&ground.entries, best, counters);
     // On several kinds of chip the best of a class is far from its guess: all that are promising are solved.
-    let solved = if problem.cluster.groups.len() == 1 { AHEAD } else { usize::MAX };
+    let apart = problem.cluster.groups.len() > 1;
+    let solved = if apart { usize::MAX } else { AHEAD };
+    let open = |node: &Node, limit| ground.open(node, limit);
+    let guess = |node: &Node, limit, thorough| ground.guess(node, limit, thorough);
+    let like = |node: &Node, plan: &Plan, limit| ground.guess_like(node, plan, limit);
     // The first blocks are small: what they find tells what of the next is worth a look.
     let mut most = 1;
     while walk.goes_on() && !watch.stopped() {
         let limit = walk.best.limit();
-        let block = walk.block(most);
+        let (mut classes, block): (Vec<Node>, Vec<Node>) =
+            walk.block(most).into_iter().partition(|node| matches!(node.part, Part::Class(..)));
         most = (2 * most).min(OPENED);
-        let results: Vec<Opened> = block
-            .par_iter()
-            .map(|node| match &node.part {
-                Part::Class(..) => ground.guess(node, limit),
-                _ => ground.open(node, limit),
-            })
-            .collect();
-        let (mut guessed, mut fresh) = (Vec::new(), Vec::new());
-        for (node, opened) in block.into_iter().zip(results) {
-            let guess = opened.guess;
-            fresh.extend(walk.take(&node, opened));
-            if matches!(node.part, Part::Class(..)) {
-                guessed.push((node, guess));
-            }
-        }
+        let mut fresh = walk.open_all(block, limit, open);
         // The most promising schedules and classes are looked at before their turn: a tight limit spares looks at the others.
         let limit = walk.best.limit();
         let early = promising(&mut fresh, limit, |part| matches!(part, Part::Schedule(..)));
-        let results: Vec<Opened> = early.par_iter().map(|node| ground.open(node, limit)).collect();
-        for (node, opened) in early.into_iter().zip(results) {
-            fresh.extend(walk.take(&node, opened));
-        }
-        let early = promising(&mut fresh, limit, |part| matches!(part, Part::Class(..)));
+        fresh.extend(walk.open_all(early, limit, open));
+        classes.extend(promising(&mut fresh, limit, |part| matches!(part, Part::Class(..))));
         walk.heap.extend(fresh);
-        let results: Vec<Opened> = early.par_iter().map(|node| ground.guess(node, limit)).collect();
-        for (node, opened) in early.into_iter().zip(results) {
-            let guess = opened.guess;
-            walk.take(&node, opened);
-            guessed.push((node, guess));
-        }
-        walk.solve_promising(guessed, solved, |node, limit| ground.open(node, limit));
+        let guessed = walk.guess_all(classes, apart, guess);
+        walk.solve_promising(guessed, solved, open, like);
         watch.advance(walk.done, walk.serial);
     }
     // All that could matter are guessed at: those with the best guesses first, each class is solved against a tight limit.
@@ -133,7 +117,7 @@ fn search_entries<'a>(
     if watch.stopped() {
         walk.waiting = waiting;
     } else {
-        walk.solve_promising(waiting, usize::MAX, |node, limit| ground.open(node, limit));
+        walk.solve_promising(waiting, usize::MAX, open, like);
     }
     let waiting = std::mem::take(&mut walk.waiting);
     walk.heap.extend(waiting.into_iter().map(|(node, _)| node));
@@ -142,12 +126,8 @@ fn search_entries<'a>(
         let limit = walk.best.limit();
         let block = walk.block(most);
         most = (2 * most).min(OPENED);
-        let results: Vec<Opened> =
-            block.par_iter().map(|node| ground.settle(node, limit)).collect();
-        for (node, opened) in block.into_iter().zip(results) {
-            let fresh = walk.take(&node, opened);
-            walk.heap.extend(fresh);
-        }
+        let fresh = walk.open_all(block, limit, |node, limit| ground.settle(node, limit));
+        walk.heap.extend(fresh);
         watch.advance(walk.done, walk.serial);
     }
     walk.finish()
@@ -167,12 +147,23 @@ impl<'a> Ground<'a, '_> {
     }
 
     /// The time of some plan of a class, if it is within `limit`.
-    fn guess(&self, node: &Node, limit: Time) -> Opened {
+    fn guess(&self, node: &Node, limit: Time, thorough: bool) -> Opened {
         let mut opened = Opened::default();
         if let Part::Class(sharding, schedule, runs) = &node.part {
             let holds = self.holds((node.entry, *sharding, *schedule));
             let class = Class { holds: &holds, kinds: &stage_kinds(runs), watch: self.watch };
-            opened.guess = guess(&class, limit, &mut opened.counters);
+            opened.guess = guess(&class, (node.bound, limit), thorough, &mut opened.counters);
+        }
+        opened
+    }
+
+    /// The time of a class's plan with the stages of another's.
+    fn guess_like(&self, node: &Node, plan: &Plan, limit: Time) -> Opened {
+        let mut opened = Opened::default();
+        if let Part::Class(sharding, schedule, runs) = &node.part {
+            let holds = self.holds((node.entry, *sharding, *schedule));
+            let class = Class { holds: &holds, kinds: &stage_kinds(runs), watch: self.watch };
+            opened.guess = like(&class, plan, limit, &mut opened.counters);
         }
         opened
     }

@@ -4,12 +4,70 @@ use super::holds::{largest, Choice, NONE};
 use super::report::Counters;
 use super::stages::{Class, Solver};
 use crate::estimate::Step;
-use crate::plan::Recompute;
+use crate::plan::{Plan, Recompute};
 use crate::units::Time;
 
-/// The time of some plan of a class: layers in proportion to the stages' speed, and the best of the first
-/// choices that fit everywhere, unless it is slower than `limit`. Its time bounds the optimum's from above.
-pub fn guess(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Option<Time> {
+/// The time of some plan of a class, which bounds the optimum's from above, unless it is slower than `limit`: layers in proportion to
+/// the stages' speed, and where that is far beyond the class's `bound` and a `thorough` look is asked for, packed stages.
+pub fn guess(
+    class: &Class<'_, '_>,
+    (bound, limit): (Time, Time),
+    thorough: bool,
+    counters: &mut Counters,
+) -> Option<Time> {
+    let simple = in_proportion(class, limit, counters);
+    // Next to the bound there is little to gain.
+    if simple.is_some_and(|time| time.beyond(bound) * NEAR < bound) {
+        return simple;
+    }
+    let one_kind = class.kinds.iter().all(|&kind| kind == class.kinds[0]);
+    if !thorough || !class.uneven() || !one_kind || class.holds.problem.options.recompute_per_stage
+    {
+        return simple;
+    }
+    // Close to the bound little may be recomputed, and so little must be tried.
+    let most = simple.unwrap_or(limit).min(limit);
+    let close = STRETCHES.map(|parts| Time((bound.0 / 16).saturating_mul(parts)).min(most));
+    let found = close.into_iter().find_map(|limit| packed(class, limit, counters));
+    found.or(simple)
+}
+
+/// The part of a bound within which a guess is good enough.
+const NEAR: u64 = 32;
+
+/// Within how much of a bound plans are looked for, one after the other, in sixteenths of it.
+const STRETCHES: [u64; 2] = [18, 20];
+
+/// The same with as many layers on each stage, from the first on, as memory and a time for each leave it: no split has a shorter
+/// longest stage, nearly, and where memory is tight no split in proportion comes near to it.
+fn packed(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Option<Time> {
+    let mut solver = Solver::new(class, false, limit);
+    counters.bounds += 1;
+    if !solver.fast_enough() || !solver.prepare_choices() {
+        return None;
+    }
+    let mut best: Option<(Time, Vec<(u32, Choice)>)> = None;
+    for choice in 0..solver.choices[0].len() {
+        let most = best.as_ref().map_or(limit, |(end, _)| *end);
+        // What the fullest stage takes for a micro-batch, from the most that there is time for.
+        let mut each = Time(most.0 / solver.shape.micro_batches);
+        while let Some((stages, fullest)) = solver.pack(choice, each) {
+            counters.bounds += 1;
+            let end = solver.end(&stages);
+            if end <= limit && best.as_ref().is_none_or(|(known, _)| end < *known) {
+                best = Some((end, stages));
+            }
+            each = Time(fullest.0 - fullest.0 / 64 - 1);
+        }
+    }
+    let (_, stages) = best?;
+    counters.estimates += 1;
+    let time = Step::new(&class.holds.tables, &solver.plan(&stages)).time;
+    (time <= limit).then_some(time)
+}
+
+/// The same with layers in proportion to the stages' speed, and the best of the first choices that fit everywhere.
+fn in_proportion(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Option<Time> {
     let solver = Solver::new(class, false, Time::MAX);
     let kinds = class.kinds;
     let speed: Vec<f64> = kinds.iter().map(|&k| 1.0 / class.holds.tables.kind(k).unit()).collect();
@@ -64,4 +122,105 @@ pub fn guess(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Opt
     let plan = solver.plan(&stages);
     counters.estimates += 1;
     Some(Step::new(&class.holds.tables, &plan).time)
+}
+
+/// The time of a class's plan with the stages of another's of as many chunks, if it fits and is within `limit`: classes that differ
+/// in their sharding alone often have nearly the same optimum.
+pub fn like(
+    class: &Class<'_, '_>,
+    plan: &Plan,
+    limit: Time,
+    counters: &mut Counters,
+) -> Option<Time> {
+    let solver = Solver::new(class, plan.optimizer_offload, Time::MAX);
+    let stages: Vec<(u32, Choice)> = plan
+        .stages
+        .iter()
+        .map(|s| {
+            let choice = Choice { recompute: s.recompute, offload: s.offload };
+            (s.layers / plan.vpp as u32, choice)
+        })
+        .collect();
+    let mut first = 0;
+    let fits = stages.iter().zip(class.kinds).enumerate().all(|(i, (&(layers, choice), &kind))| {
+        let place = solver.place(i, first, layers, choice);
+        first += layers;
+        class.holds.tables.kind(kind).fits(&place)
+    });
+    counters.bounds += 1;
+    if !fits || solver.end(&stages) > limit {
+        return None;
+    }
+    counters.estimates += 1;
+    Some(Step::new(&class.holds.tables, &solver.plan(&stages)).time)
+}
+
+impl Solver<'_, '_, '_> {
+    /// As many layers for each stage as it holds under a choice and passes in `each`, from the first on, and what the fullest takes;
+    /// nothing if some are left.
+    fn pack(&mut self, choice: usize, each: Time) -> Option<(Vec<(u32, Choice)>, Time)> {
+        let stages = self.class.kinds.len();
+        let (mut first, mut fullest) = (0, Time::ZERO);
+        let mut split = Vec::with_capacity(stages);
+        for i in 0..stages {
+            let behind = (stages - 1 - i) as u32;
+            let most = self.caps[i][choice].min(self.layers - first - behind);
+            let mut busy = Time::ZERO;
+            let mut holds = |layers: u32| {
+                let work = self.work(i, first, layers, choice);
+                let taken = work.map(|work| work.forward + work.backward).filter(|&t| t <= each);
+                taken.inspect(|&time| busy = busy.max(time)).is_some()
+            };
+            // Mostly as many as the stage before.
+            let mut layers = split.last().copied().unwrap_or(most).min(most).max(1);
+            while layers > 0 && !holds(layers) {
+                layers -= 1;
+            }
+            while layers < most && holds(layers + 1) {
+                layers += 1;
+            }
+            if layers == 0 {
+                return None;
+            }
+            fullest = fullest.max(busy);
+            split.push(layers);
+            first += layers;
+        }
+        let chosen = self.choices[0][choice];
+        (first == self.layers).then(|| (split.into_iter().map(|n| (n, chosen)).collect(), fullest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::estimate::shard::Shard;
+    use crate::estimate::Tables;
+    use crate::search::holds::Holds;
+    use crate::search::stages::{solve, Outcome};
+    use crate::search::watch::Watch;
+    use crate::testing;
+
+    #[test]
+    fn packed_stages_lie_between_the_optimum_and_a_split_in_proportion() {
+        let mut closer = 0;
+        for gib in [16.0, 17.0, 18.0, 19.0, 20.0, 22.0, 24.0, 28.0] {
+            let mut chip = testing::a100();
+            chip.memory_gib = gib;
+            let mut problem =
+                testing::problem(testing::gpt(18, 2048), testing::cluster(chip, 4), 32, 2048);
+            problem.options.optimizer_offload = false;
+            let shard = Shard { pipelined: true, ..testing::whole() };
+            let tables = Tables::new(&problem, |_| Some(shard));
+            let holds = Holds::new(tables, Plan { pp: 4, ..testing::plan(Vec::new()) });
+            let class = Class { holds: &holds, kinds: &[0; 4], watch: &Watch::new(None) };
+            let counters = &mut Counters::default();
+            let Outcome::Found(best) = solve(&class, Time::MAX, counters) else { continue };
+            let Some(simple) = in_proportion(&class, Time::MAX, counters) else { continue };
+            let Some(packed) = packed(&class, simple, counters) else { continue };
+            assert!(best.bound <= packed && packed <= simple, "{gib} GiB");
+            closer += u32::from(packed < simple);
+        }
+        assert!(closer > 0, "memory is tight somewhere");
+    }
 }

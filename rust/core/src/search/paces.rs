@@ -46,7 +46,7 @@ impl Solver<'_, '_, '_> {
 
     fn pace(&self, i: usize) -> Pace {
         let table = self.class.holds.lightest(self.class.kinds[i]);
-        let work = |layers| self.work_at(table, &self.place(i, 0, layers, NONE)).0;
+        let work = |layers| self.work_at(table, &self.place(i, 0, layers, NONE));
         let one = work(1);
         let two = if self.layers > 1 { work(2) } else { one };
         let busy = |w: &Work| w.forward + w.backward;

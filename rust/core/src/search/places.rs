@@ -5,7 +5,7 @@
 
 use super::bound::Shape;
 use super::caps::{largest_first, sums, Caps, Held, NOTHING};
-use super::relax::Question;
+use super::relax::{hosts, Question};
 use super::report::Cut;
 use super::room::{Allowed, Room};
 use super::space::Stages;
@@ -13,6 +13,7 @@ use super::stall::{larger, lesser, Pass, Stall, Way};
 use crate::estimate::least::{Least, Passes};
 use crate::spec::problem::Schedule;
 use crate::units::Time;
+use std::ops::Range;
 
 /// The stages of a schedule, on any kind each, and what they can hold within a time.
 pub struct Places<'q> {
@@ -95,7 +96,6 @@ impl<'q> Places<'q> {
     ) -> Option<Places<'q>> {
         let (o, shape) = (&asked.problem.options, asked.shape);
         let most = (u64::from(asked.problem.model.layers) - (shape.pp - 1) * shape.vpp) as f64;
-        let hosts = if o.optimizer_offload { 2 } else { 1 };
         // Zero-bubble stages end where their weights' gradients do; and chunks hide more of the end: one is not the least of all
         // schedules.
         let zero_bubble = matches!(shape.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
@@ -106,7 +106,7 @@ impl<'q> Places<'q> {
             let times = [of.layer, of.other, of.ends[0], of.ends[1]].map(Passes::both);
             least = [0, 1, 2, 3].map(|n| f64::min(least[n], times[n]));
             frequent = Some((of.frequent, of.others));
-            for on_host in (0..hosts).filter(|_| ends_first) {
+            for on_host in hosts(asked.problem, leasts, true).filter(|_| ends_first) {
                 let line = asked.tail_line(of, asked.spot(of, 0), on_host == 1);
                 let fewest = if of.others > 0 { 0.0 } else { shape.vpp as f64 };
                 let layers = if line.each < 0.0 { most } else { fewest };
@@ -117,8 +117,9 @@ impl<'q> Places<'q> {
         let once = frequent as f64 * layer + other + first + last;
         let one = Once { layer, once, differ: others > 0 };
         let allowed = Allowed::new(asked.problem, shape.pp);
+        let hosts = hosts(asked.problem, leasts, false);
         let of_kind = |least: &Least| {
-            (0..shape.pp as usize).map(|i| place(asked, least, i, &allowed, &one, hosts)).collect()
+            (0..shape.pp as usize).map(|i| place(asked, least, i, &allowed, &one, &hosts)).collect()
         };
         Some(Places {
             kinds: leasts.iter().map(|least| least.as_ref().map(of_kind)).collect(),
@@ -358,6 +359,10 @@ impl<'q> Places<'q> {
                 (bound, step) = (next, 2 * step);
             }
         }
+        if self.kinds.len() == 1 {
+            // The classes of one kind are few, and each has a better bound of its own.
+            return Ok(from);
+        }
         // From the limit downwards: what is close to it need not be looked at again when the limit falls.
         let mut above = limit.beyond(from).0 / 4 * 3;
         while above >= little {
@@ -389,7 +394,7 @@ fn place(
     i: usize,
     allowed: &Allowed,
     one: &Once,
-    hosts: usize,
+    hosts: &Range<usize>,
 ) -> Place {
     let spot = asked.spot(least, i);
     let path = |path: Met| {
@@ -408,7 +413,7 @@ fn place(
     };
     Place {
         stalls: [0, 1].map(|on_host| {
-            (on_host < hosts).then(|| Room::new(least, spot, on_host).stall(allowed))
+            hosts.contains(&on_host).then(|| Room::new(least, spot, on_host).stall(allowed))
         }),
         paths: paths(asked, one, i).map(|met| met.map(path)),
     }

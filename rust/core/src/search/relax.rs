@@ -17,6 +17,7 @@ use crate::estimate::memory::in_flight;
 use crate::estimate::pipeline::Sends;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
+use std::ops::Range;
 
 /// What is asked about a class.
 pub struct Question<'p> {
@@ -57,9 +58,9 @@ impl Verdict {
 impl Question<'_> {
     /// A bound for all plans whose stages are on `kinds`, one entry a stage; `leasts` by kind.
     pub fn bound(&self, leasts: &[Option<Least>], kinds: &[usize]) -> Verdict {
-        let hosts: &[usize] = if self.problem.options.optimizer_offload { &[0, 1] } else { &[0] };
+        let timed = !leasts.iter().flatten().all(Least::ends_at_once);
         let mut best = Verdict::Memory;
-        for &on_host in hosts {
+        for on_host in hosts(self.problem, leasts, timed) {
             let found = if self.even {
                 self.equal(leasts, kinds, on_host)
             } else {
@@ -418,7 +419,6 @@ impl Question<'_> {
     /// The fastest make up the depth, the slowest of them last, where the layers fit best; all of them offer their room, with the
     /// least that a stage keeps anywhere.
     pub fn in_any_order(&self, leasts: &[Option<Least>], stages: &[Stages]) -> Verdict {
-        let hosts: &[usize] = if self.problem.options.optimizer_offload { &[0, 1] } else { &[0] };
         let allowed = Allowed::new(self.problem, self.shape.pp);
         let Shape { schedule, pp, vpp, micro_batches } = self.shape;
         let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
@@ -445,7 +445,7 @@ impl Question<'_> {
         let mut speed = Continuous::new(self.shape);
         fastest.iter().rev().for_each(|&(unit, n)| speed.stages(unit, n));
         let mut best: Option<f64> = None;
-        for &on_host in hosts {
+        for on_host in hosts(self.problem, leasts, false) {
             let mut rungs: Vec<Rung> = Vec::with_capacity(4 * stages.len());
             for s in some() {
                 let least = self.least(leasts, s.kind);
@@ -500,6 +500,16 @@ impl Question<'_> {
             Schedule::GPipe | Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => down(units, m, 0.0),
         }
     }
+}
+
+/// The places of the optimizer's state that a bound must look at: the device (0) and, where that is allowed, the host (1), which
+/// is enough by itself where it spares memory and the end of the step is not `timed`.
+pub(super) fn hosts(problem: &Problem, leasts: &[Option<Least>], timed: bool) -> Range<usize> {
+    if !problem.options.optimizer_offload {
+        return 0..1;
+    }
+    let alone = !timed && leasts.iter().flatten().all(Least::host_spares_memory);
+    usize::from(alone)..2
 }
 
 /// The weight of each stage's work, the sum of the y, and whether a layer without recompute weighs 1 on every stage.

@@ -205,10 +205,9 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         self.class.holds.most(self.class.kinds[i], i, choice, self.optimizer_offload)
     }
 
-    /// A stage's work, and whether it fits.
-    pub fn work_at(&self, table: &Table<'_>, place: &Place) -> (Work, bool) {
-        let cost = table.stage(place);
-        let fits = cost.memory.allocated() <= table.capacity();
+    /// A stage's work, memory apart.
+    pub fn work_at(&self, table: &Table<'_>, place: &Place) -> Work {
+        let cost = table.in_unlimited_memory(place);
         let i = place.index as usize;
         let (down, up) = self.send_counts(i);
         let (to_next, to_previous) = self.crossing[i];
@@ -235,15 +234,14 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
                 if last { Time::ZERO } else { self.crossing[i + 1].1 },
             ),
         };
-        let work = Work {
+        Work {
             forward,
             backward,
             first_forward: first.forward + out,
             first_backward: first_backward + back,
             until_input,
             tail: cost.tail(),
-        };
-        (work, fits)
+        }
     }
 
     /// Whether stage `i` and the one behind it recompute alike.
@@ -263,7 +261,7 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         let mut tail = Tail::default();
         for (i, &(layers, choice)) in stages.iter().enumerate().rev() {
             first -= layers;
-            let (work, _) = self.work_at(self.table(i), &self.place(i, first, layers, choice));
+            let work = self.work_at(self.table(i), &self.place(i, first, layers, choice));
             tail = tail.after(self.shape, i as u64, &work);
         }
         tail.end
@@ -288,7 +286,7 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
                 continue;
             }
             let tail = stages().fold(Tail::default(), |tail, i| {
-                let (work, _) = self.work_at(self.table(i), &place(i));
+                let work = self.work_at(self.table(i), &place(i));
                 tail.after(self.shape, i as u64, &work)
             });
             settled.push(family);
@@ -375,7 +373,7 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
     }
 
     /// Whether whole layers without recompute could meet the limit if memory were no matter.
-    fn fast_enough(&mut self) -> bool {
+    pub fn fast_enough(&mut self) -> bool {
         self.pace_stages();
         let caps = (0..self.paces.len()).map(|i| self.time_cap(i, Recompute::None));
         let (mut least, mut sum) = (u32::MAX, 0);
@@ -531,8 +529,9 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         if let Some(known) = self.memo[i][slot] {
             return known;
         }
-        let (work, fits) = self.work_at(self.table(i), &place);
-        let work = (fits || !self.memory).then_some(work);
+        let table = self.table(i);
+        let fits = !self.memory || table.fits(&place);
+        let work = fits.then(|| self.work_at(table, &place));
         self.memo[i][slot] = Some(work);
         work
     }

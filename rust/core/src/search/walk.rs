@@ -11,7 +11,7 @@ use crate::spec::problem::Schedule;
 use crate::units::Time;
 use rayon::prelude::*;
 use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// What the enumeration found.
@@ -47,6 +47,22 @@ pub enum Part {
     Class((u8, u64), (Schedule, u64), Composition),
     /// A class with a plan that may not be its optimum, and its time.
     Open(Box<Plan>, Time),
+}
+
+/// Guesses without a plan within the limit, one after another, from which on they are made with less care.
+const BARREN: u32 = 8;
+
+/// What classes that differ in their sharding alone have in common: their entry, schedule and kinds of chip.
+type Kin = (usize, (Schedule, u64), Composition);
+
+impl Node {
+    /// What it has in common with classes that differ from it in their sharding alone.
+    fn kin(&self) -> Option<Kin> {
+        match &self.part {
+            Part::Class(_, schedule, runs) => Some((self.entry, *schedule, runs.clone())),
+            _ => None,
+        }
+    }
 }
 
 impl PartialEq for Node {
@@ -93,6 +109,10 @@ pub struct Walk {
     entries: BinaryHeap<Reverse<(Time, usize, u64)>>,
     /// Classes wait, with their guesses, until all have been guessed at; some whose guesses are among the best are solved at once.
     pub waiting: Vec<(Node, Option<Time>)>,
+    /// Whether a guess at the first of some classes that differ in their sharding alone was within the limit.
+    hopeful: HashMap<Option<Kin>, bool>,
+    /// Guesses since the last that was within the limit.
+    barren: u32,
     pub serial: u64,
     pub done: u64,
     /// The least bound of what the watch left.
@@ -111,6 +131,8 @@ impl Walk {
             serial: entries.len() as u64,
             entries,
             waiting: Vec::new(),
+            hopeful: HashMap::new(),
+            barren: 0,
             done: 0,
             open: None,
         }
@@ -165,33 +187,128 @@ impl Walk {
         parts
     }
 
+    /// Opens nodes side by side; returns their parts.
+    pub fn open_all(
+        &mut self,
+        nodes: Vec<Node>,
+        limit: Time,
+        open: impl Fn(&Node, Time) -> Opened + Sync,
+    ) -> Vec<Node> {
+        let results: Vec<Opened> = nodes.par_iter().map(|node| open(node, limit)).collect();
+        nodes.iter().zip(results).flat_map(|(node, opened)| self.take(node, opened)).collect()
+    }
+
+    /// Guesses at classes, and of those that differ in their sharding alone first at one: where nothing is within the limit, the
+    /// others are left alone.
+    pub fn guess_all(
+        &mut self,
+        mut classes: Vec<Node>,
+        apart: bool,
+        guess: impl Fn(&Node, Time, bool) -> Opened + Sync,
+    ) -> Vec<(Node, Option<Time>)> {
+        let mut guessed = Vec::with_capacity(classes.len());
+        classes.sort_unstable_by(|a, b| b.cmp(a));
+        while !classes.is_empty() {
+            let limit = self.best.limit();
+            let thorough = self.barren < BARREN;
+            let (mut now, mut later): (Vec<Node>, Vec<Node>) = (Vec::new(), Vec::new());
+            let mut asked = HashSet::new();
+            for node in classes {
+                match (node.kin(), self.hopeful.get(&node.kin())) {
+                    (_, Some(false)) if !apart => guessed.push((node, None)),
+                    (kin, None) if !apart && !asked.insert(kin.clone()) => later.push(node),
+                    _ => now.push(node),
+                }
+            }
+            let results: Vec<Opened> =
+                now.par_iter().map(|node| guess(node, limit, thorough)).collect();
+            for (node, opened) in now.into_iter().zip(results) {
+                let guess = opened.guess;
+                self.hopeful.entry(node.kin()).or_insert(guess.is_some());
+                self.barren = if guess.is_some() { 0 } else { self.barren + 1 };
+                self.take(&node, opened);
+                guessed.push((node, guess));
+            }
+            classes = later;
+        }
+        guessed
+    }
+
     /// Solves the classes whose guesses are among the best, at most `most` and the best first, and lets the others wait.
+    ///
+    /// Of classes that differ in their sharding alone one is solved, and the others are guessed at again, `like` its plan. A guess
+    /// far beyond all that is not opened yet promises nothing.
     pub fn solve_promising(
         &mut self,
         guessed: Vec<(Node, Option<Time>)>,
         most: usize,
         open: impl Fn(&Node, Time) -> Opened + Sync,
+        like: impl Fn(&Node, &Plan, Time) -> Opened + Sync,
     ) {
         let limit = self.best.limit();
+        let far = self.least().map_or(Time::MAX, |least| least * 2);
         let mut promising = Vec::new();
         for (node, guess) in guessed {
-            match guess.filter(|&time| time <= limit) {
+            match guess.filter(|&time| time <= limit && time <= far) {
                 Some(time) => promising.push((node, time)),
                 None => self.waiting.push((node, guess)),
             }
         }
         promising.sort_unstable_by_key(|(node, guess)| (*guess, node.serial));
-        let later = promising.split_off(most.min(promising.len()));
-        self.waiting.extend(later.into_iter().map(|(node, guess)| (node, Some(guess))));
+        let (mut chosen, mut asked) = (Vec::new(), HashSet::new());
+        for (node, guess) in promising {
+            if most == usize::MAX || (chosen.len() < most && asked.insert(node.kin())) {
+                chosen.push((node, guess));
+            } else {
+                self.waiting.push((node, Some(guess)));
+            }
+        }
         // A class's own guess bounds its optimum.
         let results: Vec<Opened> =
-            promising.par_iter().map(|(node, guess)| open(node, limit.min(*guess))).collect();
-        for ((node, guess), opened) in promising.into_iter().zip(results) {
-            if let Some((time, _)) = opened.found {
-                self.best.better(guess, time);
-            }
+            chosen.par_iter().map(|(node, guess)| open(node, limit.min(*guess))).collect();
+        let mut found = HashMap::new();
+        for ((node, guess), opened) in chosen.into_iter().zip(results) {
+            let plan = opened.found.as_ref().map(|(time, plan)| {
+                self.best.better(guess, *time);
+                (*time, plan.clone())
+            });
             let parts = self.take(&node, opened);
             self.waiting.extend(parts.into_iter().map(|part| (part, None)));
+            found.extend(plan.map(|plan| (node.kin(), plan)));
+        }
+        self.guess_again(&found, like);
+    }
+
+    /// Guesses again at the classes that wait and differ in their sharding alone from some whose plans are known.
+    fn guess_again(
+        &mut self,
+        found: &HashMap<Option<Kin>, (Time, Plan)>,
+        like: impl Fn(&Node, &Plan, Time) -> Opened + Sync,
+    ) {
+        if found.is_empty() {
+            return;
+        }
+        let limit = self.best.limit();
+        let results: Vec<Option<Opened>> = self
+            .waiting
+            .par_iter()
+            .map(|(node, guess)| {
+                let (time, plan) = found.get(&node.kin())?;
+                // Next to the plan's own time there is little to gain.
+                let far = guess.is_none_or(|guess| guess.beyond(*time) * 8 > *time);
+                far.then(|| like(node, plan, limit))
+            })
+            .collect();
+        for (n, opened) in results.into_iter().enumerate() {
+            let Some(opened) = opened else { continue };
+            self.counters.merge(&opened.counters);
+            let Some(time) = opened.guess else { continue };
+            let guess = &mut self.waiting[n].1;
+            match guess.replace(guess.map_or(time, |known| known.min(time))) {
+                Some(known) if known <= time => {}
+                Some(known) => self.best.guess_again(known, time),
+                None => self.best.guess(time),
+            }
         }
     }
 
