@@ -290,8 +290,14 @@ fn chip(draw: &mut Draw) -> Chip {
     chip.peak_tflops.fp8 = Some(peak * 2.0);
     chip.speed_spread = draw.pick(&[0.0, 0.02]);
     chip.memory_bandwidth_gb_per_s = draw.scale(100.0, 4000.0);
-    chip.link.topology =
-        draw.pick(&[Topology::Switch, Topology::Mesh, Topology::CubeMesh, Topology::Pcie]);
+    chip.link.topology = draw.pick(&[
+        Topology::Switch,
+        Topology::Mesh,
+        Topology::CubeMesh,
+        Topology::Pcie,
+        Topology::Torus2d,
+        Topology::Torus3d,
+    ]);
     let rate = draw.scale(5.0, 500.0);
     chip.link.all_reduce_gb_per_s = rate;
     chip.link.all_gather_gb_per_s = rate * 0.9;
