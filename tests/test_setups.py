@@ -461,6 +461,62 @@ def test_the_width_of_gradients_is_read_from_words(shelf: Shelf) -> None:
 
     assert said("") == said("bf16 gradient accumulation") == (4, 4)
     assert said("synthetic data, bf16 gradients") == (2, 2)
+    assert said("gradients reduced in 16 bits") == (2, 2)
+
+
+def test_the_width_of_moments_is_read_from_words(shelf: Shelf) -> None:
+    def said(notes: str) -> int:
+        return setup(run_of(notes=notes), shelf).problem.framework.bytes.optimizer
+
+    # A 32-bit copy and two moments of 32, 16 or 8 bits.
+    assert said("") == 12
+    assert said("moments in 16 bits") == said("bf16 moments") == 8
+    assert said("8-bit Adam") == 6
+
+
+def test_the_host_s_part_follows_what_is_said_of_graphs(shelf: Shelf) -> None:
+    def said(notes: str, framework: str = "Megatron-Bridge") -> float:
+        run = run_of(framework=framework, notes=notes, date="2026-07")
+        return setup(run, shelf).problem.framework.launch_us
+
+    assert said("CUDA graph of the whole iteration") == 0.0
+    assert said("MXFP8") == 0.0  # the recipes of that time replay a step as one graph
+    assert said("MXFP8, no CUDA graphs") == said("MXFP8, CUDA graphs of attention") == said("")
+    assert said("") > 0.0
+
+
+def test_kernels_are_read_from_words(shelf: Shelf) -> None:
+    def said(notes: str) -> tuple[str, ...]:
+        used = setup(run_of(framework="FSDP", notes=notes), shelf).problem.framework
+        return (*used.attention_kernels, used.fused.norm, used.fused.rope)
+
+    usual = said("")
+    assert usual[0] == "fa2"
+    assert said("FlashAttention 4")[:2] == ("cudnn", "fa2")
+    assert said("FA3")[:2] == ("fa3", "fa2")
+    assert said("no Liger") == usual
+    assert said("Liger kernels")[-2:] == ("fused", "fused")
+
+
+def test_parameters_that_a_row_shards_are_gathered_in_every_pass(shelf: Shelf) -> None:
+    def said(zero: str) -> str:
+        run = run_of(framework="InternEvo", zero=zero)
+        return setup(run, shelf).problem.framework.gathers
+
+    assert (said("1"), said("3")) == ("step", "step_in_pipeline")
+
+
+def test_a_fused_kernel_of_another_part_says_nothing_of_attention(shelf: Shelf) -> None:
+    def said(notes: str) -> str:
+        return setup(run_of(attention="", notes=notes), shelf).problem.workload.attention
+
+    assert said("unfused rotary positions") == "flash"
+    assert said("unfused attention") == said("flash attention off") == "unfused"
+
+
+def test_a_compiled_model_that_is_sharded_is_fsdp_s(shelf: Shelf) -> None:
+    run = run_of(framework="Accelerate FSDP2, torch.compile", zero="fsdp")
+    assert setup(run, shelf).problem.framework.name == "fsdp-compiled"
 
 
 def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: Shelf) -> None:

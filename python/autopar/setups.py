@@ -148,6 +148,9 @@ def _as_run(framework: Framework, run: Run) -> Framework:
     if re.search(rf"{TAKEN_BACK}({NARROW_GRADIENTS})\b", said, re.I):
         narrow = replace(framework.bytes, gradient=2, gradient_sent=2)
         framework = replace(framework, bytes=narrow)
+    if framework.gathers == "step" and re.search(r"3|fsdp", run.zero, re.I):
+        # A profile of ZeRO-1 says nothing of parameters that a row's own stage shards.
+        framework = replace(framework, gathers="step_in_pipeline")
     stored = framework.bytes
     if re.search(r"8-?bit adam", run.notes, re.I):
         framework = replace(framework, bytes=replace(stored, optimizer=stored.optimizer - 6))
