@@ -81,6 +81,9 @@ def test_a_file_that_is_no_table_of_runs_is_refused(data: bytes, what: str) -> N
         ({"source": "a talk of 2022"}, "2022-01"),
         ({"framework": "NeMo", "source": "v25.02:llama3.1/README.md"}, "2025-02"),
         ({"framework": "NeMo 24.07", "source": "v25.02:llama3.1/README.md"}, "2024-07"),
+        ({"source": "benchmarks/llama3_h100_202412_torchtitan.md"}, "2024-12"),
+        ({"source": "results of 20250317"}, "2025-03"),
+        ({"source": "commit b202412f"}, ""),
         ({"source": "somewhere"}, ""),
     ],
 )

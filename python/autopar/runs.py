@@ -160,6 +160,10 @@ class Run:
 
 def _dated(text: str) -> str:
     """Returns the month that a text names, or the first of the year; empty if it names neither."""
+    # As in the names of files: llama3_h100_202412_torchtitan.md.
+    joined = re.search(r"(?<![\da-z])(20[12]\d)(0[1-9]|1[0-2])(?:[0-3]\d)?(?![\da-z])", text, re.I)
+    if joined:
+        return f"{joined[1]}-{joined[2]}"
     dated = re.search(r"\b(?:([a-z]{3})[a-z]* )?(20[12]\d)(?:-(0[1-9]|1[0-2]))?\b", text, re.I)
     if not dated:
         return ""
