@@ -52,7 +52,7 @@ PYTHON_ORDER = """
     errors lines texts
     cluster spec bulk report fit forms graph sharding placement wire schema files protobuf
     catalog
-    runs points shelf trained
+    runs points shelf trained as_run
     frontends frontends.apss frontends.hf_config frontends.hf
     frontends.shell_words frontends.shell frontends.places frontends.launch
     frontends.mindformers_operators frontends.mindformers_recompute

@@ -13,13 +13,14 @@ from math import gcd
 from typing import Any, get_args
 
 from autopar import planner
+from autopar.as_run import ACTIVATIONS, FILLERS, NORMS, PROJECTIONS, as_run
 from autopar.catalog import FrameworkEntry
 from autopar.cluster import Chip, Cluster
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, NamedLayers, Plan, Rate, Recompute, Stage, Work
 from autopar.runs import Run
 from autopar.shelf import Shelf, devices, framework, stores_scores, words_of
-from autopar.spec import Attention, Framework, Model, Named, Precision, Problem, Schedule
+from autopar.spec import Attention, Model, Precision, Problem, Schedule
 from autopar.trained import noted, trained
 
 LARGEST_MICRO_BATCH = 64
@@ -71,7 +72,7 @@ def setup(run: Run, shelf: Shelf) -> Setup:
         global_batch_size=run.gbs or 0,
         sequence_length=run.seq_len or 0,
         precision=_precision(run, entry, device, assumed),
-        framework=_as_run(entry.framework, run),
+        framework=as_run(entry, run, shelf),
         attention=_attention(run, entry, assumed),
         dropout=entry.run.dropout if run.dropout is None else run.dropout,
         memory_margin=0.0,
@@ -105,89 +106,6 @@ def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]
         usual = entry.run.default_precision
     assumed.append(f"precision={usual}")
     return next(name for name in known if name == usual)
-
-
-def _as_run(framework: Framework, run: Run) -> Framework:
-    """Returns a framework with a row's own settings of it.
-
-    8-bit moments are 2 bytes in place of 8, those of 16 bits 4; offloaded is a share of each
-    layer's activations.
-    DeepEP and HybridEP send a token once to a node, an all-to-all of the library a copy for each of
-    its experts, and CUDA graphs leave the host nothing to do. Blocks share a scale in MXFP8.
-    Liger-Kernel joins norms, rotary embeddings and activations, each to one kernel. Of Megatron's
-    modules the up-projections of latent attention are computed again with what stands beside them,
-    as operators by name.
-    A loss in pieces has so many times fewer logits at its peak: eight where nobody says (torchtune,
-    torchtitan, Liger-Kernel).
-    """
-    said = f"{run.framework} {run.notes}"
-    if re.search(rf"{TAKEN_BACK}(deep|hybrid)-?ep\b", said, re.I):
-        framework = replace(framework, expert_dispatch="once_a_node")
-    elif re.search(rf"{TAKEN_BACK}(all-to-all|alltoall) dispatch", said, re.I):
-        framework = replace(framework, expert_dispatch="copies")
-    if re.search(IN_SOME_GRAPHS, said, re.I):
-        framework = replace(framework, launch_us=framework.launch_us or EAGER_US)
-    elif re.search(IN_ONE_GRAPH, said, re.I):
-        framework = replace(framework, launch_us=0.0)
-    if re.search(rf"{TAKEN_BACK}liger\b", said, re.I):
-        joined = replace(framework.fused, norm="fused", activation=True, rope="fused")
-        framework = replace(framework, fused=joined)
-    if release := re.search(rf"{TAKEN_BACK}(fa|flash[- ]?attention)[- ]?v?([34])\b", said, re.I):
-        asked = KERNELS[release[2]]
-        framework = replace(framework, attention_kernels=asked + framework.attention_kernels)
-    if re.search(rf"{TAKEN_BACK}({HIDDEN_EXCHANGE})", said, re.I):
-        framework = replace(framework, overlap=replace(framework.overlap, expert=True))
-    if PROJECTIONS in run.recompute:
-        words = set(words_of(run.recompute))
-        again = Named(
-            projections=True, norm=bool(words & NORMS), activation=bool(words & ACTIVATIONS)
-        )
-        framework = replace(framework, selective="named", named=again)
-    if re.search(rf"{TAKEN_BACK}(mx-?fp8|fp8[- ]mx)\b", said, re.I):
-        framework = replace(framework, fp8_scaling="block")
-    if re.search(rf"{TAKEN_BACK}({NARROW_GRADIENTS})\b", said, re.I):
-        narrow = replace(framework.bytes, gradient=2, gradient_sent=2)
-        framework = replace(framework, bytes=narrow)
-    if framework.gathers == "step" and re.search(r"3|fsdp", run.zero, re.I):
-        # A profile of ZeRO-1 says nothing of parameters that a row's own stage shards.
-        framework = replace(framework, gathers="step_in_pipeline")
-    stored = framework.bytes
-    if re.search(r"8-?bit adam", run.notes, re.I):
-        framework = replace(framework, bytes=replace(stored, optimizer=stored.optimizer - 6))
-    elif re.search(rf"{TAKEN_BACK}({NARROW_MOMENTS})\b", said, re.I):
-        framework = replace(framework, bytes=replace(stored, optimizer=stored.optimizer - 4))
-    held = replace(framework.held, offloaded_share=run.offload_fraction or 0.0)
-    if re.search(IN_PIECES, said, re.I):
-        pieces = noted(r"loss in (\d+) (?:pieces|chunks)", said) or 8
-        held = replace(
-            held,
-            logit_bytes=-(-held.logit_bytes // pieces),
-            split_logit_bytes=-(-held.split_logit_bytes // pieces),
-        )
-    return replace(framework, held=held)
-
-
-IN_ONE_GRAPH = (
-    r"\b(with|under|using|full[- ]iteration) CUDA[- ]graphs?"
-    r"|\bCUDA[- ]graph of the whole (iteration|step)"
-)
-NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
-NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
-IN_SOME_GRAPHS = (
-    r"\b(no|not|without) (any )?CUDA[- ]graphs?"
-    r"|\bCUDA[- ]graphs? of (the )?(attention|router|preprocessing|experts)"
-)
-EAGER_US = 64.0  # what Megatron-Core's profile has: the host's time to issue an operator
-# FlashAttention-4 has no rates of its own here; its authors' are close to cuDNN's of the time.
-KERNELS = {"3": ("fa3",), "4": ("cudnn",)}
-TAKEN_BACK = r"(?<!no )(?<!not )(?<!without )\b"
-IN_PIECES = (
-    rf"\bloss in \w+ (pieces|chunks)|{TAKEN_BACK}"
-    r"(chunked (loss|cross-?entropy)|liger|fused linear cross-?entropy)"
-)
-HIDDEN_EXCHANGE = (
-    r"dualpipe|(all-to-all|a2a|EP) (communication )?overlap|overlap\w* (of )?(all-to-all|a2a|EP)\b"
-)
 
 
 def _attention(run: Run, entry: FrameworkEntry, assumed: list[str]) -> Attention:
@@ -481,10 +399,6 @@ SCHEDULES: dict[str, Schedule] = {
     "1f1b": "1f1b",
 }
 NOTHING = ("none", "no", "off", "0", "false")
-NORMS = set(words_of("norm norms layernorm rmsnorm"))
-ACTIVATIONS = set(words_of("act activation activations swiglu gelu"))
-FILLERS = set(words_of("moe and only"))
-PROJECTIONS = "mla_up_proj"
 
 
 def _is_stated(recompute: str) -> bool:

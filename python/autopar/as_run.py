@@ -1,0 +1,138 @@
+"""A framework as one measured run had it, by the words of its row."""
+
+import re
+from dataclasses import replace
+
+from autopar.catalog import FrameworkEntry
+from autopar.runs import Run
+from autopar.shelf import Shelf, words_of
+from autopar.spec import Framework, Named
+from autopar.trained import noted
+
+NORMS = set(words_of("norm norms layernorm rmsnorm"))
+ACTIVATIONS = set(words_of("act activation activations swiglu gelu"))
+FILLERS = set(words_of("moe and only"))
+PROJECTIONS = "mla_up_proj"
+
+
+def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
+    """Returns a profile's framework with a row's own settings of it.
+
+    What a row denies (`no Liger`) counts as not said.
+
+    Args:
+        entry: The profile.
+        run: The row.
+        shelf: The catalog, for the profile that this one follows.
+    """
+    framework = _kernels(_dispatch(entry.framework, run), run)
+    framework = _stored(_launched(framework, entry, run, shelf), run)
+    if framework.gathers == "step" and re.search(r"3|fsdp", run.zero, re.I):
+        # A profile of ZeRO-1 says nothing of parameters that a row's own stage shards.
+        framework = replace(framework, gathers="step_in_pipeline")
+    return framework
+
+
+def _said(run: Run, pattern: str) -> re.Match[str] | None:
+    """Returns where a row's framework or notes say something that no word before it takes back."""
+    return re.search(rf"{TAKEN_BACK}({pattern})", f"{run.framework} {run.notes}", re.I)
+
+
+TAKEN_BACK = r"(?<!no )(?<!not )(?<!without )\b"
+
+
+def _dispatch(framework: Framework, run: Run) -> Framework:
+    """DeepEP and HybridEP send a token once to a node, an all-to-all of the library its copies."""
+    if _said(run, r"(deep|hybrid)-?ep\b"):
+        framework = replace(framework, expert_dispatch="once_a_node")
+    elif _said(run, r"(all-to-all|alltoall) dispatch"):
+        framework = replace(framework, expert_dispatch="copies")
+    if _said(run, HIDDEN_EXCHANGE):
+        framework = replace(framework, overlap=replace(framework.overlap, expert=True))
+    return framework
+
+
+HIDDEN_EXCHANGE = (
+    r"dualpipe|(all-to-all|a2a|EP) (communication )?overlap|overlap\w* (of )?(all-to-all|a2a|EP)\b"
+)
+
+
+def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
+    """A graph of the whole step leaves the host nothing to do.
+
+    Where a row says that there was none, or of a part of the layers alone, a profile that assumes
+    one has the host's time of the profile that it follows.
+    """
+    if re.search(NOT_ALL_IN_GRAPHS, f"{run.framework} {run.notes}", re.I):
+        leader = next((e for e in shelf.frameworks if e.framework.name == entry.follows), entry)
+        return replace(framework, launch_us=framework.launch_us or leader.framework.launch_us)
+    return replace(framework, launch_us=0.0) if _said(run, ALL_IN_ONE_GRAPH) else framework
+
+
+NOT_ALL_IN_GRAPHS = (
+    r"\b(no|not|without) (any )?CUDA[- ]graphs?"
+    r"|\bCUDA[- ]graphs? of (the )?(attention|router|preprocessing|experts)"
+)
+ALL_IN_ONE_GRAPH = (
+    r"(with|under|using|full[- ]iteration) CUDA[- ]graphs?"
+    r"|CUDA[- ]graph of the whole (iteration|step)"
+)
+
+
+def _kernels(framework: Framework, run: Run) -> Framework:
+    """Liger-Kernel joins norms, rotary embeddings and activations, each to one kernel.
+
+    Blocks share a scale in MXFP8. Of Megatron's modules the up-projections of latent attention are
+    computed again with what stands beside them, as operators by name.
+    """
+    if _said(run, r"liger\b"):
+        joined = replace(framework.fused, norm="fused", activation=True, rope="fused")
+        framework = replace(framework, fused=joined)
+    if release := _said(run, r"(?:fa|flash[- ]?attention)[- ]?v?([34])\b"):
+        asked = KERNELS[release[2]]
+        framework = replace(framework, attention_kernels=asked + framework.attention_kernels)
+    if _said(run, r"(mx-?fp8|fp8[- ]mx)\b"):
+        framework = replace(framework, fp8_scaling="block")
+    if PROJECTIONS in run.recompute:
+        words = set(words_of(run.recompute))
+        again = Named(
+            projections=True, norm=bool(words & NORMS), activation=bool(words & ACTIVATIONS)
+        )
+        framework = replace(framework, selective="named", named=again)
+    return framework
+
+
+# FlashAttention-4 has no rates of its own here; its authors' are close to cuDNN's of the time.
+KERNELS = {"3": ("fa3",), "4": ("cudnn",)}
+
+
+def _stored(framework: Framework, run: Run) -> Framework:
+    """Bytes of gradients and moments, activations on the host, and logits of a loss in pieces.
+
+    8-bit moments are 2 bytes in place of 8, those of 16 bits 4. A loss in pieces has so many times
+    fewer logits at its peak: eight where nobody says (torchtune, torchtitan, Liger-Kernel).
+    """
+    stored = framework.bytes
+    if _said(run, rf"({NARROW_GRADIENTS})\b"):
+        stored = replace(stored, gradient=2, gradient_sent=2)
+    if re.search(r"8-?bit adam", run.notes, re.I):
+        stored = replace(stored, optimizer=stored.optimizer - 6)
+    elif _said(run, rf"({NARROW_MOMENTS})\b"):
+        stored = replace(stored, optimizer=stored.optimizer - 4)
+    held = replace(framework.held, offloaded_share=run.offload_fraction or 0.0)
+    if _said(run, IN_PIECES):
+        said = f"{run.framework} {run.notes}"
+        pieces = noted(r"loss in (\d+) (?:pieces|chunks)", said) or 8
+        held = replace(
+            held,
+            logit_bytes=-(-held.logit_bytes // pieces),
+            split_logit_bytes=-(-held.split_logit_bytes // pieces),
+        )
+    return replace(framework, bytes=stored, held=held)
+
+
+NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
+NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
+IN_PIECES = (
+    r"loss in \w+ (pieces|chunks)|chunked (loss|cross-?entropy)|liger|fused linear cross-?entropy"
+)
