@@ -29,7 +29,7 @@ pub fn guess(
     let most = simple.unwrap_or(limit).min(limit);
     let close = STRETCHES.map(|parts| Time((bound.0 / 16).saturating_mul(parts)).min(most));
     let found = close.into_iter().find_map(|limit| packed(class, limit, counters));
-    found.or(simple)
+    found.filter(|&time| time <= most).or(simple)
 }
 
 /// The part of a bound within which a guess is good enough.
@@ -62,8 +62,7 @@ fn packed(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Option
     }
     let (_, stages) = best?;
     counters.estimates += 1;
-    let time = Step::new(&class.holds.tables, &solver.plan(&stages)).time;
-    (time <= limit).then_some(time)
+    Some(Step::new(&class.holds.tables, &solver.plan(&stages)).time)
 }
 
 /// The same with layers in proportion to the stages' speed, and the best of the first choices that fit everywhere.
