@@ -13,7 +13,7 @@ use crate::spec::cluster::MOST_DEVICES;
 use crate::spec::problem::{Granularity, Problem, Schedule};
 use crate::spec::workload;
 use crate::units::Bytes;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The limits give fewer devices than the job asks for.
 pub fn too_few_devices(problem: &Problem, available: u64) -> Infeasible {
@@ -57,23 +57,33 @@ pub fn why_nothing(problem: &Problem) -> Infeasible {
 /// Of the legal plans with micro-batches as small as allowed, layers spread evenly and as much recompute and sharding
 /// as the options allow, the one whose worst stage lacks least.
 fn nearest_miss(problem: &Problem) -> Option<(Plan, usize, Bytes)> {
-    let alike = space::cells(problem.cluster.devices);
     // Kinds with degrees of their own are looked at where no degree suits all.
-    nearest_of(problem, alike.into_iter())
-        .or_else(|| nearest_of(problem, mixed::all_cells(problem)))
+    MOST_KINDS.into_iter().find_map(|kinds| {
+        let alike = space::cells(problem.cluster.devices);
+        nearest_of(problem, alike.into_iter(), kinds)
+            .or_else(|| nearest_of(problem, mixed::all_cells(problem), kinds))
+    })
 }
+
+/// Kinds of chip in the plans that are looked at: two are enough to see what is missing, and more are slower to list,
+/// so they are looked at only where their limits leave no other plan.
+const MOST_KINDS: [usize; 2] = [2, usize::MAX];
+
+/// Plans of a cell that are looked at.
+const MOST_PLANS: usize = 4096;
 
 /// The same of some cells.
 fn nearest_of(
     problem: &Problem,
     cells: impl Iterator<Item = Cell>,
+    kinds: usize,
 ) -> Option<(Plan, usize, Bytes)> {
     let mut nearest: Option<(Plan, usize, Bytes)> = None;
     for cell in cells {
         if space::cut_cell(problem, cell).is_some() {
             continue;
         }
-        for plan in frugal_plans(problem, cell) {
+        for plan in frugal_plans(problem, cell, kinds) {
             if !check(problem, &plan).is_empty() {
                 continue;
             }
@@ -90,8 +100,8 @@ fn nearest_of(
     nearest
 }
 
-/// The plans of a cell that need least memory, for each composition of kinds, way to recompute and sp.
-fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
+/// The plans of a cell that need least memory, for each composition of at most so many kinds, way to recompute and sp.
+fn frugal_plans(problem: &Problem, cell: Cell, kinds: usize) -> Vec<Plan> {
     let o = &problem.options;
     let axes = space::axes(problem, cell);
     let allowed = |g| o.recompute.is_empty() || o.recompute.contains(&g);
@@ -110,6 +120,7 @@ fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
         .filter(|&s| space::cut_sharding(problem, cell, s).is_none())
         .max();
     let mut plans = Vec::new();
+    let full = std::cell::Cell::new(false);
     let Some((zero, shard_group)) = sharding else { return plans };
     for &sp in &axes.sp {
         for &ep in &axes.ep {
@@ -119,15 +130,12 @@ fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
                 .copied()
                 .find(|&mbs| space::cut_shard(problem, cell, sp, ep, mbs).is_none());
             let Some(mbs) = smallest else { continue };
-            // One border is enough to see what is missing; more would only be slower to list.
-            let two = |counts: &[u64], _| {
-                (counts.iter().filter(|&&n| n > 0).count() > 2).then_some(Cut::Bound)
+            let few = |counts: &[u64], _| {
+                let used = counts.iter().filter(|&&n| n > 0).count();
+                (full.get() || used > kinds).then_some(Cut::Bound)
             };
-            Counts::of(problem, &cell).walk(&two, &mut |step| {
+            Counts::of(problem, &cell).walk(&few, &mut |step| {
                 let Walked::One(runs) = step else { return };
-                if plans.len() >= 4096 {
-                    return;
-                }
                 let chips: Vec<usize> = runs
                     .iter()
                     .flat_map(|&(kind, n)| std::iter::repeat_n(kind, n as usize))
@@ -163,14 +171,15 @@ fn frugal_plans(problem: &Problem, cell: Cell) -> Vec<Plan> {
                         stages: stages(&split, vpp as u32, &chips, recompute),
                     }));
                 }
+                full.set(plans.len() >= MOST_PLANS);
             });
         }
     }
     plans
 }
 
-/// The layers of a row of chunks spread as evenly as they go over stages of at most two kinds of chip; nothing where
-/// stages of one kind must hold equally many and cannot.
+/// The layers of a row of chunks spread as evenly as they go over stages; nothing where stages of one kind must hold
+/// equally many and cannot.
 fn even_split(row: u32, chips: &[usize], uneven: bool) -> Option<Vec<u32>> {
     let pp = chips.len() as u32;
     if uneven {
@@ -178,17 +187,28 @@ fn even_split(row: u32, chips: &[usize], uneven: bool) -> Option<Vec<u32>> {
         let extra = row % pp;
         return Some((0..pp).map(|i| row / pp + u32::from(i >= pp - extra)).collect());
     }
-    let first = chips.iter().filter(|&&c| c == chips[0]).count() as u32;
-    let second = pp - first;
-    let splits = (1..=row / first).filter_map(|each| {
-        let rest = row - each * first;
-        match second {
-            0 => (rest == 0).then_some((each, each)),
-            _ => (rest > 0 && rest.is_multiple_of(second)).then_some((each, rest / second)),
+    let mut counts: BTreeMap<usize, u32> = BTreeMap::new();
+    for &chip in chips {
+        *counts.entry(chip).or_insert(0) += 1;
+    }
+    // By the layers that the kinds so far hold together: how far from the mean their stages are, and each kind's share.
+    let mut least: BTreeMap<u32, (u32, Vec<u32>)> = BTreeMap::from([(0, (0, Vec::new()))]);
+    for &stages in counts.values() {
+        let mut next: BTreeMap<u32, (u32, Vec<u32>)> = BTreeMap::new();
+        for (held, (far, shares)) in &least {
+            for each in 1..=(row - held) / stages {
+                let far = far + stages * (each * pp).abs_diff(row);
+                let place = next.entry(held + each * stages).or_insert((u32::MAX, Vec::new()));
+                if far < place.0 {
+                    *place = (far, shares.iter().copied().chain([each]).collect());
+                }
+            }
         }
-    });
-    let (a, b) = splits.min_by_key(|&(a, b)| a.abs_diff(b))?;
-    Some(chips.iter().map(|&c| if c == chips[0] { a } else { b }).collect())
+        least = next;
+    }
+    let (_, shares) = least.remove(&row)?;
+    let of_kind: BTreeMap<usize, u32> = counts.into_keys().zip(shares).collect();
+    Some(chips.iter().map(|chip| of_kind[chip]).collect())
 }
 
 /// Stages of `vpp` chunks each, block recompute as deep as the largest chunk of its kind.
@@ -218,10 +238,13 @@ fn stages(split: &[u32], vpp: u32, chips: &[usize], recompute: Recompute) -> Vec
 
 /// Whether some class of a problem is legal, memory apart.
 fn has_legal_class(problem: &Problem) -> bool {
-    let alike = space::cells(problem.cluster.devices).into_iter();
-    alike.chain(mixed::all_cells(problem)).any(|cell| {
-        space::cut_cell(problem, cell).is_none()
-            && frugal_plans(problem, cell).iter().any(|plan| check(problem, plan).is_empty())
+    MOST_KINDS.into_iter().any(|kinds| {
+        let alike = space::cells(problem.cluster.devices).into_iter();
+        alike.chain(mixed::all_cells(problem)).any(|cell| {
+            let legal = |plan: &Plan| check(problem, plan).is_empty();
+            space::cut_cell(problem, cell).is_none()
+                && frugal_plans(problem, cell, kinds).iter().any(legal)
+        })
     })
 }
 
@@ -315,6 +338,16 @@ mod tests {
         assert_eq!(nearest_batch(&problem), Some(1025));
         problem.options.batch_multiple = 512;
         assert_eq!(nearest_batch(&problem), Some(12_800));
+    }
+
+    #[test]
+    fn layers_are_spread_over_any_number_of_kinds() {
+        // 14 layers over five stages: of 2a + b + 2c 2 x 3 + 2 + 2 x 3 is nearest the mean of 2.8.
+        // And 13 as 2 x 2 + 3 + 2 x 3, nearer than a stage of one layer.
+        assert_eq!(even_split(14, &[0, 0, 1, 2, 2], false), Some(vec![3, 3, 2, 3, 3]));
+        assert_eq!(even_split(13, &[0, 0, 1, 2, 2], false), Some(vec![2, 2, 3, 3, 3]));
+        assert_eq!(even_split(13, &[0, 0, 0, 0, 0], false), None);
+        assert_eq!(even_split(13, &[0, 0, 1, 2, 2], true), Some(vec![2, 2, 3, 3, 3]));
     }
 
     #[test]
