@@ -6,7 +6,7 @@ use super::devices;
 use super::mixed;
 use super::report::{Cut, Infeasible, Ranked};
 use super::space;
-use crate::estimate::{estimate, Step, Tables};
+use crate::estimate::{estimate, Tables};
 use crate::plan::rules::check;
 use crate::plan::{Plan, Recompute, Stage};
 use crate::spec::cluster::MOST_DEVICES;
@@ -58,7 +58,7 @@ pub fn why_nothing(problem: &Problem) -> Infeasible {
 /// as the options allow, the one whose worst stage lacks least.
 fn nearest_miss(problem: &Problem) -> Option<(Plan, usize, Bytes)> {
     // Kinds with degrees of their own are looked at where no degree suits all.
-    MOST_KINDS.into_iter().find_map(|kinds| {
+    KINDS_LOOKED_AT.into_iter().find_map(|kinds| {
         let alike = space::cells(problem.cluster.devices);
         nearest_of(problem, alike.into_iter(), kinds)
             .or_else(|| nearest_of(problem, mixed::all_cells(problem), kinds))
@@ -67,10 +67,10 @@ fn nearest_miss(problem: &Problem) -> Option<(Plan, usize, Bytes)> {
 
 /// Kinds of chip in the plans that are looked at: two are enough to see what is missing, and more are slower to list,
 /// so they are looked at only where their limits leave no other plan.
-const MOST_KINDS: [usize; 2] = [2, usize::MAX];
+const KINDS_LOOKED_AT: [usize; 2] = [2, usize::MAX];
 
-/// Plans of a cell that are looked at.
-const MOST_PLANS: usize = 4096;
+/// Plans of a cell that are looked at for the nearest miss.
+const PLANS_LOOKED_AT: usize = 64;
 
 /// The same of some cells.
 fn nearest_of(
@@ -80,102 +80,117 @@ fn nearest_of(
 ) -> Option<(Plan, usize, Bytes)> {
     let mut nearest: Option<(Plan, usize, Bytes)> = None;
     for cell in cells {
-        if space::cut_cell(problem, cell).is_some() {
-            continue;
-        }
-        for plan in frugal_plans(problem, cell, kinds) {
-            if !check(problem, &plan).is_empty() {
-                continue;
-            }
+        let mut seen = 0;
+        frugal_plans(problem, cell, kinds, &mut |plan| {
             let tables = Tables::of(problem, &plan);
-            let step = Step::new(&tables, &plan);
-            let worst = step.lacking(&tables, &plan).into_iter().max_by_key(|&(_, lack)| lack);
+            let lacks = |(i, stage): (usize, &Stage)| {
+                let table = tables.kind(stage.chip as usize);
+                let needed = table.memory(&plan.place(problem, i)).allocated();
+                (i, needed.beyond(table.capacity()))
+            };
+            let lacking = plan.stages.iter().enumerate().map(lacks);
+            let worst = lacking.filter(|&(_, lack)| lack > Bytes::ZERO).max_by_key(|&(_, l)| l);
             if let Some((stage, lack)) = worst {
                 if nearest.as_ref().is_none_or(|(_, _, least)| lack < *least) {
                     nearest = Some((plan, stage, lack));
                 }
             }
-        }
+            seen += 1;
+            seen < PLANS_LOOKED_AT
+        });
     }
     nearest
 }
 
-/// The plans of a cell that need least memory, for each composition of at most so many kinds, way to recompute and sp.
-fn frugal_plans(problem: &Problem, cell: Cell, kinds: usize) -> Vec<Plan> {
+/// Visits the legal plans of a cell that need least memory, for each composition of at most so many kinds, sp and ep,
+/// until `visit` has seen enough.
+fn frugal_plans(problem: &Problem, cell: Cell, kinds: usize, visit: &mut dyn FnMut(Plan) -> bool) {
+    if space::cut_cell(problem, cell).is_some() {
+        return;
+    }
     let o = &problem.options;
     let axes = space::axes(problem, cell);
-    let allowed = |g| o.recompute.is_empty() || o.recompute.contains(&g);
-    let recompute = [
-        (Granularity::None, Recompute::None),
-        (Granularity::Selective, Recompute::Selective),
-        (Granularity::Block, Recompute::Block { layers: problem.model.layers }),
-        (Granularity::Uniform, Recompute::Uniform { layers: 1 }),
-    ]
-    .into_iter()
-    .filter_map(|(g, r)| allowed(g).then_some(r));
-    let sharding = axes
-        .sharding
-        .iter()
-        .copied()
-        .filter(|&s| space::cut_sharding(problem, cell, s).is_none())
-        .max();
-    let mut plans = Vec::new();
-    let full = std::cell::Cell::new(false);
-    let Some((zero, shard_group)) = sharding else { return plans };
+    let sharding = axes.sharding.iter().copied();
+    let legal = sharding.filter(|&s| space::cut_sharding(problem, cell, s).is_none());
+    let Some((zero, shard_group)) = legal.max() else { return };
+    let recompute = most_recompute(problem);
+    let done = std::cell::Cell::new(false);
+    let prune = |counts: &[u64], _| {
+        let used = || counts.iter().enumerate().filter(|&(_, &n)| n > 0);
+        let mixed = used().count() > 1;
+        let out = used().any(|(kind, &n)| {
+            n * cell.devices_per_stage(kind) > problem.available(kind)
+                || !space::places(problem, cell, kind, mixed)
+        });
+        (done.get() || used().count() > kinds || out).then_some(Cut::Limits)
+    };
     for &sp in &axes.sp {
         for &ep in &axes.ep {
-            let smallest = axes
-                .mbs
-                .iter()
-                .copied()
-                .find(|&mbs| space::cut_shard(problem, cell, sp, ep, mbs).is_none());
+            let mut smallest = axes.mbs.iter().copied();
+            let smallest =
+                smallest.find(|&mbs| space::cut_shard(problem, cell, sp, ep, mbs).is_none());
             let Some(mbs) = smallest else { continue };
-            let few = |counts: &[u64], _| {
-                let used = counts.iter().filter(|&&n| n > 0).count();
-                (full.get() || used > kinds).then_some(Cut::Bound)
-            };
-            Counts::of(problem, &cell).walk(&few, &mut |step| {
+            Counts::of(problem, &cell).walk(&prune, &mut |step| {
                 let Walked::One(runs) = step else { return };
                 let chips: Vec<usize> = runs
                     .iter()
                     .flat_map(|&(kind, n)| std::iter::repeat_n(kind, n as usize))
                     .collect();
                 // 1F1B holds least; the others count where it is not allowed.
-                let legal = |s: &&(Schedule, u64)| {
-                    space::cut_schedule(problem, cell, mbs, **s, runs.len()).is_none()
+                let legal = |s: &(Schedule, u64)| {
+                    space::cut_schedule(problem, cell, mbs, *s, runs.len()).is_none()
                 };
-                let first = axes.schedules.iter().find(legal).copied();
-                let others = axes.schedules.iter().filter(legal).copied();
-                let schedules: Vec<(Schedule, u64)> = match first {
-                    Some((Schedule::OneFOneB, _)) => first.into_iter().collect(),
-                    _ => others.collect(),
-                };
+                let mut schedules: Vec<(Schedule, u64)> = axes.schedules.clone();
+                schedules.retain(legal);
+                if let Some((Schedule::OneFOneB, _)) = schedules.first() {
+                    schedules.truncate(1);
+                }
                 for (schedule, vpp) in schedules {
                     let row = problem.model.layers / vpp as u32;
                     let Some(split) = even_split(row, &chips, o.uneven_layers) else { continue };
-                    plans.extend(recompute.clone().map(|recompute| Plan {
-                        dp: cell.dp,
-                        tp: cell.tp,
-                        tp_of_kind: cell.own_degrees(problem),
-                        sp,
-                        cp: cell.cp,
-                        ep,
-                        etp: space::expert_tensor_parallel(problem, cell.tp),
-                        pp: cell.pp,
-                        vpp,
-                        mbs,
-                        zero,
-                        shard_group,
-                        schedule,
-                        optimizer_offload: o.optimizer_offload,
-                        stages: stages(&split, vpp as u32, &chips, recompute),
-                    }));
+                    for &recompute in &recompute {
+                        let plan = Plan {
+                            dp: cell.dp,
+                            tp: cell.tp,
+                            tp_of_kind: cell.own_degrees(problem),
+                            sp,
+                            cp: cell.cp,
+                            ep,
+                            etp: space::expert_tensor_parallel(problem, cell.tp),
+                            pp: cell.pp,
+                            vpp,
+                            mbs,
+                            zero,
+                            shard_group,
+                            schedule,
+                            optimizer_offload: o.optimizer_offload,
+                            stages: stages(&split, vpp as u32, &chips, recompute),
+                        };
+                        if !done.get() && check(problem, &plan).is_empty() {
+                            done.set(!visit(plan));
+                        }
+                    }
                 }
-                full.set(plans.len() >= MOST_PLANS);
             });
         }
     }
-    plans
+}
+
+/// The ways to recompute that leave least of those allowed: of whole layers, else selective, else none.
+fn most_recompute(problem: &Problem) -> Vec<Recompute> {
+    let o = &problem.options;
+    let allowed = |g: &Granularity| o.recompute.is_empty() || o.recompute.contains(g);
+    let whole = [
+        (Granularity::Block, Recompute::Block { layers: problem.model.layers }),
+        (Granularity::Uniform, Recompute::Uniform { layers: 1 }),
+    ];
+    let whole: Vec<Recompute> =
+        whole.into_iter().filter_map(|(g, r)| allowed(&g).then_some(r)).collect();
+    match whole.is_empty() {
+        false => whole,
+        true if allowed(&Granularity::Selective) => vec![Recompute::Selective],
+        true => vec![Recompute::None],
+    }
 }
 
 /// The layers of a row of chunks spread as evenly as they go over stages; nothing where stages of one kind must hold
@@ -238,12 +253,15 @@ fn stages(split: &[u32], vpp: u32, chips: &[usize], recompute: Recompute) -> Vec
 
 /// Whether some class of a problem is legal, memory apart.
 fn has_legal_class(problem: &Problem) -> bool {
-    MOST_KINDS.into_iter().any(|kinds| {
+    KINDS_LOOKED_AT.into_iter().any(|kinds| {
         let alike = space::cells(problem.cluster.devices).into_iter();
         alike.chain(mixed::all_cells(problem)).any(|cell| {
-            let legal = |plan: &Plan| check(problem, plan).is_empty();
-            space::cut_cell(problem, cell).is_none()
-                && frugal_plans(problem, cell, kinds).iter().any(legal)
+            let mut found = false;
+            frugal_plans(problem, cell, kinds, &mut |_| {
+                found = true;
+                false
+            });
+            found
         })
     })
 }
