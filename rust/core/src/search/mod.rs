@@ -73,8 +73,8 @@ pub fn search(problem: Problem, watch: &Watch) -> Report {
         (ranked.is_empty() && !watch.stopped()).then(|| nearest::why_nothing(&problem));
     if let Some(report::Infeasible::Memory { .. }) = infeasible {
         notes.push(
-            "the nearest miss is the best of the plans with the smallest micro-batch, most sharding, even layers and at \
-             most two kinds of chip; an uneven one may lack less"
+            "the nearest miss is the best of some plans with the smallest micro-batch, most recompute and sharding and \
+             even layers; an uneven one may lack less"
                 .into(),
         );
     }
