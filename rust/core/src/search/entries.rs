@@ -89,8 +89,10 @@ impl<'p> Entries<'p> {
             let classes = axes.below_shard();
             for (&sp, &ep) in axes.sp.iter().flat_map(|sp| axes.ep.iter().map(move |ep| (sp, ep))) {
                 let mut row = None;
+                let any_size = space::cut_any_size(problem, cell, sp, ep);
                 for &mbs in &axes.mbs {
-                    if let Some(reason) = space::cut_shard(problem, cell, sp, ep, mbs) {
+                    let allowed = space::allows(&problem.options.mbs, &mbs);
+                    if let Some(reason) = if allowed { any_size } else { Some(Cut::Options) } {
                         counters.cut(reason, classes);
                         continue;
                     }

@@ -37,8 +37,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Nodes that are opened against the same incumbents, at most.
 const OPENED: usize = 32;
-/// Classes that are solved against the same incumbents, at first.
-const SOLVED: usize = 4;
 /// Schedules, and classes, of a block that are looked at before their turn; and on one kind of chip classes that are solved.
 const AHEAD: usize = 4;
 
@@ -121,11 +119,9 @@ fn search_entries<'a>(
     }
     let waiting = std::mem::take(&mut walk.waiting);
     walk.heap.extend(waiting.into_iter().map(|(node, _)| node));
-    let mut most = SOLVED;
     while walk.goes_on() && !watch.stopped() {
         let limit = walk.best.limit();
-        let block = walk.block(most);
-        most = (2 * most).min(OPENED);
+        let block = walk.block(OPENED);
         let fresh = walk.open_all(block, limit, |node, limit| ground.settle(node, limit));
         walk.heap.extend(fresh);
         watch.advance(walk.done, walk.serial);
@@ -395,13 +391,15 @@ impl<'a> Ground<'a, '_> {
             let mut left = &schedules;
             if let Some(quiet) = self.entries.quiet(problem, entry, sharding) {
                 // Most are cut by what the sharding leaves in memory, before its passes are priced.
-                let mut leasts = leasts_of(problem, entry, sharding, &quiet);
-                leasts.iter_mut().flatten().for_each(Least::forget_tail);
-                hopeful.retain(|&(schedule, _)| {
-                    counters.bounds += 1;
-                    let cut = bound(schedule, &leasts).within(limit).err();
-                    cut.inspect(|&reason| *lost.entry(reason).or_insert(0) += 1).is_none()
-                });
+                if !hopeful.is_empty() {
+                    let mut leasts = leasts_of(problem, entry, sharding, &quiet);
+                    leasts.iter_mut().flatten().for_each(Least::forget_tail);
+                    hopeful.retain(|&(schedule, _)| {
+                        counters.bounds += 1;
+                        let cut = bound(schedule, &leasts).within(limit).err();
+                        cut.inspect(|&reason| *lost.entry(reason).or_insert(0) += 1).is_none()
+                    });
+                }
                 lost.iter().for_each(|(&reason, n)| counters.cut(reason, n * compositions));
                 left = &hopeful;
                 if left.is_empty() {

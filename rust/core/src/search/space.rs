@@ -143,10 +143,18 @@ pub fn places(problem: &Problem, cell: Cell, kind: usize, mixed: bool) -> bool {
 
 /// Why a choice of sequence parallel, ep and micro-batch is not legal, if it is not.
 pub fn cut_shard(problem: &Problem, cell: Cell, sp: bool, ep: u64, mbs: u64) -> Option<Cut> {
+    if !allows(&problem.options.mbs, &mbs) {
+        return Some(Cut::Options);
+    }
+    cut_any_size(problem, cell, sp, ep)
+}
+
+/// The same of micro-batches of any size.
+pub fn cut_any_size(problem: &Problem, cell: Cell, sp: bool, ep: u64) -> Option<Cut> {
     let (m, w, o) = (&problem.model, &problem.workload, &problem.options);
     // At tp 1 there is nothing to split; `sp` allowed alone still allows it there.
     let wanted = allows(&o.sp, &sp) || (cell.tp == 1 && !sp);
-    if !wanted || !allows(&o.ep, &ep) || !allows(&o.mbs, &mbs) {
+    if !wanted || !allows(&o.ep, &ep) {
         return Some(Cut::Options);
     }
     let legal_experts = |tp: u64| match &m.moe {
