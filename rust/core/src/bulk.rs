@@ -15,7 +15,7 @@ use crate::plan::{Plan, Recompute, Stage};
 use crate::search::watch::Watch;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::{Bytes, Time};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// The columns of a row, in order. A degree that does not lie in 1 to 2^30 makes the row illegal, not the table.
 pub const COLUMNS: [&str; 17] = [
@@ -154,7 +154,7 @@ struct Bulk<'a> {
     problem: &'a Problem,
     tokens: f64,
     flops: f64,
-    tables: HashMap<Shard, Tables<'a>>,
+    tables: FxHashMap<Shard, Tables<'a>>,
     plan: Plan,
     /// Whether all stages of the plan are equal.
     equal: bool,
@@ -167,7 +167,7 @@ impl<'a> Bulk<'a> {
             problem,
             tokens: tokens as f64,
             flops: problem.model.model_flops(tokens, problem.workload.sequence_length),
-            tables: HashMap::new(),
+            tables: FxHashMap::default(),
             plan: Plan {
                 dp: 1,
                 tp: 1,

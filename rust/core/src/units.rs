@@ -7,6 +7,14 @@ use serde::{Deserialize, Serialize};
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul, Sub};
 
+/// The whole number nearest to `x`, halves upwards; what is negative or no number becomes zero, what is too large the
+/// largest. On processors without an instruction of its own `f64::round` calls the C library for every figure.
+fn nearest(x: f64) -> u64 {
+    // `as` cuts off what is behind the point, saturates at both ends and maps NaN to zero.
+    let below = x as u64;
+    below.saturating_add(u64::from(x - below as f64 >= 0.5))
+}
+
 /// A duration in whole picoseconds.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -22,8 +30,7 @@ impl Time {
 
     /// Rounds a duration in seconds to the nearest picosecond; negative durations become zero.
     pub fn from_seconds(seconds: f64) -> Time {
-        // `as` saturates at both ends and maps NaN to zero.
-        Time((seconds * 1e12).round() as u64)
+        Time(nearest(seconds * 1e12))
     }
 
     /// The duration in seconds.
@@ -85,7 +92,7 @@ impl Bytes {
 
     /// Rounds an amount to whole bytes; negative amounts become zero.
     pub fn from_f64(bytes: f64) -> Bytes {
-        Bytes(bytes.round() as u64)
+        Bytes(nearest(bytes))
     }
 
     /// Rounds an amount in GiB (2^30 bytes) to whole bytes.
@@ -150,6 +157,11 @@ mod tests {
     fn time_rounds_to_picoseconds_and_saturates() {
         assert_eq!(Time::from_seconds(1.5e-12), Time(2));
         assert_eq!(Time::from_seconds(-1.0), Time::ZERO);
+        assert_eq!(Time::from_seconds(f64::NAN), Time::ZERO);
+        assert_eq!(Time::from_seconds(f64::INFINITY), Time::MAX);
+        for x in [0.0, 0.49999999999999994, 0.5, 1.4999999999999998, 2.5, 1e15 + 0.5, 1e18, 3e19] {
+            assert_eq!(Bytes::from_f64(x).0, x.round() as u64, "{x}");
+        }
         assert_eq!(Time::MAX + Time(1), Time::MAX);
         assert_eq!(Time(u64::MAX / 2) * 3, Time::MAX);
     }
