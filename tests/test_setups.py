@@ -239,57 +239,6 @@ def test_a_stated_run_assumes_nothing(shelf: Shelf) -> None:
     )
 
 
-def test_a_row_may_name_a_model_and_leave_its_shape_out(shelf: Shelf) -> None:
-    shape = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "gated_mlp")
-    known = setup(run_of(model="mixtral-8x7b", ep="2", **dict.fromkeys(shape, "")), shelf)
-    assert known.problem.model.moe == catalog.model("mixtral-8x7b").model.moe
-
-
-def test_a_mixture_of_which_the_row_gives_the_width_of_an_expert(shelf: Shelf) -> None:
-    # Qwen2-57B-A14B: 64 experts of width 2560, and shared ones that only the catalog knows.
-    cells = {"model": "Qwen2-57B-A14B", "layers": "28", "hidden": "3584", "ffn_hidden": "2560"}
-    more = {"heads": "28", "kv_heads": "4", "vocab": "151936", "experts": "64", "topk": "8"}
-    model = setup(run_of(**cells, **more, ep="4"), shelf).problem.model
-    assert model.moe == catalog.model("qwen2-57b-a14b").model.moe
-    assert model.ffn_hidden == catalog.model("qwen2-57b-a14b").model.ffn_hidden
-
-
-def test_a_mixture_that_the_catalog_lacks_has_experts_of_the_row_s_width(shelf: Shelf) -> None:
-    cells = {"model": "home-made", "experts": "16", "topk": "2", "ffn_hidden": "1024", "ep": "4"}
-    moe = setup(run_of(**cells), shelf).problem.model.moe
-    assert moe is not None
-    assert (moe.experts, moe.topk, moe.expert_ffn, moe.shared_ffn) == (16, 2, 1024, 0)
-
-
-def test_a_shortened_model_keeps_the_details_of_the_whole_one(shelf: Shelf) -> None:
-    whole = catalog.model("deepseek-v2").model
-    cells = {"model": "DeepSeek-V2 with 4 layers", "layers": "4", "dense_layers": "1"}
-    shape = {key: str(getattr(whole, key)) for key in ("hidden", "ffn_hidden", "heads", "kv_heads")}
-    mixture = {"vocab": str(whole.vocab), "experts": "160", "topk": "6", "ep": "4"}
-    model = setup(run_of(**cells, **shape, **mixture), shelf).problem.model
-    assert whole.moe is not None
-    assert (model.layers, model.mla, model.head_dim) == (4, whole.mla, whole.head_dim)
-    assert model.moe == replace(whole.moe, first_dense=1)
-
-
-def test_a_plain_model_without_kin_is_that_of_gpt2(shelf: Shelf) -> None:
-    known = setup(run_of(model="ours", gated_mlp="0", vocab=""), shelf)
-    model = known.problem.model
-    assert (model.norm, model.position, model.position_rows) == ("layernorm", "learned", 4096)
-    assert (model.activation, model.mlp_bias, model.tied_embeddings) == ("gelu", True, True)
-    assert known.assumed == ("vocab=50257",)
-
-
-@pytest.mark.parametrize("name", ["ours", "llama2-7b"])
-@pytest.mark.parametrize(
-    ("notes", "tied"),
-    [("", False), ("flash; tied embeddings", True), ("Untied embeddings", False)],
-)
-def test_a_note_ties_the_embeddings(name: str, notes: str, tied: bool, shelf: Shelf) -> None:
-    said = run_of(model=name, gated_mlp="1", vocab="32000", notes=notes)
-    assert setup(said, shelf).problem.model.tied_embeddings is tied
-
-
 @pytest.mark.parametrize(
     ("cells", "layers"),
     [

@@ -38,7 +38,7 @@ class Run:
         gated_mlp: Whether the MLP has two input projections.
         experts: Routed experts of a layer.
         topk: Routed experts that a token visits.
-        expert_ffn: Inner width of an expert.
+        expert_ffn: Inner width of an expert; else the notes tell it, or the size in a model's name.
         shared_ffn: Inner width of all shared experts.
         dense_layers: Leading layers without experts.
         seq_len: Tokens of a sequence.
@@ -54,7 +54,7 @@ class Run:
         vpp: Model chunks of a stage.
         cp: Context-parallel degree.
         ep: Expert-parallel degree.
-        etp: Tensor-parallel degree inside an expert.
+        etp: Tensor-parallel degree inside an expert; else as the framework has it.
         mbs: Sequences of a micro-batch.
         schedule: Order of passes.
         recompute: What is computed again, in words.

@@ -140,9 +140,11 @@ def _sharding(
         zero = 0  # One rank shards nothing.
     etp = 1
     if model.moe and tp > 1:
-        etp = run.etp or noted(r"expert[ -]tp[ =]*(\d+)", run.notes) or 0
+        etp = run.etp or noted(r"(?:expert[ -]tp|\betp)[ =]*(\d+)", run.notes) or 0
         if not etp and not re.search(r"expert[ -]tp *= *tp", run.notes, re.I):
-            etp = tp if entry.run.expert_tensor_parallel else 1
+            # Where experts lie on all ranks, none are left to cut one over.
+            cut = entry.run.expert_tensor_parallel and ranks % degrees["ep"] == 0
+            etp = tp if cut else 1
             assumed.append(f"etp={etp}")
         etp = etp or tp
     return {

@@ -60,7 +60,8 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
         "moe": None,
     }
     if run.experts and run.experts > 1:
-        shape["moe"] = _moe(run, wide, ffn)
+        matrices = 3 if gated else 2
+        shape["moe"] = _moe(run, wide, shape, matrices, assumed)
         if wide and wide.moe and ffn == wide.moe.expert_ffn:
             shape["ffn_hidden"] = wide.ffn_hidden  # The row gives the experts' width.
     tied = re.search(r"\btied (?:word )?embeddings\b", run.notes, re.I) is not None
@@ -102,22 +103,59 @@ def _completed(run: Run, model: Model) -> Run:
     return replace(run, **{key: value for key, value in known.items() if getattr(run, key) is None})
 
 
-def _moe(run: Run, wide: Model | None, ffn: int) -> Moe:
-    """Returns a run's experts: from its columns, else as its kin's of the same width has them."""
+def _moe(
+    run: Run, wide: Model | None, shape: dict[str, Any], matrices: int, assumed: list[str]
+) -> Moe:
+    """Returns a run's experts: by its columns and words, else as those of its kin of that width."""
+    dense = run.dense_layers
+    if dense is None:
+        dense = noted(r"dense_layers\D{0,3}(\d+)", run.notes)
     stated: dict[str, Any] = {
         "experts": run.experts,
         "topk": run.topk,
-        "expert_ffn": run.expert_ffn,
+        "expert_ffn": run.expert_ffn or noted(rf"(?:\bmoe|{EXPERT}){WIDTH}", run.notes),
         "shared_ffn": run.shared_ffn,
-        "first_dense": run.dense_layers
-        if run.dense_layers is not None
-        else noted(r"dense_layers\D{0,3}(\d+)", run.notes),
+        "first_dense": dense,
     }
-    stated = {key: value for key, value in stated.items() if value is not None}
     if wide and wide.moe and wide.moe.experts == run.experts:
-        moe = replace(wide.moe, **stated)
+        stated["expert_ffn"] = run.expert_ffn
+        known = {key: value for key, value in stated.items() if value is not None}
+        moe = replace(wide.moe, **known)
         return replace(moe, first_dense=min(moe.first_dense, run.layers or 0))
-    return Moe(**{"topk": 1, "expert_ffn": ffn, **stated})
+    stated["expert_ffn"] = stated["expert_ffn"] or _expert_ffn(run, shape, matrices, dense, assumed)
+    if run.shared_ffn is None:
+        stated["shared_ffn"] = noted(rf"shared[ -]experts?{WIDTH}", run.notes)
+    return Moe(**{"topk": 1} | {key: value for key, value in stated.items() if value is not None})
+
+
+EXPERT = r"(?<!shared[ -])\bexperts?"
+WIDTH = r"[ _-](?:ffn|intermediate(?:[ _]size)?|width)\D{0,3}(\d+)"
+SIZE = re.compile(r"(?<![\dxa.])(\d+(?:\.\d+)?) ?([BT])\b", re.I)  # Of "295B-A21B" the first.
+
+
+def _expert_ffn(
+    run: Run, shape: dict[str, Any], matrices: int, dense: int | None, assumed: list[str]
+) -> int:
+    """Returns the width of an expert where only that of an MLP is told.
+
+    It is the same, unless the model's name tells how many parameters it has and such experts
+    alone would be a quarter more: then the row gives a dense layer's, and the experts have what
+    is left, in steps of 64.
+    """
+    ffn: int = shape["ffn_hidden"]
+    named = SIZE.search(run.model)
+    if not named:
+        return ffn
+    size = float(named[1]) * (1e9 if named[2].upper() == "B" else 1e12)
+    hidden, layers, first = shape["hidden"], shape["layers"], dense or 0
+    a_column = (layers - first) * run.experts * matrices * hidden
+    heads = 2 * hidden * shape["head_dim"] * (shape["heads"] + shape["kv_heads"])
+    others = 2 * shape["vocab"] * hidden + layers * heads + first * matrices * hidden * ffn
+    if a_column * ffn + others <= 1.25 * size:
+        return ffn
+    width: int = max(1, round((size - others) / a_column / 64)) * 64
+    assumed.append(f"expert_ffn={width}")
+    return width
 
 
 def noted(pattern: str, notes: str) -> int | None:

@@ -1,0 +1,108 @@
+"""The model that a row of measured runs trained."""
+
+from dataclasses import replace
+
+import pytest
+
+from autopar import catalog
+from autopar.setups import setup
+from autopar.shelf import Shelf
+from stated import run_of
+
+
+def test_a_row_may_name_a_model_and_leave_its_shape_out(shelf: Shelf) -> None:
+    shape = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "gated_mlp")
+    known = setup(run_of(model="mixtral-8x7b", ep="2", **dict.fromkeys(shape, "")), shelf)
+    assert known.problem.model.moe == catalog.model("mixtral-8x7b").model.moe
+
+
+def test_a_mixture_of_which_the_row_gives_the_width_of_an_expert(shelf: Shelf) -> None:
+    # Qwen2-57B-A14B: 64 experts of width 2560, and shared ones that only the catalog knows.
+    cells = {"model": "Qwen2-57B-A14B", "layers": "28", "hidden": "3584", "ffn_hidden": "2560"}
+    more = {"heads": "28", "kv_heads": "4", "vocab": "151936", "experts": "64", "topk": "8"}
+    model = setup(run_of(**cells, **more, ep="4"), shelf).problem.model
+    assert model.moe == catalog.model("qwen2-57b-a14b").model.moe
+    assert model.ffn_hidden == catalog.model("qwen2-57b-a14b").model.ffn_hidden
+
+
+def test_a_mixture_that_the_catalog_lacks_has_experts_of_the_row_s_width(shelf: Shelf) -> None:
+    cells = {"model": "home-made", "experts": "16", "topk": "2", "ffn_hidden": "1024", "ep": "4"}
+    moe = setup(run_of(**cells), shelf).problem.model.moe
+    assert moe is not None
+    assert (moe.experts, moe.topk, moe.expert_ffn, moe.shared_ffn) == (16, 2, 1024, 0)
+
+
+def test_a_shortened_model_keeps_the_details_of_the_whole_one(shelf: Shelf) -> None:
+    whole = catalog.model("deepseek-v2").model
+    cells = {"model": "DeepSeek-V2 with 4 layers", "layers": "4", "dense_layers": "1"}
+    shape = {key: str(getattr(whole, key)) for key in ("hidden", "ffn_hidden", "heads", "kv_heads")}
+    mixture = {"vocab": str(whole.vocab), "experts": "160", "topk": "6", "ep": "4"}
+    model = setup(run_of(**cells, **shape, **mixture), shelf).problem.model
+    assert whole.moe is not None
+    assert (model.layers, model.mla, model.head_dim) == (4, whole.mla, whole.head_dim)
+    assert model.moe == replace(whole.moe, first_dense=1)
+
+
+def test_a_plain_model_without_kin_is_that_of_gpt2(shelf: Shelf) -> None:
+    known = setup(run_of(model="ours", gated_mlp="0", vocab=""), shelf)
+    model = known.problem.model
+    assert (model.norm, model.position, model.position_rows) == ("layernorm", "learned", 4096)
+    assert (model.activation, model.mlp_bias, model.tied_embeddings) == ("gelu", True, True)
+    assert known.assumed == ("vocab=50257",)
+
+
+@pytest.mark.parametrize("name", ["ours", "llama2-7b"])
+@pytest.mark.parametrize(
+    ("notes", "tied"),
+    [("", False), ("flash; tied embeddings", True), ("Untied embeddings", False)],
+)
+def test_a_note_ties_the_embeddings(name: str, notes: str, tied: bool, shelf: Shelf) -> None:
+    said = run_of(model=name, gated_mlp="1", vocab="32000", notes=notes)
+    assert setup(said, shelf).problem.model.tied_embeddings is tied
+
+
+# Qwen3-Coder-480B-A35B and GLM-4.5-Air as their published configurations have them: the width of a
+# dense layer's MLP and of an expert.
+CODER = {"layers": "62", "hidden": "6144", "heads": "96", "kv_heads": "8", "head_dim": "128"}
+CODER |= {"vocab": "151936", "experts": "160", "topk": "8", "ffn_hidden": "8192", "ep": "4"}
+AIR = {"layers": "46", "hidden": "4096", "heads": "96", "kv_heads": "8", "head_dim": "128"}
+AIR |= {"vocab": "151552", "experts": "128", "topk": "8", "ffn_hidden": "10944", "ep": "4"}
+
+
+@pytest.mark.parametrize(
+    ("cells", "name", "notes", "width", "told"),
+    [
+        (CODER, "coder-480B-A35B", "", 2560, False),
+        (AIR, "air 106B-A12B", "dense_layers=1", 1408, False),
+        (CODER, "coder", "moe ffn 2560", 2560, True),
+        (CODER, "coder", "expert intermediate size: 2560, shared-expert ffn 99", 2560, True),
+        # What fits the name's size is the experts' own: 62 x 160 x 3 x 6144 x 8192 = 1.5e12.
+        (CODER, "coder-1.5T", "", 8192, True),
+        (CODER, "coder 160x9B", "", 8192, True),
+    ],
+)
+def test_the_width_of_an_expert_that_no_column_tells(
+    cells: dict[str, str], name: str, notes: str, width: int, told: bool, shelf: Shelf
+) -> None:
+    known = setup(run_of(**cells, model=name, notes=notes), shelf)
+    moe = known.problem.model.moe
+    assert moe is not None
+    assert moe.expert_ffn == width
+    assert (f"expert_ffn={width}" not in known.assumed) is told
+    assert known.problem.model.ffn_hidden == int(cells["ffn_hidden"])
+
+
+@pytest.mark.parametrize(
+    ("notes", "ep", "etp"),
+    [
+        ("", "2", 2),
+        ("", "8", 1),  # Experts on all eight ranks: none is left to cut one over.
+        ("EP2 ETP1", "2", 1),
+        ("expert TP = TP", "2", 2),
+    ],
+)
+def test_over_how_many_ranks_an_expert_is_cut(notes: str, ep: str, etp: int, shelf: Shelf) -> None:
+    degrees = {"gpus": "8", "tp": "2", "dp": "4", "pp": "1", "ep": ep}
+    mixture = {"experts": "8", "topk": "2", "ffn_hidden": "1024", "framework": "Megatron-Core"}
+    known = setup(run_of(model="ours", **mixture, **degrees, notes=notes), shelf)
+    assert known.plan.etp == etp
