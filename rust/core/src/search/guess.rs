@@ -25,26 +25,36 @@ pub fn guess(
     {
         return simple;
     }
-    // Close to the bound little may be recomputed, and so little must be tried.
+    // Close to the bound little may be recomputed, and so little must be tried; mostly that is not enough, so both are tried at once.
     let most = simple.unwrap_or(limit).min(limit);
-    let close = STRETCHES.map(|parts| Time((bound.0 / 16).saturating_mul(parts)).min(most));
-    let found = close.into_iter().find_map(|limit| packed(class, limit, counters));
+    let [closer, close] = STRETCHES.map(|parts| {
+        let limit = Time((bound.0 / 16).saturating_mul(parts)).min(most);
+        move || packed(class, limit)
+    });
+    let ((closer, of_closer), (close, of_close)) = rayon::join(closer, close);
+    counters.merge(&of_closer);
+    counters.merge(&of_close);
+    let found = closer.or(close).map(|plan| {
+        counters.estimates += 1;
+        Step::new(&class.holds.tables, &plan).time
+    });
     found.filter(|&time| time <= most).or(simple)
 }
 
 /// The part of a bound within which a guess is good enough.
 const NEAR: u64 = 32;
 
-/// Within how much of a bound plans are looked for, one after the other, in sixteenths of it.
+/// Within how much of a bound plans are looked for, in sixteenths of it.
 const STRETCHES: [u64; 2] = [18, 20];
 
-/// The same with as many layers on each stage, from the first on, as memory and a time for each leave it: no split has a shorter
-/// longest stage, nearly, and where memory is tight no split in proportion comes near to it.
-fn packed(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Option<Time> {
+/// The plan with as many layers on each stage, from the first on, as memory and a time for each leave it, and what that cost to
+/// find: no split has a shorter longest stage, nearly, and where memory is tight no split in proportion comes near to it.
+fn packed(class: &Class<'_, '_>, limit: Time) -> (Option<Plan>, Counters) {
+    let mut counters = Counters::default();
     let mut solver = Solver::new(class, false, limit);
     counters.bounds += 1;
     if !solver.fast_enough() || !solver.prepare_choices() {
-        return None;
+        return (None, counters);
     }
     let mut best: Option<(Time, Vec<(u32, Choice)>)> = None;
     for choice in 0..solver.choices[0].len() {
@@ -60,9 +70,7 @@ fn packed(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Option
             each = Time(fullest.0 - fullest.0 / 64 - 1);
         }
     }
-    let (_, stages) = best?;
-    counters.estimates += 1;
-    Some(Step::new(&class.holds.tables, &solver.plan(&stages)).time)
+    (best.map(|(_, stages)| solver.plan(&stages)), counters)
 }
 
 /// The same with layers in proportion to the stages' speed, and the best of the first choices that fit everywhere.
@@ -216,7 +224,8 @@ mod tests {
             let counters = &mut Counters::default();
             let Outcome::Found(best) = solve(&class, Time::MAX, counters) else { continue };
             let Some(simple) = in_proportion(&class, Time::MAX, counters) else { continue };
-            let Some(packed) = packed(&class, simple, counters) else { continue };
+            let (Some(plan), _) = packed(&class, simple) else { continue };
+            let packed = Step::new(&holds.tables, &plan).time;
             assert!(best.bound <= packed && packed <= simple, "{gib} GiB");
             closer += u32::from(packed < simple);
         }
