@@ -287,7 +287,7 @@ def cluster(text: str, path: str = "cluster") -> ClusterEntry:
         data = files.read_bytes(text)
         said = texts.parse_toml(data, files.printable(text))
         if "groups" in said.value:
-            return _cluster_file(said, Path(text).parent, _sha256(data))
+            return _cluster_file(said, Path(text).parent, sha256(data))
     elif _find("clusters", text) and not _find("chips", text):
         said, digest = _open("clusters", text, path)
         return _cluster_file(said, ROOT, digest)
@@ -345,7 +345,7 @@ def version(digests: list[str]) -> str:
     """Returns the catalog's date and the hash of the files that a problem was made of."""
     if not digests:
         return CATALOG_DATE
-    return f"{CATALOG_DATE} sha256:{_sha256(' '.join(sorted(digests)).encode())[:12]}"
+    return f"{CATALOG_DATE} sha256:{sha256(' '.join(sorted(digests)).encode())[:12]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,7 +418,7 @@ def _followed(name: str, path: str, heirs: tuple[str, ...]) -> tuple[Text, dict[
         place = f"{text.file}: follows"
         _, given, given_digest = _followed(leader, place, (*heirs, text.file))
     given = {key: value for key, value in given.items() if key not in _OWN}
-    return text, _completed(text.value, given), _sha256((digest + given_digest).encode())
+    return text, _completed(text.value, given), sha256((digest + given_digest).encode())
 
 
 def _tables(table: Any, path: str) -> list[tuple[str, dict[str, Any]]]:
@@ -454,7 +454,7 @@ def _read_chip(text: Text, digest: str, heirs: tuple[str, ...]) -> ChipEntry:
     for key in ("inherits_attention", "inherits_gemm"):
         if isinstance(parent := provenance.get(key), str):
             parents[key] = _chip(parent, f"{file}: {key}", (*heirs, file))
-            digest = _sha256((digest + parents[key].digest).encode())
+            digest = sha256((digest + parents[key].digest).encode())
     own = known.get("gemm", {})
     if (giver := parents.get("inherits_gemm")) and isinstance(own, dict):
         known["gemm"] = {**wire.write(giver.chip.gemm), **own}
@@ -513,7 +513,7 @@ def _open(kind: Kind, name: str, path: str) -> tuple[Text, str]:
     else:
         raise _unknown(kind, name, path)
     data = files.read_bytes(file)
-    return texts.parse_toml(data, files.printable(file)), _sha256(data)
+    return texts.parse_toml(data, files.printable(file)), sha256(data)
 
 
 def _find(kind: Kind, name: str) -> Path | None:
@@ -577,7 +577,8 @@ def _plain(name: str) -> str:
     return name.strip().lower().replace("_", "-")
 
 
-def _sha256(data: bytes) -> str:
+def sha256(data: bytes) -> str:
+    """Returns the digest of a file's bytes in hexadecimal."""
     import hashlib
 
     return hashlib.sha256(data).hexdigest()

@@ -4,13 +4,12 @@ Each family is read as its class in transformers builds it; `tests/clients` hold
 against those classes. A feature that a model here has no word for is refused, never dropped.
 """
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from autopar import files, texts, wire
-from autopar.catalog import ModelEntry
+from autopar.catalog import ModelEntry, sha256
 from autopar.errors import shown
 from autopar.frontends.hf_config import KEYS, Config, Fields
 from autopar.spec import Model
@@ -61,7 +60,7 @@ def model(name: str) -> ModelEntry:
         source=place,
         text=text,
         keys={field: config.key(field) for field in KEYS},
-        digest=hashlib.sha256(data).hexdigest(),
+        digest=sha256(data),
     )
 
 
