@@ -79,6 +79,8 @@ AIR |= {"vocab": "151552", "experts": "128", "topk": "8", "ffn_hidden": "10944",
         # What fits the name's size is the experts' own: 62 x 160 x 3 x 6144 x 8192 = 1.5e12.
         (CODER, "coder-1.5T", "", 8192, True),
         (CODER, "coder 160x9B", "", 8192, True),
+        # No layer has experts, whose width then does not matter.
+        (CODER, "coder-1B", "dense_layers=62", 8192, True),
     ],
 )
 def test_the_width_of_an_expert_that_no_column_tells(

@@ -140,20 +140,21 @@ def _expert_ffn(
 
     It is the same, unless the model's name tells how many parameters it has and such experts
     alone would be a quarter more: then the row gives a dense layer's, and the experts have what
-    is left, in steps of 64.
+    is left, in steps of 64. Of a model with fewer layers than its name's they come out too wide.
     """
     ffn: int = shape["ffn_hidden"]
+    hidden, layers, first = shape["hidden"], shape["layers"], dense or 0
     named = SIZE.search(run.model)
-    if not named:
+    if not named or first >= layers:
         return ffn
     size = float(named[1]) * (1e9 if named[2].upper() == "B" else 1e12)
-    hidden, layers, first = shape["hidden"], shape["layers"], dense or 0
-    a_column = (layers - first) * run.experts * matrices * hidden
+    # Parameters of all experts for each unit of their width.
+    a_width = (layers - first) * run.experts * matrices * hidden
     heads = 2 * hidden * shape["head_dim"] * (shape["heads"] + shape["kv_heads"])
     others = 2 * shape["vocab"] * hidden + layers * heads + first * matrices * hidden * ffn
-    if a_column * ffn + others <= 1.25 * size:
+    if a_width * ffn + others <= 1.25 * size:
         return ffn
-    width: int = max(1, round((size - others) / a_column / 64)) * 64
+    width: int = max(1, round((size - others) / a_width / 64)) * 64
     assumed.append(f"expert_ffn={width}")
     return width
 
