@@ -37,6 +37,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Nodes that are opened against the same incumbents, at most.
 const OPENED: usize = 32;
+/// Classes that are solved against the same incumbents, at first: what the first find spares the others.
+const SOLVED: usize = 4;
 /// Schedules, and classes, of a block that are looked at before their turn; and on one kind of chip classes that are solved.
 const AHEAD: usize = 4;
 
@@ -119,9 +121,11 @@ fn search_entries<'a>(
     }
     let waiting = std::mem::take(&mut walk.waiting);
     walk.heap.extend(waiting.into_iter().map(|(node, _)| node));
+    let mut most = SOLVED;
     while walk.goes_on() && !watch.stopped() {
         let limit = walk.best.limit();
-        let block = walk.block(OPENED);
+        let block = walk.block(most);
+        most = (2 * most).min(OPENED);
         let fresh = walk.open_all(block, limit, |node, limit| ground.settle(node, limit));
         walk.heap.extend(fresh);
         watch.advance(walk.done, walk.serial);
