@@ -17,8 +17,8 @@ use crate::estimate::shard::Shard;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 use std::borrow::Cow;
-use std::collections::HashMap;
 
 /// One choice of degrees and micro-batch.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,7 @@ impl<'p> Entries<'p> {
     pub fn new(problem: &'p Problem, counters: &mut Counters) -> Entries<'p> {
         let mut list = Vec::new();
         let mut prices = PriceList::new(problem);
-        let mut rows: HashMap<(u64, bool, u64, u64, bool), usize> = HashMap::new();
+        let mut rows: FxHashMap<(u64, bool, u64, u64, bool), usize> = FxHashMap::default();
         let mut classes = Classes::new(problem);
         for cell in space::cells(problem.cluster.devices) {
             let all = classes.of(&cell);

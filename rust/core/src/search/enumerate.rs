@@ -31,8 +31,9 @@ use crate::estimate::Tables;
 use crate::plan::Plan;
 use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
+use rustc_hash::FxHashMap;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Nodes that are opened against the same incumbents, at most.
@@ -52,7 +53,7 @@ struct Ground<'a, 'w> {
     entries: Entries<'a>,
     watch: &'w Watch,
     /// What stages hold, by entry, sharding and schedule: kept for the classes that differ in their chips alone.
-    held: Mutex<HashMap<HeldKey, Arc<Holds<'a>>>>,
+    held: Mutex<FxHashMap<HeldKey, Arc<Holds<'a>>>>,
     /// Bounds of families of classes, by entry, ZeRO stage, schedule and chips.
     families: Families<(usize, u8, (Schedule, u64), Composition)>,
 }

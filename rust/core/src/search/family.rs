@@ -11,7 +11,7 @@ use crate::estimate::layer::priced_as;
 use crate::estimate::Tables;
 use crate::spec::problem::Problem;
 use crate::units::Time;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -44,7 +44,7 @@ pub fn tables<'a>(problem: &'a Problem, entry: &Entry, zero: u8, groups: &[u64])
 type Known = Arc<OnceLock<Result<Time, Cut>>>;
 
 /// What is known of families.
-pub struct Families<K>(Mutex<HashMap<K, Known>>);
+pub struct Families<K>(Mutex<FxHashMap<K, Known>>);
 
 impl<K: Hash + Eq> Families<K> {
     /// Nothing is known.

@@ -17,7 +17,7 @@ use super::watch::Watch;
 use crate::spec::cluster::MOST_KINDS;
 use crate::spec::problem::Problem;
 use crate::units::Time;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Degrees for two or more kinds, each a divisor of its nodes, not all the same; 0 for the other kinds.
 pub fn choices(problem: &Problem) -> Vec<Each> {
@@ -116,7 +116,7 @@ impl<'p> Entries<'p> {
                 .collect(),
             list: Vec::new(),
             prices: PriceList::new(problem),
-            places: HashMap::new(),
+            places: FxHashMap::default(),
         };
         let (choices, replicas) = (choices(problem), replicas(problem));
         if !choices.is_empty() && !watch.stopped() {
@@ -141,7 +141,7 @@ struct Mixed<'p> {
     list: Vec<Entry>,
     prices: PriceList<'p>,
     /// Place of a kind's prices at a degree, cp and ep.
-    places: HashMap<(usize, u64, u64, u64), u32>,
+    places: FxHashMap<(usize, u64, u64, u64), u32>,
 }
 
 impl Mixed<'_> {

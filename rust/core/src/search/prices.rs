@@ -9,7 +9,7 @@ use crate::estimate::shard::Shard;
 use crate::spec::cluster::MOST_KINDS;
 use crate::spec::problem::Problem;
 use rayon::prelude::*;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::sync::OnceLock;
 
 /// What prices depend on beside the micro-batch: the kind, its degrees as a sharding with nothing sharded, and whether parameters
@@ -26,7 +26,7 @@ pub struct PriceList<'p> {
     each_pass: [bool; 2],
     /// Every micro-batch that there may be.
     micro_batches: Vec<u64>,
-    places: HashMap<Sort, u32>,
+    places: FxHashMap<Sort, u32>,
     sorts: Vec<Sort>,
     floors: Vec<Passage>,
     /// By sort, then by micro-batch.
@@ -41,7 +41,7 @@ impl<'p> PriceList<'p> {
             problem,
             each_pass: [1, 2].map(|pp| gathers_each_pass(problem, pp)),
             micro_batches: divisors(problem.workload.global_batch_size),
-            places: HashMap::new(),
+            places: FxHashMap::default(),
             sorts: Vec::new(),
             floors: Vec::new(),
             priced: Vec::new(),

@@ -4,10 +4,11 @@
 //! that leave any number of devices idle. Where every device-hour has one price, money at a count is time times that count:
 //! the fastest plan of a count is its cheapest, so they hold the cheapest of all plans too, and whatever no plan beats in both
 //! time and money is among them, but for others with exactly its time and money. With several prices the cheapest plan of a
-//! count need not be its fastest; then nothing is said of money. Where only what nothing beats is wanted, what larger counts
-//! have found bounds the search of a smaller one, which then ends as soon as no plan of it can matter.
+//! count need not be its fastest; then nothing is said of money. Where only what nothing beats is wanted, what other counts
+//! have found bounds the search of one, which then ends as soon as no plan of it can matter.
 
 use super::best::{Best, Candidate};
+use super::cell::divisors;
 use super::enumerate::enumerate;
 use super::report::{Cut, Ranked};
 use super::throughput::Throughput;
@@ -17,12 +18,13 @@ use crate::spec::problem::Problem;
 use crate::units::Time;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 
 /// Schema of the sizes document.
 pub const SIZES_SCHEMA: &str = "autopar.sizes/2";
 
 /// Counts that are searched side by side against the same finds, at most.
-const BLOCK: usize = 32;
+const BLOCK: usize = 8;
 
 /// The best plans of the device counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -89,17 +91,20 @@ impl Size {
         t <= time && m <= money && (t, m) != (time, money)
     }
 
-    /// The longest time that is of use on fewer `devices` beside this size.
+    /// The longest time that is of use on other `devices` beside this size.
     fn leaves(&self, devices: u64, wanted: Wanted) -> Time {
+        let money = |most: u128| {
+            let time = most / u128::from(devices);
+            Time(u64::try_from(time).unwrap_or(u64::MAX))
+        };
         match wanted {
             Wanted::Every => Time::MAX,
             // Of sizes as fast the one with the fewest devices.
             Wanted::Fastest => self.time(),
-            // As much money as here would be spent on a slower step.
-            Wanted::Frontier | Wanted::Cheapest => {
-                let less = self.money().saturating_sub(1) / u128::from(devices);
-                Time(u64::try_from(less).unwrap_or(u64::MAX))
-            }
+            Wanted::Cheapest => money(self.money()),
+            // More devices that are no faster cost more; fewer that are no cheaper are slower.
+            Wanted::Frontier if devices > self.devices => Time(self.time().0.saturating_sub(1)),
+            Wanted::Frontier => money(self.money().saturating_sub(1)),
         }
     }
 }
@@ -109,27 +114,24 @@ pub fn sizes(problem: Problem, wanted: Wanted, watch: &Watch) -> Sizes {
     let most = problem.cluster.devices.min(problem.all_available());
     let priced = has_one_price(&problem);
     let counts = devices::device_counts(&problem, most);
-    // In money this bound is the same at every count and so spares no search.
-    let fast = wanted == Wanted::Fastest && !counts.is_empty();
-    let throughput = if fast { Throughput::new(&problem, most) } else { None };
+    let considered = counts.len() as u64;
+    let all = wanted == Wanted::Every || (wanted != Wanted::Fastest && !priced);
+    let bounded = if all { unbounded(&counts) } else { bounded(&problem, &counts) };
     let mut found: Vec<Size> = Vec::new();
     let mut proved = true;
-    // The largest first: they are the fastest where nothing else speaks against them.
-    let (mut left, mut block) = (&counts[..], 1);
-    while let Some((_, rest)) = left.split_last().filter(|_| !watch.stopped()) {
-        let (rest, now) = left.split_at((rest.len() + 1).saturating_sub(block));
+    let (mut left, mut block) = (&in_order(bounded, &problem, wanted)[..], 1);
+    while !left.is_empty() && !watch.stopped() {
+        let (now, rest) = left.split_at(block.min(left.len()));
         (left, block) = (rest, (2 * block).min(BLOCK));
         let searched: Vec<(Option<Size>, bool)> = now
             .par_iter()
-            .map(|&devices| {
-                let limit = match wanted {
-                    Wanted::Frontier | Wanted::Cheapest if !priced => Time::MAX,
-                    _ => found.iter().map(|f| f.leaves(devices, wanted)).min().unwrap_or(Time::MAX),
-                };
-                match &throughput {
-                    Some(all) if all.least(devices) > limit => (None, true),
-                    _ => search_count(&problem, devices, limit, watch),
+            .map(|count| {
+                let leaves = found.iter().map(|f| f.leaves(count.devices, wanted));
+                let limit = leaves.min().filter(|_| !all).unwrap_or(Time::MAX);
+                if count.least > limit {
+                    return (None, true);
                 }
+                search_count(&problem, count.devices, limit, watch)
             })
             .collect();
         for (size, to_the_end) in searched {
@@ -151,8 +153,52 @@ pub fn sizes(problem: Problem, wanted: Wanted, watch: &Watch) -> Sizes {
     let fastest = place(&by_time).filter(|_| wanted != Wanted::Cheapest);
     let cheapest = place(&by_money).filter(|_| priced && wanted != Wanted::Fastest);
     let schema = SIZES_SCHEMA.into();
-    let considered = counts.len() as u64;
     Sizes { schema, problem, wanted, considered, proved, sizes: found, fastest, cheapest }
+}
+
+/// A device count, and a time before which no plan on it ends.
+#[derive(Clone, Copy)]
+struct Bounded {
+    devices: u64,
+    least: Time,
+}
+
+fn unbounded(counts: &[u64]) -> Vec<Bounded> {
+    counts.iter().map(|&devices| Bounded { devices, least: Time::ZERO }).collect()
+}
+
+/// Bounds of ascending counts; those within a factor of two share the pace of the fewest.
+fn bounded(problem: &Problem, counts: &[u64]) -> Vec<Bounded> {
+    let mut bounded = Vec::with_capacity(counts.len());
+    let mut left = counts;
+    while let Some(&fewest) = left.first() {
+        let (now, rest) = left.split_at(left.partition_point(|&n| n < 2 * fewest));
+        left = rest;
+        match Throughput::new(problem, fewest, now[now.len() - 1]) {
+            Some(all) => bounded
+                .extend(now.iter().map(|&devices| Bounded { devices, least: all.least(devices) })),
+            None => bounded.extend(unbounded(now)),
+        }
+    }
+    bounded
+}
+
+/// The order in which counts are searched, so that what is found early spares the others.
+fn in_order(mut counts: Vec<Bounded>, problem: &Problem, wanted: Wanted) -> Vec<Bounded> {
+    let most = counts.iter().map(|c| c.devices).max().unwrap_or(1);
+    let replicas = divisors(problem.workload.global_batch_size);
+    let other = |devices: u64| {
+        let most = replicas.iter().rev().find(|&&dp| devices.is_multiple_of(dp));
+        devices / most.unwrap_or(&1)
+    };
+    match wanted {
+        Wanted::Fastest => counts.sort_by_key(|c| (c.least, c.devices)),
+        // Larger counts first, as they are faster; of similar ones those that replicas divide, as other degrees cost more.
+        _ => counts.sort_by_cached_key(|c| {
+            ((most / c.devices).ilog2(), other(c.devices), Reverse(c.devices))
+        }),
+    }
+    counts
 }
 
 /// The order in which a size is the fastest.

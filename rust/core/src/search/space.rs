@@ -9,7 +9,7 @@ use super::counts::Counts;
 use super::report::{Counters, Cut};
 use crate::estimate::shard::Shard;
 use crate::spec::problem::{Problem, Schedule};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// The other axes of a cell, legal or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,15 +57,20 @@ pub struct Classes<'p> {
     problem: &'p Problem,
     expert_degrees: u64,
     /// How many divisors a number has, and schedules a depth.
-    divisors: HashMap<u64, u64>,
-    schedules: HashMap<u64, u64>,
+    divisors: FxHashMap<u64, u64>,
+    schedules: FxHashMap<u64, u64>,
 }
 
 impl<'p> Classes<'p> {
     /// Of cells of a problem.
     pub fn new(problem: &'p Problem) -> Classes<'p> {
         let expert_degrees = problem.model.moe.map_or(1, |m| count_divisors(u64::from(m.experts)));
-        Classes { problem, expert_degrees, divisors: HashMap::new(), schedules: HashMap::new() }
+        Classes {
+            problem,
+            expert_degrees,
+            divisors: FxHashMap::default(),
+            schedules: FxHashMap::default(),
+        }
     }
 
     /// Classes of a cell: the product of its axes.

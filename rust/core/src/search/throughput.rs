@@ -1,67 +1,153 @@
 //! How fast so many devices are at most, whatever the plan: a bound for every plan of a device count.
 //!
-//! A stage that holds x layers of u seconds for a sequence takes B x u for the B sequences of its replica, so n devices that share the
-//! model's L layers in any way have `T sum_i 1 / u_i >= B L` over the stages of a replica, and over all replicas
-//! `T sum_k n_k / c_k >= G L`: G is the global batch and c_k the least device-seconds, tp x cp x u, in which devices of kind k pass one of the
-//! most frequent layers, at any degrees and in a micro-batch of any size. Of a cluster's devices the fastest kinds do most.
+//! A stage that holds x layers of u seconds for a sequence takes B x u for the B sequences of its replica. So n devices that share the
+//! model's L most frequent layers among pp stages of tp x cp ranks in dp replicas, n = pp tp cp dp, need
+//! `sum_i floor(T dp / (G u_i)) >= L` for a global batch G, as layers are whole. Here u is the least that a layer takes on a kind at these
+//! degrees in a micro-batch of any size.
+//! Where kinds have degrees of their own, all that is said is that the devices of each kind do their best:
+//! `T sum_k n_k / c_k >= G L` with c_k the least of tp cp u.
 
 use super::cell::{divisors, Cell};
 use super::prices::PriceList;
 use super::space;
-use crate::spec::cluster::Topology;
+use crate::spec::cluster::{Topology, MOST_KINDS};
 use crate::spec::problem::Problem;
 use crate::units::Time;
 
-/// The most that devices of each kind pass.
+/// The most that devices pass.
 pub struct Throughput {
-    /// How many devices there are of each kind, and their device-seconds for a sequence in all frequent layers: the fastest first.
-    kinds: Vec<(u64, f64)>,
-    global_batch_size: u64,
+    /// Tensor- and context-parallel ranks, with the seconds of a layer for a sequence on each kind; none where a kind cannot hold them.
+    shapes: Vec<(u64, Vec<f64>)>,
+    /// Data-parallel degrees and pipeline depths that there may be.
+    dp: Vec<u64>,
+    pp: Vec<bool>,
+    /// Devices that there are of each kind.
+    available: Vec<u64>,
+    /// Sequences, and layers of the most frequent sort.
+    batch: f64,
+    layers: f64,
+    mixed: bool,
 }
 
 impl Throughput {
-    /// For counts of up to `most` devices; nothing where links depend on the count, as in a torus.
-    pub fn new(problem: &Problem, most: u64) -> Option<Throughput> {
+    /// For counts from `fewest` to `most` devices; nothing where links depend on the count, as in a torus.
+    pub fn new(problem: &Problem, fewest: u64, most: u64) -> Option<Throughput> {
         let groups = &problem.cluster.groups;
         let torus = |t: Topology| matches!(t, Topology::Torus2d | Topology::Torus3d);
         if groups.iter().any(|group| torus(group.chip.link.topology)) {
             return None;
         }
-        // The slowest of one device is the fastest of many: rates vary.
-        let mut alone = problem.clone();
-        alone.cluster.devices = 1;
-        let mut prices = PriceList::new(&alone);
+        // The slowest of few devices is faster than that of many: rates vary.
+        let mut few = problem.clone();
+        few.cluster.devices = fewest;
+        let mut prices = PriceList::new(&few);
         let mut asked = Vec::new();
         for kind in 0..groups.len() {
             for (cell, sp, ep) in degrees(problem, kind, most) {
-                let devices = (cell.tp * cell.cp) as f64;
-                asked.push((kind, devices, prices.ask_for_kind(cell, kind, sp, ep)));
+                asked.push((kind, cell.tp * cell.cp, prices.ask_for_kind(cell, kind, sp, ep)));
             }
         }
         prices.settle();
-        let mut least = vec![f64::INFINITY; groups.len()];
-        for (kind, devices, place) in asked {
+        let mut shapes: Vec<(u64, Vec<f64>)> = Vec::new();
+        let mut layers: f64 = 0.0;
+        for (kind, ranks, place) in asked {
             let floor = prices.floor_at(place);
-            least[kind] = least[kind].min(floor.frequent * floor.layer * devices);
+            let at = shapes.iter().position(|shape| shape.0 == ranks).unwrap_or_else(|| {
+                shapes.push((ranks, vec![f64::INFINITY; groups.len()]));
+                shapes.len() - 1
+            });
+            let least = &mut shapes[at].1[kind];
+            *least = least.min(floor.layer);
+            layers = floor.frequent;
         }
-        let mut kinds: Vec<(u64, f64)> = least
-            .into_iter()
-            .enumerate()
-            .map(|(kind, seconds)| (problem.available(kind), seconds))
-            .collect();
-        kinds.sort_unstable_by(|a, b| a.1.total_cmp(&b.1));
-        Some(Throughput { kinds, global_batch_size: problem.workload.global_batch_size })
+        let (w, o) = (&problem.workload, &problem.options);
+        let depths = 0..=u64::from(problem.model.layers);
+        Some(Throughput {
+            shapes,
+            dp: divisors(w.global_batch_size)
+                .into_iter()
+                .filter(|dp| space::allows(&o.dp, dp))
+                .collect(),
+            pp: depths.map(|pp| pp > 0 && space::allows(&o.pp, &pp)).collect(),
+            available: (0..groups.len()).map(|kind| problem.available(kind)).collect(),
+            batch: w.global_batch_size as f64,
+            layers,
+            mixed: o.mixed_tp && groups.len() > 1,
+        })
     }
 
     /// No plan on so many devices is faster.
     pub fn least(&self, devices: u64) -> Time {
+        let seconds = if self.mixed { self.at_their_best(devices) } else { self.alike(devices) };
+        if seconds.is_finite() {
+            Time::from_seconds(seconds * (1.0 - 1e-9))
+        } else {
+            Time::MAX
+        }
+    }
+
+    /// Seconds of a step at least where all stages have as many ranks.
+    fn alike(&self, devices: u64) -> f64 {
+        let mut least = f64::INFINITY;
+        for (ranks, seconds) in &self.shapes {
+            for dp in &self.dp {
+                let stage = ranks * dp;
+                let pp = devices / stage;
+                let legal = pp * stage == devices && self.pp.get(pp as usize) == Some(&true);
+                if legal {
+                    least =
+                        least.min(self.batch / *dp as f64 * self.bottleneck(seconds, pp, stage));
+                }
+            }
+        }
+        least
+    }
+
+    /// Seconds that the slowest of `pp` stages needs for a sequence: of the fastest stages that there are, each as many whole layers as
+    /// it passes in that time.
+    fn bottleneck(&self, seconds: &[f64], pp: u64, stage: u64) -> f64 {
+        let mut order = [0; MOST_KINDS];
+        let order = &mut order[..seconds.len()];
+        order.iter_mut().enumerate().for_each(|(kind, place)| *place = kind);
+        order.sort_unstable_by(|&a, &b| seconds[a].total_cmp(&seconds[b]));
+        let (mut used, mut left) = ([(0.0, 0.0); MOST_KINDS], pp);
+        for (&kind, used) in order.iter().zip(&mut used) {
+            let stages = (self.available[kind] / stage).min(left);
+            *used = (stages as f64, seconds[kind]);
+            left -= stages;
+        }
+        let used = || used.iter().filter(|(stages, _)| *stages > 0.0);
+        if left > 0 || used().any(|(_, u)| u.is_infinite()) {
+            return f64::INFINITY;
+        }
+        let mut time = self.layers / used().map(|(stages, u)| stages / u).sum::<f64>();
+        // The rounding of a quotient must not cost a layer.
+        let whole = |time: f64, u: f64| (time / u + 1e-9).floor();
+        while used().map(|&(stages, u)| stages * whole(time, u)).sum::<f64>() < self.layers {
+            time = used().map(|&(_, u)| (whole(time, u) + 1.0) * u).fold(f64::INFINITY, f64::min);
+        }
+        time
+    }
+
+    /// Seconds of a step at least where every device does its best.
+    fn at_their_best(&self, devices: u64) -> f64 {
+        let mut kinds: Vec<(u64, f64)> = self
+            .available
+            .iter()
+            .enumerate()
+            .map(|(kind, &available)| {
+                let all = self.shapes.iter().map(|(ranks, u)| *ranks as f64 * u[kind]);
+                (available, all.fold(f64::INFINITY, f64::min))
+            })
+            .collect();
+        kinds.sort_unstable_by(|a, b| a.1.total_cmp(&b.1));
         let (mut left, mut speed) = (devices, 0.0);
-        for &(available, seconds) in &self.kinds {
+        for (available, seconds) in kinds {
             let used = available.min(left);
             speed += used as f64 / seconds;
             left -= used;
         }
-        Time::from_seconds(self.global_batch_size as f64 / speed * (1.0 - 1e-9))
+        self.batch * self.layers / speed
     }
 }
 
@@ -108,10 +194,11 @@ mod tests {
             let model = Model { moe, ..testing::gpt(8, 4096) };
             let mut problem = testing::problem(model, cluster.clone(), 48, 4096);
             problem.options.top = 1;
-            let bound = Throughput::new(&problem, 12).expect("no torus");
             let mut near = 0;
-            for devices in 1..=12 {
+            for (devices, mixed_tp) in (1..=12).flat_map(|n| [(n, false), (n, true)]) {
                 problem.cluster.devices = devices;
+                problem.options.mixed_tp = mixed_tp;
+                let bound = Throughput::new(&problem, devices, 12).expect("no torus");
                 let report = search(problem.clone(), &Watch::new(None));
                 let Some(best) = report.ranked.first() else { continue };
                 let (least, time) = (bound.least(devices), best.estimate.step_ps);

@@ -10,8 +10,9 @@ use crate::plan::Plan;
 use crate::spec::problem::Schedule;
 use crate::units::Time;
 use rayon::prelude::*;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 /// What the enumeration found.
@@ -110,7 +111,7 @@ pub struct Walk {
     /// Classes wait, with their guesses, until all have been guessed at; some whose guesses are among the best are solved at once.
     pub waiting: Vec<(Node, Option<Time>)>,
     /// Whether a guess at the first of some classes that differ in their sharding alone was within the limit.
-    hopeful: HashMap<Option<Kin>, bool>,
+    hopeful: FxHashMap<Option<Kin>, bool>,
     /// Guesses since the last that was within the limit.
     barren: u32,
     pub serial: u64,
@@ -131,7 +132,7 @@ impl Walk {
             serial: entries.len() as u64,
             entries,
             waiting: Vec::new(),
-            hopeful: HashMap::new(),
+            hopeful: FxHashMap::default(),
             barren: 0,
             done: 0,
             open: None,
@@ -212,7 +213,7 @@ impl Walk {
             let limit = self.best.limit();
             let thorough = self.barren < BARREN;
             let (mut now, mut later): (Vec<Node>, Vec<Node>) = (Vec::new(), Vec::new());
-            let mut asked = HashSet::new();
+            let mut asked = FxHashSet::default();
             for node in classes {
                 match (node.kin(), self.hopeful.get(&node.kin())) {
                     (_, Some(false)) if !apart => guessed.push((node, None)),
@@ -255,7 +256,7 @@ impl Walk {
             }
         }
         promising.sort_unstable_by_key(|(node, guess)| (*guess, node.serial));
-        let (mut chosen, mut asked) = (Vec::new(), HashSet::new());
+        let (mut chosen, mut asked) = (Vec::new(), FxHashSet::default());
         for (node, guess) in promising {
             if most == usize::MAX || (chosen.len() < most && asked.insert(node.kin())) {
                 chosen.push((node, guess));
@@ -266,7 +267,7 @@ impl Walk {
         // A class's own guess bounds its optimum.
         let results: Vec<Opened> =
             chosen.par_iter().map(|(node, guess)| open(node, limit.min(*guess))).collect();
-        let mut found = HashMap::new();
+        let mut found = FxHashMap::default();
         for ((node, guess), opened) in chosen.into_iter().zip(results) {
             let plan = opened.found.as_ref().map(|(time, plan)| {
                 self.best.better(guess, *time);
@@ -282,7 +283,7 @@ impl Walk {
     /// Guesses again at the classes that wait and differ in their sharding alone from some whose plans are known.
     fn guess_again(
         &mut self,
-        found: &HashMap<Option<Kin>, (Time, Plan)>,
+        found: &FxHashMap<Option<Kin>, (Time, Plan)>,
         like: impl Fn(&Node, &Plan, Time) -> Opened + Sync,
     ) {
         if found.is_empty() {
