@@ -505,25 +505,35 @@ def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: 
 
 
 @pytest.mark.parametrize(
-    ("notes", "share"),
-    [("loss in eight pieces", 8), ("loss in 4 chunks", 4), ("Liger kernels", 8), ("no Liger", 1)],
+    ("notes", "vocab", "pieces"),
+    [
+        ("", "32000", 1),
+        ("loss in eight pieces", "32000", 8),
+        ("loss in 4 chunks", "32000", 4),
+        ("no Liger", "32000", 1),
+        # As many as the vocabulary is wider than 4,096.
+        ("Liger kernels", "32000", 8),
+        ("Liger kernels", "128256", 32),
+        # Two sequences of 4,096 tokens in pieces of 256.
+        ("TRL SFTTrainer, chunked cross-entropy", "32000", 32),
+    ],
 )
-def test_a_loss_in_pieces_has_fewer_logits_at_its_peak(
-    notes: str, share: int, shelf: Shelf
+def test_a_loss_may_be_computed_in_pieces(
+    notes: str, vocab: str, pieces: int, shelf: Shelf
 ) -> None:
-    whole = setup(run_of(), shelf).problem.framework.held.logit_bytes
-    found = setup(run_of(notes=notes), shelf).problem.framework.held.logit_bytes
-    assert found == -(-whole // share)
+    run = run_of(framework="FSDP", notes=notes, vocab=vocab, mbs="2", seq_len="4096", cp="1")
+    assert setup(run, shelf).problem.framework.held.loss_pieces == pieces
 
 
-def test_ligers_loss_has_as_many_pieces_as_the_vocabulary_is_wider(shelf: Shelf) -> None:
-    def bytes_of(notes: str, vocab: str) -> int:
-        run = run_of(framework="FSDP", notes=notes, vocab=vocab)
-        return setup(run, shelf).problem.framework.held.logit_bytes
+def test_offloaded_checkpoints_wait_on_the_host(shelf: Shelf) -> None:
+    def share(notes: str, told: str = "") -> float:
+        run = run_of(notes=notes, offload_fraction=told)
+        return setup(run, shelf).problem.framework.held.offloaded_share
 
-    # Twelve bytes a logit: in 32000 / 4096 = 8 pieces 2 of them, in 128256 / 4096 = 32 one.
-    assert [bytes_of(notes, "32000") for notes in ("", "Liger kernels")] == [12, 2]
-    assert bytes_of("Liger kernels", "128256") == 1
+    assert share("activation checkpoints offloaded to host") == 1
+    assert share("offload of the optimizer and of checkpoints") == 1
+    assert share("activation checkpoints offloaded to host", "0.25") == 0.25
+    assert share("no checkpoints offloaded") == share("optimizer offloaded") == 0
 
 
 def test_a_shard_group_may_lie_inside_a_node(shelf: Shelf) -> None:

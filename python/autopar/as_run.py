@@ -110,8 +110,8 @@ def _stored(framework: Framework, run: Run) -> Framework:
     """Bytes of gradients and moments, activations on the host, and logits of a loss in pieces.
 
     8-bit moments are 2 bytes in place of 8, those of 16 bits 4. A loss in pieces has so many times
-    fewer logits at its peak: as many as the vocabulary is wider than the model in Liger-Kernel's
-    (fused_linear_cross_entropy.py), and eight where nobody says (torchtune, torchtitan).
+    fewer logits at its peak. Checkpoints that a row calls offloaded all wait on the host where it
+    gives no share.
     """
     stored = framework.bytes
     if _said(run, rf"({NARROW_GRADIENTS})\b"):
@@ -120,20 +120,34 @@ def _stored(framework: Framework, run: Run) -> Framework:
         stored = replace(stored, optimizer=max(stored.optimizer - 6, 2))
     elif _said(run, rf"({NARROW_MOMENTS})\b"):
         stored = replace(stored, optimizer=max(stored.optimizer - 4, 4))
-    held = replace(framework.held, offloaded_share=run.offload_fraction or 0.0)
+    offloaded = run.offload_fraction
+    if offloaded is None:
+        offloaded = 1.0 if _said(run, OFFLOADED) else 0.0
+    held = replace(framework.held, offloaded_share=offloaded)
     if _said(run, IN_PIECES):
-        said = f"{run.framework} {run.notes}"
-        wider = -(-(run.vocab or 0) // (run.hidden or 1)) if _said(run, LIGER_LOSS) else 0
-        pieces = noted(r"loss in (\d+) (?:pieces|chunks)", said) or wider or 8
-        held = replace(
-            held,
-            logit_bytes=-(-held.logit_bytes // pieces),
-            split_logit_bytes=-(-held.split_logit_bytes // pieces),
-        )
+        held = replace(held, loss_pieces=_pieces(run))
     return replace(framework, bytes=stored, held=held)
+
+
+def _pieces(run: Run) -> int:
+    """In how many pieces a loss is computed where a row says only that it is.
+
+    As many as the vocabulary is wider than the model in Liger-Kernel
+    (fused_linear_cross_entropy.py), of 256 tokens each in TRL (huggingface/trl pull request 5575),
+    and eight where nobody says (torchtune, torchtitan).
+    """
+    said = f"{run.framework} {run.notes}"
+    if pieces := noted(r"loss in (\d+) (?:pieces|chunks)", said):
+        return pieces
+    if _said(run, LIGER_LOSS):
+        return -(-(run.vocab or 0) // (run.hidden or 1)) or 8
+    if _said(run, r"TRL\b"):
+        return max((run.mbs or 1) * (run.seq_len or 0) // ((run.cp or 1) * 256), 1)
+    return 8
 
 
 NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
 NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
+OFFLOADED = r"checkpoints (are )?offloaded|offload(ed|ing)? (of )?[\w ]*\bcheckpoints"
 LIGER_LOSS = r"liger|fused linear cross-?entropy"
 IN_PIECES = rf"loss in \w+ (pieces|chunks)|chunked (loss|cross-?entropy)|{LIGER_LOSS}"

@@ -370,6 +370,7 @@ class Held:
             whatever layers a plan sends there; a setting of a run.
         logit_bytes: Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
         split_logit_bytes: The same where the vocabulary is cut over tensor-parallel ranks.
+        loss_pieces: In how many pieces the loss is computed, one after another.
     """
 
     communicators: Communicators = Communicators()
@@ -394,6 +395,7 @@ class Held:
     offloaded_share: float = 0.0
     logit_bytes: int = 12
     split_logit_bytes: int = 12
+    loss_pieces: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

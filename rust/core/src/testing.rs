@@ -198,6 +198,7 @@ pub fn held() -> Held {
         offloaded_share: 0.0,
         logit_bytes: 12,
         split_logit_bytes: 12,
+        loss_pieces: 1,
     }
 }
 

@@ -515,4 +515,7 @@ fn the_loss_holds_a_framework_s_bytes_for_each_logit_of_a_rank() {
     assert_eq!(Pricer::new(&problem, 0, whole()).head().logits, Bytes(S * 32_000 * 12));
     let shard = Shard { tp: 4, ..whole() };
     assert_eq!(Pricer::new(&problem, 0, shard).head().logits, Bytes(S * 8064 * 16));
+    // In four pieces, one of which is there at a time.
+    problem.framework.held.loss_pieces = 4;
+    assert_eq!(Pricer::new(&problem, 0, shard).head().logits, Bytes(S / 4 * 8064 * 16));
 }

@@ -349,7 +349,8 @@ impl<'a> Pricer<'a> {
         let whole = self.shard.tp == 1 || self.framework.whole_vocabulary;
         self.loss(&mut forward, &mut input, elements, whole);
         let held = &self.framework.held;
-        let logit = if whole { held.logit_bytes } else { held.split_logit_bytes } as f64;
+        let logit = if whole { held.logit_bytes } else { held.split_logit_bytes } as f64
+            / held.loss_pieces as f64;
         let head_rows = if m.tied_embeddings { 0 } else { rows * h };
         End {
             cost: LayerCost {

@@ -255,6 +255,8 @@ pub struct Held {
     pub logit_bytes: u64,
     /// The same where the vocabulary is cut over tensor-parallel ranks.
     pub split_logit_bytes: u64,
+    /// In how many pieces the loss is computed, one after another: so many times fewer logits are there at once.
+    pub loss_pieces: u64,
 }
 
 /// How long gradients live.
@@ -511,6 +513,12 @@ impl Held {
             "held.offloaded_share",
             || format!("must be from 0 to 1, found {}", self.offloaded_share),
             "Give 0 where layers are offloaded whole, or not at all.",
+        )?;
+        require(
+            self.loss_pieces > 0,
+            "held.loss_pieces",
+            || "must be at least 1, found 0".into(),
+            "Give 1 where the loss is computed at once.",
         )?;
         let c = &self.communicators;
         for (v, most, path) in [

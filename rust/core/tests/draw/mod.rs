@@ -198,6 +198,7 @@ fn held(draw: &mut Draw) -> Held {
         offloaded_share: 0.0, // A run's setting: no search takes it.
         logit_bytes: draw.pick(&[8, 12]),
         split_logit_bytes: draw.pick(&[8, 12, 16]),
+        loss_pieces: draw.pick(&[1, 1, 8]),
     }
 }
 
