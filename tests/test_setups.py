@@ -466,6 +466,17 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     assert said("Liger kernels")[-2:] == ("fused", "fused")
 
 
+def test_a_row_may_name_a_grouped_product_of_its_experts(shelf: Shelf) -> None:
+    def said(notes: str) -> bool:
+        return setup(
+            run_of(framework="FSDP", notes=notes), shelf
+        ).problem.framework.fused.grouped_gemm
+
+    assert [said(notes) for notes in ("", "no grouped GEMM", "grouped GEMM", "grouped_mm")] == [
+        False, False, True, True,
+    ]  # fmt: skip
+
+
 def test_parameters_that_a_row_shards_are_gathered_in_every_pass(shelf: Shelf) -> None:
     def said(zero: str) -> str:
         run = run_of(framework="InternEvo", zero=zero)

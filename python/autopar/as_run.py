@@ -82,12 +82,14 @@ ALL_IN_ONE_GRAPH = (
 def _kernels(framework: Framework, run: Run) -> Framework:
     """Liger-Kernel joins norms, rotary embeddings and activations, each to one kernel.
 
-    Blocks share a scale in MXFP8. Of Megatron's modules the up-projections of latent attention are
+    A row may name a grouped product of its experts. Blocks share a scale in MXFP8. Of Megatron's modules the up-projections of latent attention are
     computed again with what stands beside them, as operators by name.
     """
     if _said(run, r"liger\b"):
         joined = replace(framework.fused, norm="fused", activation=True, rope="fused")
         framework = replace(framework, fused=joined)
+    if _said(run, r"grouped[- _]?(gemm|mm|matmul)"):
+        framework = replace(framework, fused=replace(framework.fused, grouped_gemm=True))
     if release := _said(run, r"(?:fa|flash[- ]?attention)[- ]?v?([34])\b"):
         asked = KERNELS[release[2]]
         framework = replace(framework, attention_kernels=asked + framework.attention_kernels)

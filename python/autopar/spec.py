@@ -191,6 +191,7 @@ class Fused:
         grouped_gemm: Expert products as one grouped kernel.
         gradient_accumulation: Weight gradients added to the stored ones by the product itself.
         permutation: Tokens sorted by expert, and back with their weights, in a kernel each.
+        expert_bias: Biases of grouped experts added in one pass over all of them.
         optimizer: Adam reads and writes each number once; else each of its operations by itself.
     """
 
@@ -203,6 +204,7 @@ class Fused:
     grouped_gemm: bool
     gradient_accumulation: bool
     permutation: bool = False
+    expert_bias: bool = False
     optimizer: bool = True
 
 

@@ -109,6 +109,7 @@ pub fn framework() -> Framework {
             grouped_gemm: true,
             gradient_accumulation: true,
             permutation: true,
+            expert_bias: false,
             optimizer: true,
         },
         overlap: Overlap {

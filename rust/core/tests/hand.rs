@@ -239,6 +239,13 @@ fn weighted_biases_of_experts_pass_seven_times_in_32_bits() {
     close(forward, 28.0 * elements / memory + kernel, 1e-4);
     let backward = more(biased.input_gradient.compute, plain.input_gradient.compute);
     close(backward, 40.0 * elements / memory + kernel, 1e-4);
+    // Or 8 and 2 bytes in 16 bits.
+    problem.framework.fused.expert_bias = true;
+    let joined = expert_layer(&problem, 8);
+    let forward = more(joined.forward.compute, plain.forward.compute);
+    close(forward, 8.0 * elements / memory + kernel, 1e-4);
+    let backward = more(joined.input_gradient.compute, plain.input_gradient.compute);
+    close(backward, 2.0 * elements / memory + kernel, 1e-4);
 }
 
 #[test]

@@ -114,8 +114,13 @@ impl Block<'_, '_> {
     ///
     /// NVIDIA/Megatron-LM (TEGroupedMLP._apply_bias) multiplies and adds them expert by expert in 32 bits, joins the parts
     /// and casts them back: 4, 2 + 4 + 4, 4 + 4 and 4 + 2 bytes an element. Backward it casts twice (6 + 6), multiplies by
-    /// weight and by bias and sums both (2 times 12), and joins (4).
+    /// weight and by bias and sums both (2 times 12), and joins (4). Others copy out each row's bias and add it (2 + 6), and sum the
+    /// gradients by expert (2).
     fn weighted_biases(&mut self, elements: f64, experts: u64) {
+        if self.p.framework.fused.expert_bias {
+            self.stream(elements, 4.0, 1.0, (2, 1));
+            return;
+        }
         let experts = experts.min(1 << 16) as u32;
         self.stream(elements, 14.0, 20.0, (2 * experts + 2, 6 * experts + 2));
     }

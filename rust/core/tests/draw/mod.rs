@@ -131,6 +131,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
     f.keeps_tensor_results = draw.once_in(4);
     f.fused.permutation = draw.once_in(2);
+    f.fused.expert_bias = f.fused.permutation;
     f.fused.optimizer = draw.once_in(2);
     f.softmax_multiple = draw.pick(&[1, 4]);
     f.shard_copies.gathered = draw.once_in(2);
