@@ -74,7 +74,7 @@ NOT_ALL_IN_GRAPHS = (
     r"|\bgraphs? (of|for) (the )?(attention|router|preprocess|experts|norms?)"
 )
 ALL_IN_ONE_GRAPH = (
-    r"(with|under|using|full([- ]iteration)?) CUDA[- ]graphs?"
+    r"(with|under|using|full([- ](iteration|step))?) CUDA[- ]graphs?"
     r"|CUDA[- ]graph of the whole (iteration|step)"
 )
 
@@ -82,12 +82,14 @@ ALL_IN_ONE_GRAPH = (
 def _kernels(framework: Framework, run: Run) -> Framework:
     """Liger-Kernel joins norms, rotary embeddings and activations, each to one kernel.
 
-    A row may name a grouped product of its experts. Blocks share a scale in MXFP8. Of Megatron's modules the up-projections of latent attention are
+    A row may name a fused Adam, or a grouped product of its experts. Blocks share a scale in MXFP8. Of Megatron's modules the up-projections of latent attention are
     computed again with what stands beside them, as operators by name.
     """
     if _said(run, r"liger\b"):
         joined = replace(framework.fused, norm="fused", activation=True, rope="fused")
         framework = replace(framework, fused=joined)
+    if _said(run, r"fused adamw?\b"):
+        framework = replace(framework, fused=replace(framework.fused, optimizer=True))
     if _said(run, r"grouped[- _]?(gemm|mm|matmul)"):
         framework = replace(framework, fused=replace(framework.fused, grouped_gemm=True))
     if release := _said(run, r"(?:fa|flash[- ]?attention)[- ]?v?([34])\b"):

@@ -355,10 +355,12 @@ def _layers(run: Run, layers: int, pp: int, assumed: list[str]) -> tuple[int, ..
         return (*((layers - last) // (pp - 1),) * (pp - 1), last)
     chunks = pp * (run.vpp or 1)
     lack = -layers % chunks
-    if chunks > pp and (layers + 2) % chunks and lack <= (layers + lack) // chunks:
-        # Whole chunks, of which the last lacks what is missing.
-        each = (layers + lack) // pp
-        shares = [each] * (pp - 1) + [each - lack]
+    chunk = (layers + lack) // chunks
+    if chunks > pp and (layers + 2) % chunks and lack <= 2 * chunk:
+        # Whole chunks, of which the last, and then the first, lack what is missing.
+        shares = [chunk * chunks // pp] * pp
+        shares[-1] -= min(lack, chunk)
+        shares[0] -= max(lack - chunk, 0)
         assumed.append(f"layers_per_stage={'-'.join(map(str, shares))}")
         return tuple(shares)
     ends = 1 if slots or (layers + 2) % pp == 0 else 0
