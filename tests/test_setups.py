@@ -466,6 +466,18 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     assert said("Liger kernels")[-2:] == ("fused", "fused")
 
 
+def test_the_capacity_of_experts_is_read_from_words(shelf: Shelf) -> None:
+    def said(notes: str) -> float:
+        run = run_of(experts="8", topk="2", notes=notes)
+        moe = setup(run, shelf).problem.model.moe
+        assert moe is not None
+        return moe.capacity_factor
+
+    assert said("") == said("dropless; no token drop") == 0
+    assert said("token-drop capacity factor 1.0") == said("expert capacity (tokendrop)") == 1
+    assert said("dense_matmul, capacity_factor=1.25") == said("capacity of 1.25") == 1.25
+
+
 def test_a_row_may_name_a_grouped_product_of_its_experts(shelf: Shelf) -> None:
     def said(notes: str) -> bool:
         return setup(

@@ -82,8 +82,9 @@ ALL_IN_ONE_GRAPH = (
 def _kernels(framework: Framework, run: Run) -> Framework:
     """Liger-Kernel joins norms, rotary embeddings and activations, each to one kernel.
 
-    A row may name a fused Adam, or a grouped product of its experts. Blocks share a scale in MXFP8. Of Megatron's modules the up-projections of latent attention are
-    computed again with what stands beside them, as operators by name.
+    A row may name a fused Adam, or a grouped product of its experts. Blocks share a scale in
+    MXFP8. Of Megatron's modules the up-projections of latent attention are computed again with
+    what stands beside them, as operators by name.
     """
     if _said(run, r"liger\b"):
         joined = replace(framework.fused, norm="fused", activation=True, rope="fused")

@@ -66,6 +66,8 @@ class Moe:
         expert_bias: Biases in the experts' projections.
         shared_gate: A sigmoid gate of width one on the shared expert (Qwen2-MoE).
         node_limit: Nodes on which the experts of one token may lie; 0 for no limit.
+        capacity_factor: Tokens that every expert takes, as a multiple of the mean: what is beyond
+            is dropped, what lacks is padded; 0 where none is dropped.
     """
 
     experts: int
@@ -78,6 +80,7 @@ class Moe:
     expert_bias: bool = False
     shared_gate: bool = False
     node_limit: int = 0
+    capacity_factor: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -423,6 +426,8 @@ class Framework:
             buffer, in microseconds; 0 where shares are gathered and reduced in place.
         context_exchange: How context parallel exchanges keys and values: round a ring, gathered,
             gathered with attention in blocks that are merged (PyTorch), or for heads (Ulysses).
+        dispatch_by_products: Where experts have a capacity, tokens come to them and go back by
+            products with matrices that hold a one for each place of each expert.
         expert_dispatch: How tokens reach experts: a copy for each expert, one for each node,
             gathered by every rank of the group, or all copies gathered and split in place of an
             all-to-all.
@@ -488,6 +493,7 @@ class Framework:
     gather_copy_us: float = 0.0
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
+    dispatch_by_products: bool = False
     permutes_twice: bool = False
     whole_vocabulary: bool = False
     shard_copies: ShardCopies = ShardCopies()

@@ -61,7 +61,8 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
     }
     if run.experts and run.experts > 1:
         matrices = 3 if gated else 2
-        shape["moe"] = _moe(run, wide, shape, matrices, assumed)
+        moe = _moe(run, wide, shape, matrices, assumed)
+        shape["moe"] = replace(moe, capacity_factor=_capacity(run))
         if wide and wide.moe and ffn == wide.moe.expert_ffn:
             shape["ffn_hidden"] = wide.ffn_hidden  # The row gives the experts' width.
     tied = re.search(r"\btied (?:word )?embeddings\b", run.notes, re.I) is not None
@@ -128,6 +129,15 @@ def _moe(
     return Moe(**{"topk": 1} | {key: value for key, value in stated.items() if value is not None})
 
 
+def _capacity(run: Run) -> float:
+    """Returns the capacity of a run's experts: 1 where tokens are dropped and it is not told."""
+    if told := re.search(CAPACITY, run.notes, re.I):
+        return float(told[1])
+    return 1.0 if re.search(DROPPED, run.notes, re.I) else 0.0
+
+
+CAPACITY = r"\bcapacity(?:[ _]factor)?(?: of)?[ =:]{0,2}(\d+(?:\.\d+)?)\b"
+DROPPED = r"\bexpert capacity\b|(?<!no )\btoken[- ]?drop"
 EXPERT = r"(?<!shared[ -])\bexperts?"
 WIDTH = r"[ _-](?:ffn|intermediate(?:[ _]size)?|width)\D{0,3}(\d+)"
 SIZE = re.compile(r"(?<![\dxa.])(\d+(?:\.\d+)?) ?([BT])\b", re.I)  # Of "295B-A21B" the first.

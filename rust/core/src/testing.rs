@@ -132,6 +132,7 @@ pub fn framework() -> Framework {
         gather_pieces: 1,
         gather_copy_us: 0.0,
         context_exchange: ContextExchange::Ring,
+        dispatch_by_products: false,
         expert_dispatch: ExpertDispatch::Copies,
         permutes_twice: false,
         whole_vocabulary: false,
@@ -297,6 +298,7 @@ pub fn moe(experts: u32, topk: u32, ffn: u64) -> Moe {
         expert_bias: false,
         shared_gate: false,
         node_limit: 0,
+        capacity_factor: 0.0,
     }
 }
 

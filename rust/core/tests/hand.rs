@@ -249,6 +249,33 @@ fn weighted_biases_of_experts_pass_seven_times_in_32_bits() {
 }
 
 #[test]
+fn experts_of_a_capacity_have_places_for_that_many_tokens() {
+    // One device, 512 tokens that visit 2 of 8 experts each: 1,024 visits of 1,024 channels, and half as many again. Arithmetic alone.
+    let mut problem = experts();
+    problem.framework.launch_us = 0.0;
+    let chip = &mut problem.cluster.groups[0].chip;
+    (chip.memory_bandwidth_gb_per_s, chip.host.kernel_us) = (1e12, 1e-6);
+    (chip.gemm.half_k, chip.gemm.tile_m, chip.gemm.tile_n) = (0.0, 1, 1);
+    let rate = chip.peak_tflops.bf16.unwrap() * 1e12 * chip.gemm.efficiency;
+    let operations = |a: Time, b: Time| (a.seconds() - b.seconds()) * rate;
+    let mut with = |factor: f64, by_products: bool| {
+        problem.model.moe.as_mut().unwrap().capacity_factor = factor;
+        problem.framework.dispatch_by_products = by_products;
+        expert_layer(&problem, 1)
+    };
+    let (one, more, masked) = (with(1.0, false), with(1.5, false), with(1.5, true));
+    let Model { activation, moe, .. } = problem.model;
+    let matrices = if activation.gated() { 3.0 } else { 2.0 };
+    let expert = 2.0 * 1024.0 * moe.unwrap().expert_ffn as f64 * matrices;
+    close(operations(more.forward.compute, one.forward.compute), 512.0 * expert, 0.02);
+    // By products with masks: 512 tokens by 1,536 places by 1,024 channels, twice forward and thrice backward.
+    let product = 2.0 * 512.0 * 1536.0 * 1024.0;
+    close(operations(masked.forward.compute, more.forward.compute), 2.0 * product, 0.02);
+    let (masked, more) = (masked.input_gradient.compute, more.input_gradient.compute);
+    close(operations(masked, more), 3.0 * product, 0.02);
+}
+
+#[test]
 fn a_grouped_product_of_several_experts_costs_the_host_a_launch_each() {
     // Waiting for the host alone: 8 experts on one device, two grouped products of 8 launches of 10 us forward, and the
     // two kernels that sort by expert, of 20 us as the others, more than on eight devices; these launch two exchanges.

@@ -28,7 +28,10 @@ impl Block<'_, '_> {
         let once = p.framework.expert_dispatch == ExpertDispatch::OnceANode;
         // What follows the experts' second product in the forward pass.
         let mut after = Pass::default();
-        if !once {
+        let by_products = moe.capacity_factor > 0.0 && p.framework.dispatch_by_products;
+        if by_products {
+            self.places(own_tokens, moe);
+        } else if !once {
             // Permute into expert order, and back with the weighted sum.
             self.permute(visits * h, 2.0, 2.0, (1, 1));
             let before = self.forward;
@@ -41,11 +44,17 @@ impl Block<'_, '_> {
         if weighted > p.width {
             self.transient = self.transient.max(visits * h * (weighted + p.width));
         }
-        self.exchange(moe, visits * h * self.p.width);
+        let filled = if moe.capacity_factor > 0.0 { moe.capacity_factor } else { 1.0 };
+        self.exchange(moe, filled * visits * h * self.p.width);
 
         let experts = u64::from(moe.experts) / s.ep;
         let width = moe.expert_ffn / s.etp;
-        let arrived = visits * s.etp as f64 * load_of_the_fullest(visits * s.ep as f64, s.ep);
+        let load = if moe.capacity_factor > 0.0 {
+            moe.capacity_factor
+        } else {
+            load_of_the_fullest(visits * s.ep as f64, s.ep)
+        };
+        let arrived = visits * s.etp as f64 * load;
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
         let rows = (arrived / experts as f64).ceil() as u64;
         let before = self.forward;
@@ -55,7 +64,9 @@ impl Block<'_, '_> {
         let before = self.forward;
         self.expert_products(experts, rows, m.hidden, width);
         after = after.plus(self.forward.since(before));
-        let passes = if once {
+        let passes = if by_products {
+            0.0
+        } else if once {
             // A token is read where it lies, copied for each of its experts here, and their results are summed for its way back.
             1.0 + p.fabric.copies_a_choice(moe.topk, moe.node_limit, s.expert_group())
         } else if experts > 1 && (s.ep > 1 || p.framework.permutes_twice) {
@@ -93,6 +104,27 @@ impl Block<'_, '_> {
             // The way back takes as long as the way there.
             self.unread = Pass { expert: self.forward.expert / 2.0, ..after };
         }
+    }
+
+    /// Tokens put into the experts' places, and their results taken from there with their weights: products of each sequence with
+    /// a matrix of its tokens by all places (AI-Hypercomputer/maxtext, layers/moe.py, dense_matmul). Backward two more for what was
+    /// taken, by places and by weights, and one for what was put.
+    fn places(&mut self, tokens: f64, moe: &Moe) {
+        let d = &self.p.device;
+        let sequences = self.p.shard.mbs;
+        let own = (tokens / sequences as f64).ceil() as u64;
+        let places = (own as f64 * f64::from(moe.topk) * moe.capacity_factor).ceil() as u64;
+        let h = self.p.model.hidden;
+        let put = d.linear(Gemm::batched(sequences, places, h, own));
+        let taken = d.linear(Gemm::batched(sequences, own, h, places));
+        let weights = d.linear(Gemm::batched(sequences, own, places, h));
+        self.forward.run(put);
+        self.forward.run(taken);
+        for product in [taken, put, weights] {
+            self.input.run(product);
+        }
+        // One matrix of ones and one of weights are read again.
+        self.kept += 2.0 * tokens * places as f64 * self.p.width;
     }
 
     /// A product of `rows` tokens for each of this rank's experts.

@@ -338,6 +338,7 @@ mod tests {
             expert_bias: true,
             shared_gate: true,
             node_limit: 0,
+            capacity_factor: 0.0,
         });
         let mut latent = mixture.clone();
         latent.qk_norm = QkNorm::None;

@@ -40,6 +40,9 @@ pub struct Framework {
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.
     pub expert_dispatch: ExpertDispatch,
+    /// Where experts have a capacity, tokens come to them and go back by products with matrices that hold a one for each place of
+    /// each expert (GShard, arXiv:2006.16668, algorithm 1), not as rows that are moved.
+    pub dispatch_by_products: bool,
     /// Tokens that no other rank sent pass memory twice each way too: sorted by expert once more all the same (Megatron's
     /// dispatchers), or copied for their experts before they are sorted and widened to 32 bits before they are summed (MaxText).
     pub permutes_twice: bool,

@@ -142,7 +142,7 @@ pub struct Mla {
 }
 
 /// Mixture of experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Moe {
     /// Routed experts in a layer.
@@ -165,6 +165,9 @@ pub struct Moe {
     pub shared_gate: bool,
     /// Nodes on which the experts of one token may lie; 0 for no limit (DeepSeek-V2, arXiv:2405.04434, section 2.2.2).
     pub node_limit: u32,
+    /// Tokens that every expert takes, as a multiple of the mean: what is beyond is dropped, what lacks is padded. 0 where none is
+    /// dropped.
+    pub capacity_factor: f64,
 }
 
 /// Sliding-window attention.
@@ -241,6 +244,12 @@ impl Model {
                 "moe.topk",
                 || format!("must be from 1 to experts ({}), found {}", moe.experts, moe.topk),
                 "A token visits topk of the experts.",
+            )?;
+            require(
+                (0.0..=1e3).contains(&moe.capacity_factor),
+                "moe.capacity_factor",
+                || format!("must be from 0 to 1000, found {}", moe.capacity_factor),
+                "Give 0 where no token is dropped, else about 1.",
             )?;
             require(
                 moe.first_dense <= self.layers,

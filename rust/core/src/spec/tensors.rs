@@ -150,6 +150,7 @@ mod tests {
             first_dense: 1,
             every: 1,
             node_limit: 0,
+            capacity_factor: 0.0,
         });
         vec![plain, full, gated, latent, compressed, sparse]
     }

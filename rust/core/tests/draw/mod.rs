@@ -131,6 +131,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
     f.keeps_tensor_results = draw.once_in(4);
     f.fused.permutation = draw.once_in(2);
+    f.dispatch_by_products = draw.once_in(2);
     f.fused.expert_bias = f.fused.permutation;
     f.fused.optimizer = draw.once_in(2);
     f.softmax_multiple = draw.pick(&[1, 4]);
@@ -232,6 +233,7 @@ fn model(draw: &mut Draw) -> Model {
             expert_bias: false,
             shared_gate: false,
             node_limit: draw.pick(&[0, 0, 2]),
+            capacity_factor: draw.pick(&[0.0, 0.0, 1.0, 1.5]),
         });
     }
     if draw.once_in(4) {
