@@ -548,6 +548,14 @@ def test_a_loss_may_be_computed_in_pieces(
     assert setup(run, shelf).problem.framework.held.loss_pieces == pieces
 
 
+def test_states_may_all_be_narrow(shelf: Shelf) -> None:
+    for notes in ("parameters, gradients and AdamW states all bf16", "pure bf16"):
+        used = setup(run_of(framework="FSDP", notes=notes), shelf).problem.framework.bytes
+        assert (used.parameter, used.gradient, used.gradient_sent, used.optimizer) == (2, 2, 2, 4)
+    usual = setup(run_of(framework="FSDP", notes="AdamW states in fp32"), shelf).problem.framework
+    assert usual.bytes.optimizer > 4
+
+
 def test_offloaded_checkpoints_wait_on_the_host(shelf: Shelf) -> None:
     def share(notes: str, told: str = "") -> float:
         run = run_of(notes=notes, offload_fraction=told)

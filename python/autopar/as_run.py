@@ -114,14 +114,17 @@ KERNELS = {"3": ("fa3",), "4": ("cudnn",)}
 def _stored(framework: Framework, run: Run) -> Framework:
     """Bytes of gradients and moments, activations on the host, and logits of a loss in pieces.
 
-    8-bit moments are 2 bytes in place of 8, those of 16 bits 4. A loss in pieces has so many times
+    Without a copy in 32 bits all that is stored is parameters, gradients and two moments. 8-bit
+    moments are 2 bytes in place of 8, those of 16 bits 4. A loss in pieces has so many times
     fewer logits at its peak. Checkpoints that a row calls offloaded all wait on the host where it
     gives no share.
     """
     stored = framework.bytes
     if _said(run, rf"({NARROW_GRADIENTS})\b"):
         stored = replace(stored, gradient=2, gradient_sent=2)
-    if re.search(r"8-?bit adam", run.notes, re.I):
+    if _said(run, NARROW_STATES):
+        stored = replace(stored, parameter=2, gradient=2, gradient_sent=2, optimizer=4)
+    elif re.search(r"8-?bit adam", run.notes, re.I):
         stored = replace(stored, optimizer=max(stored.optimizer - 6, 2))
     elif _said(run, rf"({NARROW_MOMENTS})\b"):
         stored = replace(stored, optimizer=max(stored.optimizer - 4, 4))
@@ -152,6 +155,7 @@ def _pieces(run: Run) -> int:
 
 
 NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
+NARROW_STATES = r"states (all )?(in )?(bf16|16 bits)\b|(all|pure)[- ](bf16|16[- ]bits?)\b"
 NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
 OFFLOADED = r"checkpoints (are )?offloaded|offload(ed|ing)? (of )?[\w ]*\bcheckpoints"
 LIGER_LOSS = r"liger|fused linear cross-?entropy"

@@ -354,6 +354,12 @@ def _expert_arguments(problem: Problem) -> Arguments:
         arguments["moe-layer-freq"] = f"([0]*{moe.first_dense}+[1]*{layers - moe.first_dense})"
     if moe.router_bias:
         arguments |= {"moe-router-score-function": "sigmoid", "moe-router-enable-expert-bias": None}
+    if moe.capacity_factor:
+        # Padded, so that all experts take as long.
+        arguments |= {
+            "moe-expert-capacity-factor": moe.capacity_factor,
+            "moe-pad-expert-input-to-capacity": None,
+        }
     if problem.framework.fused.grouped_gemm:
         arguments["moe-grouped-gemm"] = None
     return arguments
