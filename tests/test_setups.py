@@ -548,6 +548,16 @@ def test_a_loss_may_be_computed_in_pieces(
     assert setup(run, shelf).problem.framework.held.loss_pieces == pieces
 
 
+def test_parameters_that_stay_whole_until_the_backward_pass_are_sharded_as_in_zero_2(
+    shelf: Shelf,
+) -> None:
+    def said(notes: str) -> int:
+        return setup(run_of(framework="FSDP", zero="fsdp", notes=notes), shelf).plan.zero
+
+    assert said("") == said("resharded after forward") == 3
+    assert said("reshard_after_forward never") == said("parameters not resharded") == 2
+
+
 def test_states_may_all_be_narrow(shelf: Shelf) -> None:
     for notes in ("parameters, gradients and AdamW states all bf16", "pure bf16"):
         used = setup(run_of(framework="FSDP", notes=notes), shelf).problem.framework.bytes

@@ -164,7 +164,8 @@ def _zero(run: Run, entry: FrameworkEntry, assumed: list[str]) -> int:
         assumed.append(f"zero={entry.run.zero}")
         return entry.run.zero
     if "fsdp" in text or "hsdp" in text:
-        return 3
+        # Gathered once and whole until the backward pass has ended, as in ZeRO-2.
+        return 2 if re.search(KEPT_WHOLE, run.notes, re.I) else 3
     if stage := re.search(r"[0-3]", text):
         return int(stage[0])
     if text in NOTHING or text == "ddp":
@@ -172,6 +173,9 @@ def _zero(run: Run, entry: FrameworkEntry, assumed: list[str]) -> int:
     if "dist" in text:
         return 1
     raise SpecError("zero", f"must be 0 to 3 or fsdp, found {shown(run.zero)}")
+
+
+KEPT_WHOLE = r"reshard_after_forward[ =:]*(never|false)|never reshard|\bnot resharded"
 
 
 def _shard_group(run: Run, ranks: int, device: Chip) -> int:
