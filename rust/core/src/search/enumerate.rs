@@ -37,11 +37,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Nodes that are opened against the same incumbents, at most.
-const OPENED: usize = 32;
+const OPENED: usize = 24;
 /// Classes that are solved against the same incumbents, at first: what the first find spares the others.
 const SOLVED: usize = 4;
 /// Schedules, and classes, of a block that are looked at before their turn; and on one kind of chip classes that are solved.
-const AHEAD: usize = 4;
+const AHEAD: usize = 6;
 /// Estimates that a class's first descent makes at most, and how many times as many each further one makes: what others find
 /// may spare the rest.
 const DESCENT: u64 = 64;
