@@ -1,6 +1,7 @@
 """What someone runs today, read from launchers' files: as questions, as plans, as errors."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import autopar
 from autopar import Plan, Problem, Recompute, SpecError, planner
 from autopar.export import launchers
+from autopar.export.job import Job
 from autopar.frontends import launches
 from autopar.report import NamedLayers
 from conftest import Command
@@ -257,6 +259,30 @@ def test_a_run_of_mindformers_is_read(tmp_path: Path) -> None:
     assert layers == [2, 2, 1, None, None, None, None, None]
     # 81 // 4 = 20 layers a group.
     assert problem.framework.fused_groups == 4
+
+
+def test_the_capacity_of_experts_is_written_for_megatron_and_read_back(tmp_path: Path) -> None:
+    whole = autopar.problem(
+        "mixtral-8x7b", "h100:64", framework="megatron-core", global_batch_size=256,
+        sequence_length=4096,
+    )  # fmt: skip
+    assert whole.model.moe is not None
+    model = replace(whole.model, moe=replace(whole.model.moe, capacity_factor=1.25))
+    problem = replace(whole, model=model)
+    plan = autopar.plan(problem, tp=2, ep=8, zero=1)
+    said = Job(problem, plan, autopar.estimate(problem, plan))
+    script = next(
+        file.text for file in launchers.export("megatron", said) if file.name.endswith(".sh")
+    )
+    assert "--moe-expert-capacity-factor 1.25" in script
+    found, _ = launched("megatron", script, "sh", tmp_path, {"cluster": "h100:64"})
+    assert found.model.moe is not None
+    assert found.model.moe.capacity_factor == 1.25
+    # A bound that is not filled does not make all experts take as long.
+    bare = script.replace("--moe-pad-expert-input-to-capacity", "")
+    found, _ = launched("megatron", bare, "sh", tmp_path, {"cluster": "h100:64"})
+    assert found.model.moe is not None
+    assert found.model.moe.capacity_factor == 0
 
 
 def test_deepspeed_s_file_and_flags_make_a_plan(tmp_path: Path) -> None:

@@ -233,7 +233,8 @@ FLAGS = frozenset(
     """
     group-query-attention use-rotary-position-embeddings swiglu squared-relu disable-bias-linear
     add-qkv-bias qk-layernorm untie-embeddings-and-output-weights multi-latent-attention
-    moe-router-enable-expert-bias moe-grouped-gemm moe-enable-deepep sequence-parallel
+    moe-router-enable-expert-bias moe-grouped-gemm moe-enable-deepep
+    moe-pad-expert-input-to-capacity sequence-parallel
     use-distributed-optimizer use-megatron-fsdp use-torch-fsdp2 optimizer-cpu-offload
     use-precision-aware-optimizer overlap-grad-reduce overlap-param-gather tp-comm-overlap
     no-overlap-p2p-communication cross-entropy-loss-fusion grad-reduce-in-bf16
@@ -248,7 +249,8 @@ VALUED = frozenset(
     normalization position-embedding-type softmax-type window-size window-attn-skip-freq
     attention-dropout hidden-dropout q-lora-rank kv-lora-rank qk-head-dim qk-pos-emb-head-dim
     v-head-dim num-experts moe-router-topk moe-ffn-hidden-size moe-shared-expert-intermediate-size
-    moe-layer-freq moe-token-dispatcher-type micro-batch-size global-batch-size
+    moe-layer-freq moe-expert-capacity-factor moe-token-dispatcher-type
+    micro-batch-size global-batch-size
     tensor-model-parallel-size pipeline-model-parallel-size context-parallel-size cp-comm-type
     expert-model-parallel-size expert-tensor-parallel-size num-layers-per-virtual-pipeline-stage
     num-virtual-stages-per-pipeline-rank pipeline-model-parallel-layout

@@ -111,6 +111,8 @@ def _experts(given: Arguments, bias: bool) -> dict[str, Any]:
     else:
         what = "must be dense layers first, or experts in every n-th layer"
         raise given.error("moe-layer-freq", f"{what}, found {shown(pattern)}", FREQUENCY)
+    # Without padding an expert that few tokens chose is done sooner.
+    padded = "moe-pad-expert-input-to-capacity" in given
     return {
         "experts": given.count("num-experts"),
         "topk": given.count("moe-router-topk", 2),
@@ -120,6 +122,7 @@ def _experts(given: Arguments, bias: bool) -> dict[str, Any]:
         "every": every,
         "router_bias": "moe-router-enable-expert-bias" in given,
         "expert_bias": bias,
+        "capacity_factor": given.number("moe-expert-capacity-factor", 0.0) if padded else 0.0,
     }
 
 
