@@ -426,11 +426,11 @@ class Framework:
             buffer, in microseconds; 0 where shares are gathered and reduced in place.
         context_exchange: How context parallel exchanges keys and values: round a ring, gathered,
             gathered with attention in blocks that are merged (PyTorch), or for heads (Ulysses).
-        dispatch_by_products: Where experts have a capacity, tokens come to them and go back by
-            products with matrices that hold a one for each place of each expert.
         expert_dispatch: How tokens reach experts: a copy for each expert, one for each node,
             gathered by every rank of the group, or all copies gathered and split in place of an
             all-to-all.
+        dispatch_by_products: Where experts have a capacity, tokens come to them and go back by
+            products with matrices that hold a one for each place of each expert.
         permutes_twice: Tokens that no other rank sent pass memory twice each way too: sorted by
             expert once more all the same, or copied for their experts before they are sorted and
             widened to 32 bits before they are summed.
