@@ -240,6 +240,18 @@ def test_how_tokens_reach_experts_is_said_or_refused(
         assert any(says in text for text in texts(name, said).values())
 
 
+@pytest.mark.parametrize("name", ["mindformers", "torchtitan"])
+def test_a_capacity_of_the_experts_is_refused_where_it_cannot_be_said(name: str) -> None:
+    subject = ("mixtral-8x7b", *ASCEND[1:]) if name == "mindformers" else MIXTRAL
+    whole = job(problem(*subject), ep=4, zero=3 if name == "torchtitan" else 1)
+    moe = whole.problem.model.moe
+    assert moe is not None
+    assert "a capacity of the experts" not in LAUNCHERS[name].supports(whole)
+    model = replace(whole.problem.model, moe=replace(moe, capacity_factor=1.25))
+    said = replace(whole, problem=replace(whole.problem, model=model))
+    assert "a capacity of the experts" in LAUNCHERS[name].supports(said)
+
+
 def test_several_kinds_of_chip_are_refused_by_launchers_of_equal_nodes() -> None:
     mixed = problem("llama3-8b", "a800:64,h800:64", "megatron-core", devices=64)
     said = job(mixed, pp=2, chips=[0, 1])

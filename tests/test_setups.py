@@ -473,7 +473,7 @@ def test_the_capacity_of_experts_is_read_from_words(shelf: Shelf) -> None:
         assert moe is not None
         return moe.capacity_factor
 
-    assert said("") == said("dropless; no token drop") == 0
+    assert said("") == said("dropless; no token drop") == said("memory capacity 80 GB") == 0
     assert said("token-drop capacity factor 1.0") == said("expert capacity (tokendrop)") == 1
     assert said("dense_matmul, capacity_factor=1.25") == said("capacity of 1.25") == 1.25
 

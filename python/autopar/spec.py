@@ -66,8 +66,7 @@ class Moe:
         expert_bias: Biases in the experts' projections.
         shared_gate: A sigmoid gate of width one on the shared expert (Qwen2-MoE).
         node_limit: Nodes on which the experts of one token may lie; 0 for no limit.
-        capacity_factor: Tokens that every expert takes, as a multiple of the mean: what is beyond
-            is dropped, what lacks is padded; 0 where none is dropped.
+        capacity_factor: Places of an expert over its mean tokens, all filled; 0 for no limit.
     """
 
     experts: int
@@ -422,20 +421,18 @@ class Framework:
             of them, or whole tensors, which are reduced to and broadcast from one owner after
             another.
         gather_pieces: Collectives in which ZeRO gathers one layer's parameters; 1 for one buffer.
-        gather_copy_us: Host time to copy one rank's share into or out of each such collective's
-            buffer, in microseconds; 0 where shares are gathered and reduced in place.
+        gather_copy_us: Microseconds of the host to copy one rank's share into or out of each such
+            collective's buffer; 0 where shares are gathered and reduced in place.
         context_exchange: How context parallel exchanges keys and values: round a ring, gathered,
             gathered with attention in blocks that are merged (PyTorch), or for heads (Ulysses).
         expert_dispatch: How tokens reach experts: a copy for each expert, one for each node,
             gathered by every rank of the group, or all copies gathered and split in place of an
             all-to-all.
-        dispatch_by_products: Where experts have a capacity, tokens come to them and go back by
-            products with matrices that hold a one for each place of each expert.
+        dispatch_by_products: Tokens fill experts of a capacity by products with masks of places.
         permutes_twice: Tokens that no other rank sent pass memory twice each way too: sorted by
             expert once more all the same, or copied for their experts before they are sorted and
             widened to 32 bits before they are summed.
-        whole_vocabulary: Each tensor-parallel rank holds embedding and head whole and repeats their
-            work.
+        whole_vocabulary: Each tensor-parallel rank holds and works out embedding and head whole.
         shard_copies: What ZeRO copies on the device beside its collectives in every pass.
         eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
         fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`, a

@@ -62,7 +62,7 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
     if run.experts and run.experts > 1:
         matrices = 3 if gated else 2
         moe = _moe(run, wide, shape, matrices, assumed)
-        shape["moe"] = replace(moe, capacity_factor=_capacity(run))
+        shape["moe"] = replace(moe, capacity_factor=_capacity(run, assumed))
         if wide and wide.moe and ffn == wide.moe.expert_ffn:
             shape["ffn_hidden"] = wide.ffn_hidden  # The row gives the experts' width.
     tied = re.search(r"\btied (?:word )?embeddings\b", run.notes, re.I) is not None
@@ -129,15 +129,19 @@ def _moe(
     return Moe(**{"topk": 1} | {key: value for key, value in stated.items() if value is not None})
 
 
-def _capacity(run: Run) -> float:
+def _capacity(run: Run, assumed: list[str]) -> float:
     """Returns the capacity of a run's experts: 1 where tokens are dropped and it is not told."""
     if told := re.search(CAPACITY, run.notes, re.I):
         return float(told[1])
-    return 1.0 if re.search(DROPPED, run.notes, re.I) else 0.0
+    if not re.search(DROPPED, run.notes, re.I):
+        return 0.0
+    assumed.append("capacity_factor=1")
+    return 1.0
 
 
-CAPACITY = r"\bcapacity(?:[ _]factor)?(?: of)?[ =:]{0,2}(\d+(?:\.\d+)?)\b"
-DROPPED = r"\bexpert capacity\b|(?<!no )\btoken[- ]?drop"
+# A number of bytes is none of tokens.
+CAPACITY = r"\bcapacity(?:[ _]factor)?(?: of)?[ =:]{0,2}(\d+(?:\.\d+)?)\b(?!\.\d| ?[GMT]i?B)"
+DROPPED = r"(?<!no )\b(expert capacity\b|token[- ]?drop)"
 EXPERT = r"(?<!shared[ -])\bexperts?"
 WIDTH = r"[ _-](?:ffn|intermediate(?:[ _]size)?|width)\D{0,3}(\d+)"
 SIZE = re.compile(r"(?<![\dxa.])(\d+(?:\.\d+)?) ?([BT])\b", re.I)  # Of "295B-A21B" the first.

@@ -280,4 +280,5 @@ def _unsaid_model(problem: Problem) -> list[str]:
             and (moe.shared_ffn > 0 or moe.first_dense > 0 or moe.every > 1 or moe.router_bias),
             "shared experts, dense layers or a router bias",
         ),
+        (moe is not None and moe.capacity_factor > 0, "a capacity of the experts"),
     )

@@ -49,7 +49,8 @@ LIMITS: tuple[dict[str, Any], ...] = (
 def supports(job: Job) -> list[str]:
     """Returns what torchtitan's file cannot say of a plan; empty if it says it exactly."""
     plan, work = job.plan, job.problem.workload
-    moe = job.problem.model.moe is not None
+    experts = job.problem.model.moe
+    moe = experts is not None
     said = _checkpoints(job)
     return [
         *unsaid_everywhere(job),
@@ -73,6 +74,7 @@ def supports(job: Job) -> list[str]:
              f"expert parallel {plan.ep} over {_expert_ranks(plan)} sharding ranks"),
             (moe and plan.ep == 1 and plan.etp != plan.tp,
              "experts that tensor parallel does not cut, without expert parallel"),
+            (experts is not None and experts.capacity_factor > 0, "a capacity of the experts"),
             (said is None, "recompute of only some layers or operators"),
             (work.precision not in ("bf16", "fp32"), f"precision {work.precision}"),
             (work.attention != "flash", "unfused attention"),
