@@ -8,8 +8,8 @@ import autopar
 from autopar import Plan, Problem, Recompute, SpecError, Stage
 from autopar.export.job import Job
 from autopar.export.launchers import LAUNCHERS
+from autopar.framework import Named
 from autopar.report import NamedLayers
-from autopar.spec import Named
 
 IMAGE = "registry.example/train:1"
 # Draws after which a feature counts as one that a launcher cannot say.

@@ -50,7 +50,7 @@ RUST_ORDER = """
 
 PYTHON_ORDER = """
     errors lines texts
-    cluster spec bulk report fit forms graph sharding placement wire schema files protobuf
+    cluster framework spec bulk report fit forms graph sharding placement wire schema files protobuf
     catalog
     runs points shelf trained as_run
     frontends frontends.apss frontends.hf_config frontends.hf

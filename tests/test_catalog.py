@@ -16,7 +16,7 @@ import pytest
 
 from autopar import SpecError, catalog, model_facts
 from autopar.catalog import Kind
-from autopar.spec import Fused, NumberBytes, Overlap
+from autopar.framework import Fused, NumberBytes, Overlap
 
 DATA = Path(__file__).parent / "data"
 KINDS = get_args(Kind)

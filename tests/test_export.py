@@ -15,7 +15,7 @@ from autopar import Recompute, SpecError
 from autopar.export import launchers
 from autopar.export.job import Job
 from autopar.export.launchers import LAUNCHERS
-from autopar.spec import Named
+from autopar.framework import Named
 from conftest import EXAMPLES, Command
 from drawn_plans import drawn
 from exported import ASCEND, LLAMA, MIXTRAL, in_framework, job, problem, script_arguments, texts

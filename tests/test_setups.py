@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from autopar import catalog
+from autopar.framework import Named
 from autopar.report import NamedLayers, Recompute
 from autopar.setups import setup
 from autopar.shelf import Shelf, chip_as_written, framework, network
-from autopar.spec import Named
 from stated import checked, run_of
 
 

@@ -12,6 +12,7 @@ Example:
 from autopar.bulk import VIOLATIONS
 from autopar.cluster import Chip, Cluster, DeviceGroup
 from autopar.errors import AutoparError, SpecError
+from autopar.framework import Framework
 from autopar.planner import (
     __version__,
     estimate,
@@ -30,7 +31,7 @@ from autopar.planner import (
     timeline,
 )
 from autopar.report import Estimate, Plan, Ranked, Recompute, Report, Sizes, Stage, Timeline
-from autopar.spec import Framework, Model, Options, Problem, Workload
+from autopar.spec import Model, Options, Problem, Workload
 
 __all__ = [
     "VIOLATIONS",

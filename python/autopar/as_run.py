@@ -4,9 +4,9 @@ import re
 from dataclasses import replace
 
 from autopar.catalog import FrameworkEntry
+from autopar.framework import Framework, Named
 from autopar.runs import Run
 from autopar.shelf import Shelf, words_of
-from autopar.spec import Framework, Named
 from autopar.trained import noted
 
 NORMS = set(words_of("norm norms layernorm rmsnorm"))

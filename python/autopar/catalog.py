@@ -13,7 +13,8 @@ from typing import Any, Literal
 from autopar import files, texts, wire
 from autopar.cluster import AttentionRate, Chip, DeviceGroup, FabricLevel, NetworkLink, Peaks
 from autopar.errors import SpecError, shown
-from autopar.spec import Attention, Framework, Model
+from autopar.framework import Framework
+from autopar.spec import Attention, Model
 from autopar.texts import Text
 
 CATALOG_DATE = "2026-11-21"

@@ -37,7 +37,7 @@ class NamedLayers:
     A count is dealt out to the chunks of the stage in turn, and is of the first layers of each.
 
     Attributes:
-        norm: Norms before sub-layers; the operators are those of `autopar.spec.Named`.
+        norm: Norms before sub-layers; the operators are those of `autopar.framework.Named`.
         gather: Gathering the norms' results over the tensor-parallel group, where sequence parallel
             keeps them gathered.
         projections: Products that make queries, keys and values, with their rotation.

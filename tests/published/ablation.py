@@ -18,9 +18,10 @@ from left_out import source_of
 
 from autopar import planner
 from autopar.cluster import Chip
+from autopar.framework import Framework, Fused, Overlap
 from autopar.report import Plan
 from autopar.runs import read_runs
-from autopar.spec import Framework, Fused, Overlap, Problem
+from autopar.spec import Problem
 from autopar.validate import Checked, check
 
 FOLDER = Path(__file__).parent

@@ -37,9 +37,10 @@ from autopar.compat.keys import RANGES, Ranges
 from autopar.compat.settings import apply
 from autopar.errors import SpecError, shown
 from autopar.export.job import Job
+from autopar.framework import Framework
 from autopar.planner import Limits, Name
 from autopar.report import Report
-from autopar.spec import Attention, Framework, Model, Precision, Problem
+from autopar.spec import Attention, Model, Precision, Problem
 
 version = "2.10"
 

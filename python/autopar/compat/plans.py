@@ -13,10 +13,11 @@ from autopar.compat.effects import Asked, Effect, applied
 from autopar.compat.mindformers import TransformerOpParallelConfig, TransformerRecomputeConfig
 from autopar.errors import SpecError
 from autopar.export import mindformers_recompute
+from autopar.framework import Framework, Named
 from autopar.frontends.mindformers import fused_groups
 from autopar.frontends.mindformers_recompute import Chunks, Settings, stages
 from autopar.report import NamedLayers, Plan, Recompute, Stage
-from autopar.spec import Framework, Named, Problem, Schedule
+from autopar.spec import Problem, Schedule
 
 
 @dataclass(frozen=True, slots=True)

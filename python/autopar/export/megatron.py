@@ -20,9 +20,10 @@ from autopar.export.job import (
     when,
     yaml_text,
 )
+from autopar.framework import ExpertDispatch
 from autopar.frontends.megatron import MODULES
 from autopar.report import Plan, Recompute
-from autopar.spec import ExpertDispatch, Model, Problem
+from autopar.spec import Model, Problem
 
 # An argument with its value; None for a flag without one.
 Arguments = dict[str, Any]

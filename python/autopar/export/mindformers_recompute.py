@@ -4,10 +4,11 @@ from dataclasses import fields, replace
 from typing import Any
 
 from autopar.export.job import chunk_layers
+from autopar.framework import Framework, Named
 from autopar.frontends import mindformers_operators as operators
 from autopar.frontends.mindformers_recompute import NONE, Setting, Settings
 from autopar.report import NamedLayers, Plan, dealt
-from autopar.spec import Framework, Named, Problem
+from autopar.spec import Problem
 
 
 def whole_layers(plan: Plan, index: int) -> list[int]:

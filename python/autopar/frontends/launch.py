@@ -10,10 +10,11 @@ from typing import Any
 
 from autopar import files, texts
 from autopar.errors import SpecError, shown
+from autopar.framework import Framework
 from autopar.frontends.places import Keys, Place, Places, all_keys, misspelt
 from autopar.lines import lines_of, nearest
 from autopar.report import Plan, Recompute
-from autopar.spec import Framework, Model
+from autopar.spec import Model
 from autopar.texts import Text
 
 

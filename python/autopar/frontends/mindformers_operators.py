@@ -89,7 +89,7 @@ def gathered(asked: Mapping[str, Sequence[int]], key: str) -> tuple[int, ...] | 
 
 
 def patterns(field: str) -> tuple[str, ...]:
-    """Returns the patterns of the operators that a field of `autopar.spec.Named` stands for.
+    """Returns the patterns of the operators that a field of `autopar.framework.Named` stands for.
 
     Example:
         >>> patterns("norm")

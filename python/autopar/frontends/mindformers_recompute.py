@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from autopar.errors import SpecError
+from autopar.framework import Named
 from autopar.frontends import mindformers_operators as operators
 from autopar.report import NamedLayers, Recompute, chunk_layers, dealt
-from autopar.spec import Named
 
 NONE = NamedLayers()
 # Counts of layers for each stage; such for each chunk; one of the two or a truth value a pattern.

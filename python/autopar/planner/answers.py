@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 from autopar import _core, bulk, wire
 from autopar.cluster import Cluster
 from autopar.errors import SpecError
+from autopar.framework import Framework
 from autopar.planner.question import Limits, Name, check_one_price, model_of, problem
 from autopar.report import Estimate, ModelFacts, Plan, Report, Sizes, Timeline, Wanted
 from autopar.sharding import Communications
-from autopar.spec import Attention, Framework, Model, Precision, Problem
+from autopar.spec import Attention, Model, Precision, Problem
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

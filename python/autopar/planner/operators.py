@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from autopar import _core, catalog, wire
 from autopar.cluster import Cluster
+from autopar.framework import Framework
 from autopar.graph import Graph
 from autopar.placement import Servers, ServersOptions, ServersProblem
 from autopar.planner.question import Name, __version__, cluster_of
@@ -22,7 +23,7 @@ from autopar.sharding import (
     ShardingOptions,
     ShardingProblem,
 )
-from autopar.spec import Framework, Model, Precision
+from autopar.spec import Model, Precision
 
 if TYPE_CHECKING:
     from autopar.frontends.draft import Reading

@@ -10,10 +10,10 @@ from typing import TypedDict, Unpack
 from autopar import _core, catalog, wire
 from autopar.cluster import Cluster
 from autopar.errors import SpecError
+from autopar.framework import Framework
 from autopar.frontends import hf
 from autopar.spec import (
     Attention,
-    Framework,
     Granularity,
     Model,
     Options,

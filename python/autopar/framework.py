@@ -1,0 +1,362 @@
+"""What a training framework does as far as it changes time or memory, as frozen dataclasses.
+
+The fields are those of the Rust core, name by name; a contract test holds the two together.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+NormKernel: TypeAlias = Literal["separate", "eager", "compiled", "fused", "tuned"]
+RotaryKernel: TypeAlias = Literal["separate", "compiled", "fused"]
+TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_products"]
+Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
+Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
+Gradients: TypeAlias = Literal["kept", "passing", "replace"]
+GatheredUnit: TypeAlias = Literal["layer", "matrix"]
+Shards: TypeAlias = Literal["slices", "tensors"]
+Fp8Scaling: TypeAlias = Literal["tensor", "block", "row"]
+Selective: TypeAlias = Literal["attention", "operators", "named"]
+ContextExchange: TypeAlias = Literal["ring", "gather", "blocks", "heads"]
+ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fused:
+    """How operators run: as one kernel, or as one a mathematical step.
+
+    Attributes:
+        norm: Norms: `separate` operators, those of PyTorch (`eager`), what torch.compile makes of
+            them (`compiled`), a `fused` kernel a pass and one for the weights' gradients, or one
+            `tuned` to each width.
+        activation: Bias and activation, gate included.
+        rope: Rotary embedding: `separate` operators, `compiled`, or `fused`.
+        softmax: Scale, mask and softmax of unfused attention.
+        residual: Bias, dropout and residual addition.
+        cross_entropy: Cross-entropy.
+        grouped_gemm: Expert products as one grouped kernel.
+        gradient_accumulation: Weight gradients added to the stored ones by the product itself.
+        permutation: Tokens sorted by expert, and back with their weights, in a kernel each.
+        expert_bias: Biases of grouped experts added in one pass over all of them.
+        optimizer: Adam reads and writes each number once; else each of its operations by itself.
+    """
+
+    norm: NormKernel
+    activation: bool
+    rope: RotaryKernel
+    softmax: bool
+    residual: bool
+    cross_entropy: bool
+    grouped_gemm: bool
+    gradient_accumulation: bool
+    permutation: bool = False
+    expert_bias: bool = False
+    optimizer: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Communication that runs behind computation.
+
+    Attributes:
+        gradient_reduce: Gradient reduction behind the last backward pass.
+        parameter_gather: Parameter all-gather behind the first forward pass.
+        tensor: Tensor-parallel communication: never, behind the weight gradient, or in pieces: of
+            all of it, or around single products, so that the gradient of an input that several
+            products read is scattered after their sum.
+        pipeline: Pipeline sends of the interleaved schedule.
+        context: Ring attention behind attention.
+        expert: Expert all-to-all behind the shared expert and the other micro-batch.
+        replicas_alone: Gradients are reduced behind computation only without tensor and pipeline
+            parallel, whose collectives run in turn with computation.
+        every_send: Pipeline sends of every schedule run behind computation.
+        backward_gather: Where the backward pass gathers parameters too: the next layer's behind the
+            computation of the one before, else after it (PyTorch FSDP's BACKWARD_POST).
+    """
+
+    gradient_reduce: bool
+    parameter_gather: bool
+    tensor: TensorOverlap
+    pipeline: bool
+    context: bool
+    expert: bool
+    replicas_alone: bool = False
+    every_send: bool = False
+    backward_gather: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardCopies:
+    """Copies between a layer's tensors and the buffers of ZeRO's collectives.
+
+    Attributes:
+        gathered: Gathered parameters, out of the buffer.
+        reduced: Gradients, into the buffer, in the width in which they travel.
+    """
+
+    gathered: bool = False
+    reduced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EightBitGathers:
+    """What travels in 8 bits where the products that read it run in 8 bits.
+
+    Attributes:
+        activations: Activations and their gradients that a tensor-parallel group gathers.
+        parameters: Parameters that ZeRO gathers.
+    """
+
+    activations: bool = False
+    parameters: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Operators of a layer that may be computed again by themselves.
+
+    What they make and the backward pass reads is dropped. Of other operators the backward pass
+    reads no result, or none without an exchange.
+
+    Attributes:
+        norm: Norms before sub-layers, with the gather of their results where these are kept
+            gathered.
+        projections: Products that make queries, keys and values, with norms and rotation of these.
+        attention: The core of attention: scores, softmax and values.
+        expansion: The products that open an MLP.
+        activation: The nonlinearity of an MLP with its gate.
+    """
+
+    norm: bool = False
+    projections: bool = False
+    attention: bool = False
+    expansion: bool = False
+    activation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberBytes:
+    """Bytes of each stored number.
+
+    Attributes:
+        parameter: Parameters as the layers read them.
+        gradient: Gradients as they are accumulated.
+        gradient_sent: Gradients as they travel.
+        optimizer: Optimizer state: a copy in full precision and two moments.
+    """
+
+    parameter: int
+    gradient: int
+    gradient_sent: int
+    optimizer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communicators:
+    """Communicators that a process opens, by the groups that it belongs to.
+
+    Attributes:
+        world: Over all devices.
+        tensor: Over a tensor-parallel group.
+        context: Over a context-parallel group.
+        expert: Over an expert-parallel group.
+        data: Over replicas.
+        pipeline: Over the stages of a pipeline.
+    """
+
+    world: int = 1
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    data: int = 1
+    pipeline: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a framework holds in memory, as choices and byte counts read in its source.
+
+    Attributes:
+        communicators: Communicators that a process opens.
+        communicator_gib: Buffers of one communicator, in GiB.
+        live_parameters: Parameters that ZeRO stage 3 keeps gathered at a time, or those at work if
+            they are more; 0 for those at work and the next by `gathered_unit`.
+        gathered_unit: What ZeRO stage 3 gathers at once: a `layer`, or each `matrix` by itself.
+        gathered_ends: Embedding and head are gathered once for all passes of a micro-batch, and
+            their gradients reduced after the last.
+        gathered_inputs: The input of a column-parallel product is kept as it was gathered over the
+            tensor-parallel group, not as this rank's share of it.
+        fp32_residual: The residual stream is in 32 bits, whatever the products are computed in.
+        returned_keys: The model's pass returns each layer's keys and values, which live with its
+            output: also those of layers that are computed again.
+        copied_attention: The result of attention is copied for the output projection where a
+            micro-batch has several sequences.
+        weighted_result_bytes: Bytes of an element of what experts made as it lies kept until it was
+            weighted; 0 where weights are multiplied in before their second product, whose results
+            the backward pass does not read.
+        fp8_input_bytes: Bytes of a linear layer's input element as it is kept where products run
+            in 8 bits.
+        fp8_weight_bytes: Bytes of 8-bit copies that are kept of each weight of the layers where
+            products run in 8 bits.
+        gradients: How long gradients live: `kept` from the first step on; `passing` from the
+            backward pass of their layer, in the first micro-batch of a step, to the optimizer's
+            step; or in the place of their parameters, which they `replace`.
+        bucket_copies: Every gradient has a place in a bucket beside its own.
+        planned: Memory is laid out before the first step: what is reserved is the peak, and
+            nothing that was freed waits for its like.
+        gathered_copy_bytes: Where ZeRO stages 1 and 2 slice parameters and reduced gradients with
+            the optimizer's state, bytes of a parameter as it lies gathered for the passes beside
+            its slice; 0 where parameters are stored whole.
+        update_bytes: Bytes of a parameter's copies that live only during the optimizer's step,
+            sharded as its state.
+        stage_buffers: Whatever the backward pass reads of the forward pass, casts of weights with
+            it, has places for twice as many micro-batches as there are stages, on every stage but
+            the last.
+        message_buffers: Every micro-batch has buffers of its own in which the messages of a stage
+            arrive, both ways and for each chunk, from the first step on.
+        offloaded_share: Share of what each chunk keeps of a micro-batch that waits in host memory,
+            whatever layers a plan sends there; a setting of a run.
+        logit_bytes: Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
+        split_logit_bytes: The same where the vocabulary is cut over tensor-parallel ranks.
+        loss_pieces: In how many pieces the loss is computed, one after another.
+    """
+
+    communicators: Communicators = Communicators()
+    communicator_gib: float = 0.6
+    live_parameters: int = 0
+    gathered_unit: GatheredUnit = "layer"
+    gathered_ends: bool = False
+    gathered_inputs: bool = False
+    fp32_residual: bool = False
+    returned_keys: bool = False
+    copied_attention: bool = False
+    weighted_result_bytes: int = 2
+    fp8_input_bytes: int = 1
+    fp8_weight_bytes: int = 0
+    gradients: Gradients = "kept"
+    bucket_copies: bool = False
+    planned: bool = False
+    gathered_copy_bytes: int = 0
+    update_bytes: int = 0
+    stage_buffers: bool = False
+    message_buffers: bool = False
+    offloaded_share: float = 0.0
+    logit_bytes: int = 12
+    split_logit_bytes: int = 12
+    loss_pieces: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """A training framework as far as it changes time or memory.
+
+    Attributes:
+        name: Name in the catalog, or the file's stem.
+        attention_kernels: Fused-attention kernels, best first; the first that a chip has is taken.
+        fused: Operators that run as one kernel.
+        overlap: Communication that runs behind computation.
+        bytes: Bytes of each stored number.
+        sharded_sends: Each pipeline send is cut over the tensor-parallel group.
+        repeats_key_heads: Grouped key and value heads are repeated to all query heads.
+        vocab_multiple: The embedding is padded to a multiple of this many rows a tensor rank.
+        gathers: When FSDP and ZeRO gather parameters and reduce gradients: for each pass of each
+            micro-batch, once a step, or once a step where stages form a pipeline.
+        shards: What a rank owns of the tensors that ZeRO shards once a step: an equal slice of all
+            of them, or whole tensors, which are reduced to and broadcast from one owner after
+            another.
+        gather_pieces: Collectives in which ZeRO gathers one layer's parameters; 1 for one buffer.
+        gather_copy_us: Microseconds of the host to copy one rank's share into or out of each such
+            collective's buffer; 0 where shares are gathered and reduced in place.
+        context_exchange: How context parallel exchanges keys and values: round a ring, gathered,
+            gathered with attention in blocks that are merged (PyTorch), or for heads (Ulysses).
+        expert_dispatch: How tokens reach experts: a copy for each expert, one for each node,
+            gathered by every rank of the group, or all copies gathered and split in place of an
+            all-to-all.
+        dispatch_by_products: Tokens fill experts of a capacity by products with masks of places.
+        permutes_twice: Tokens that no other rank sent pass memory twice each way too: sorted by
+            expert once more all the same, or copied for their experts before they are sorted and
+            widened to 32 bits before they are summed.
+        whole_vocabulary: Each tensor-parallel rank holds and works out embedding and head whole.
+        shard_copies: What ZeRO copies on the device beside its collectives in every pass.
+        eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
+        fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`, a
+            `block` whose maximum the cast itself finds, or each `row`, which is cast for each
+            product by itself.
+        softmax_multiple: Fused softmax needs the sequences of a micro-batch times the heads of a
+            rank to be a multiple of this; else it runs in separate operators.
+        loss_in_16_bits: The loss reads and writes logits in 16 bits; else it casts them to 32.
+        sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
+        sequence_copies: With sequence parallel every tensor that is gathered, and every one that is
+            summed and scattered, by a collective of its own is copied once more, as the sequence is
+            not its first dimension.
+        slices_kept_inputs: The input that a recomputed layer keeps is cut over the tensor-parallel
+            group, and gathered to recompute.
+        casts_weights: Weights are kept in 32 bits and cast to 16 in every forward pass, their
+            gradients back.
+        projections: Which projections of one input are products of their own: none, gate and up, or
+            queries, keys and values too. With tensor parallel each sums its input's gradient.
+        recompute_stops_early: A layer's recompute ends with the last tensor that its backward pass
+            reads; else the whole forward pass runs again.
+        keeps_tensor_results: What tensor-parallel communication brought a recomputed layer is kept,
+            and not brought again.
+        fused_reduce_bytes: Bytes of gradients that are reduced together; 0 for those of a layer.
+        fused_reduce_places: Where groups of gradients that are reduced together begin, in place of
+            their bytes: ascending places in the order of a stage's parameters; none for groups by
+            bytes. Gradients that ZeRO scatters are grouped by bytes all the same.
+        fused_gather_bytes: Bytes of parameters that are gathered together; 0 for those of a layer.
+        fused_groups: Groups of layers whose gradients are reduced, and parameters gathered,
+            together where neither bytes nor places say otherwise; a stage of several has all of its
+            layers in one. 0 for each layer by itself.
+        whole_below_bytes: Parameters of at most so many bytes on a rank stay whole on every
+            replica, with their gradients and optimizer state; 0 for none.
+        selective: What selective recompute computes again: the core of `attention`, of single
+            `operators` every second matrix product and all that is no product, or those `named`.
+        named: The operators that it computes again where these are named.
+        context_gib: Memory of one process outside the allocator beside communicators: device
+            context and library workspaces, in GiB.
+        held: What it holds beside what the plan says.
+        bucket_bytes: Buffers in which gradients are reduced, in bytes; 0 when they lie in place.
+        launch_us: Host time to launch one kernel, in microseconds.
+        blocking_launches: The host waits for each kernel before it launches the next.
+    """
+
+    name: str
+    attention_kernels: tuple[str, ...]
+    fused: Fused
+    overlap: Overlap
+    bytes: NumberBytes
+    sharded_sends: bool
+    repeats_key_heads: bool = False
+    vocab_multiple: int
+    gathers: Gathers
+    shards: Shards = "slices"
+    gather_pieces: int = 1
+    gather_copy_us: float = 0.0
+    context_exchange: ContextExchange
+    expert_dispatch: ExpertDispatch
+    dispatch_by_products: bool = False
+    permutes_twice: bool = False
+    whole_vocabulary: bool = False
+    shard_copies: ShardCopies = ShardCopies()
+    eight_bit_gathers: EightBitGathers = EightBitGathers()
+    fp8_scaling: Fp8Scaling = "tensor"
+    softmax_multiple: int = 1
+    loss_in_16_bits: bool = False
+    sums_in_fp32: bool = False
+    sequence_copies: bool = False
+    slices_kept_inputs: bool = False
+    casts_weights: bool = False
+    projections: Projections = "packed"
+    recompute_stops_early: bool = False
+    keeps_tensor_results: bool = False
+    fused_reduce_bytes: int = 0
+    fused_reduce_places: tuple[int, ...] = ()
+    fused_gather_bytes: int = 0
+    fused_groups: int = 0
+    whole_below_bytes: int = 0
+    selective: Selective = "attention"
+    named: Named = Named()
+    context_gib: float
+    held: Held = Held()
+    bucket_bytes: int
+    launch_us: float
+    blocking_launches: bool = False
