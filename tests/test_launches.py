@@ -11,6 +11,7 @@ import autopar
 from autopar import Plan, Problem, Recompute, SpecError, planner
 from autopar.export import launchers
 from autopar.export.job import Job
+from autopar.framework import Framework, Graphs
 from autopar.frontends import launches
 from autopar.report import NamedLayers
 from conftest import Command
@@ -283,6 +284,36 @@ def test_the_capacity_of_experts_is_written_for_megatron_and_read_back(tmp_path:
     found, _ = launched("megatron", bare, "sh", tmp_path, {"cluster": "h100:64"})
     assert found.model.moe is not None
     assert found.model.moe.capacity_factor == 0
+
+
+def test_graphs_are_written_for_megatron_and_read_back(tmp_path: Path) -> None:
+    whole = autopar.problem(
+        "mixtral-8x7b", "h100:64", framework="megatron-core", global_batch_size=256,
+        sequence_length=4096,
+    )  # fmt: skip
+    graphs = Graphs(attention=True, router=True)
+    problem = replace(whole, framework=replace(whole.framework, graphs=graphs))
+    plan = autopar.plan(problem, tp=2, ep=8, zero=1)
+    said = Job(problem, plan, autopar.estimate(problem, plan))
+    script = next(
+        file.text for file in launchers.export("megatron", said) if file.name.endswith(".sh")
+    )
+    scope = "--cuda-graph-scope attn moe_router moe_preprocess"
+    assert f"--cuda-graph-impl transformer_engine \\\n    {scope}" in script
+
+    def read(text: str) -> Framework:
+        question = {"cluster": "h100:64", "framework": "megatron-core"}
+        return launched("megatron", text, "sh", tmp_path, question)[0].framework
+
+    assert read(script).graphs == graphs
+    # Whole layers without a scope, and a step.
+    assert read(script.replace(f"    {scope} \\\n", "")).graphs == Graphs(
+        attention=True, router=True, mlp=True
+    )
+    step = "--cuda-graph-scope full_iteration"
+    assert read(script.replace(scope, step)).launch_us == 0.0
+    with pytest.raises(SpecError, match="must be full_iteration, or of attn"):
+        read(script.replace(scope, "--cuda-graph-scope mamba"))
 
 
 def test_deepspeed_s_file_and_flags_make_a_plan(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from autopar.catalog import FrameworkEntry
-from autopar.framework import Framework, Named
+from autopar.framework import Framework, Graphs, Named
 from autopar.runs import Run
 from autopar.shelf import Shelf, words_of
 from autopar.trained import noted
@@ -26,7 +26,8 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
         shelf: The catalog, for the profile that this one follows.
     """
     framework = _kernels(_dispatch(entry.framework, run), run)
-    framework = _stored(_launched(framework, entry, run, shelf), run)
+    framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
+    framework = _stored(framework, run)
     if framework.gathers == "step" and re.search(r"3|fsdp", run.zero, re.I):
         # A profile of ZeRO-1 says nothing of parameters that a row's own stage shards.
         framework = replace(framework, gathers="step_in_pipeline")
@@ -70,13 +71,46 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
 
 
 NOT_ALL_IN_GRAPHS = (
-    r"\b(no|not|without|partial) (any )?((TE|CUDA)[- ])*graphs?\b"
-    r"|\bgraphs? (of|for) (the )?(attention|router|preprocess|experts|norms?)"
+    r"\b(no|not|without|partial|TE) (any )?((TE|CUDA)[- ])*graphs?\b"
+    r"|\bgraphs? (of|for|on) (the )?(attention|router|preprocess|experts|norms?)"
 )
 ALL_IN_ONE_GRAPH = (
     r"(with|under|using|full([- ](iteration|step))?) CUDA[- ]graphs?"
     r"|CUDA[- ]graph of the whole (iteration|step)"
 )
+
+
+def _graphed(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
+    """Parts of a layer that were CUDA graphs: as a row says, else as was usual on its chip.
+
+    Where it names none they are all that precedes the exchange of experts.
+    """
+    told = [
+        found
+        for clause in f"{run.framework};{run.notes}".split(";")
+        if not re.search(r"\bnot (in|told|stated|printed)\b", clause, re.I)
+        for found in re.finditer(GRAPHS, clause, re.I)
+    ]
+    if not told:
+        chip = shelf.chips.get(run.chip)
+        usual = chip is not None and chip.name in entry.run.graphs_on
+        return replace(framework, graphs=Graphs(attention=usual, router=usual))
+    said = " ".join(found[0] for found in told if not found["none"])
+    every = bool(said) and not re.search(PART, said, re.I)
+
+    def graphed(words: str) -> bool:
+        return every or bool(re.search(words, said, re.I))
+
+    graphs = Graphs(
+        attention=graphed(r"\batt"), router=graphed("router|preprocess"), mlp=graphed("feed|mlp")
+    )
+    return replace(framework, graphs=graphs)
+
+
+PART = r"(?:att(?:entio)?n|router|preprocess\w*|feed-forward|mlp)"
+_BEFORE = rf"(?:(?:{PART}|and|the|what|precedes|exchange|in|TE|CUDA)[ ,]+)*"
+_BEHIND = rf"(?:[ ,]+(?:of|for|on|in|and|the|{PART}))*"
+GRAPHS = rf"(?P<none>\b(?:no|not|without) (?:any )?)?{_BEFORE}\bgraphs?\b{_BEHIND}"
 
 
 def _kernels(framework: Framework, run: Run) -> Framework:

@@ -125,6 +125,7 @@ class RunDefaults:
         micro_batch_a_stage: Whether a pipeline's step had as many micro-batches as stages.
         recompute: `full`, `selective` or `none`; empty where it was up to the user.
         expert_tensor_parallel: Whether experts were cut over the tensor-parallel group.
+        graphs_on: Chips on which attention, and what precedes the exchange of experts, were graphs.
     """
 
     texts: tuple[str, ...] = ()
@@ -143,6 +144,7 @@ class RunDefaults:
     micro_batch_a_stage: bool = False
     recompute: str = ""
     expert_tensor_parallel: bool = True
+    graphs_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

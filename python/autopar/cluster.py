@@ -131,11 +131,14 @@ class Host:
         pcie_gb_per_s: Device to host memory, one direction, 10^9 bytes a second for one device.
         kernel_us: Time that a kernel occupies the device beyond its work, in microseconds.
         memory_gb_per_s: Host memory bandwidth of one device's share, 10^9 bytes a second.
+        pace: How long it takes to launch an operator, over what the hosts take whose runs tell a
+            framework's `launch_us`.
     """
 
     pcie_gb_per_s: float
     kernel_us: float
     memory_gb_per_s: float
+    pace: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

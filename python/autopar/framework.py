@@ -33,8 +33,9 @@ class Fused:
         softmax: Scale, mask and softmax of unfused attention.
         residual: Bias, dropout and residual addition.
         cross_entropy: Cross-entropy.
-        grouped_gemm: Expert products as one grouped kernel.
+        grouped_gemm: Expert products as one operator.
         gradient_accumulation: Weight gradients added to the stored ones by the product itself.
+        looped_gemm: The grouped product is a compiled loop that launches each expert's by itself.
         permutation: Tokens sorted by expert, and back with their weights, in a kernel each.
         expert_bias: Biases of grouped experts added in one pass over all of them.
         optimizer: Adam reads and writes each number once; else each of its operations by itself.
@@ -48,6 +49,7 @@ class Fused:
     cross_entropy: bool
     grouped_gemm: bool
     gradient_accumulation: bool
+    looped_gemm: bool = False
     permutation: bool = False
     expert_bias: bool = False
     optimizer: bool = True
@@ -82,6 +84,22 @@ class Overlap:
     replicas_alone: bool = False
     every_send: bool = False
     backward_gather: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graphs:
+    """Parts of a layer whose kernels the host launches as one CUDA graph.
+
+    Attributes:
+        attention: Attention with its projections and the norm before it.
+        router: What precedes the exchange of a mixture of experts: norm, router, the index of what
+            goes where, and shared experts.
+        mlp: The MLP of a dense layer with the norm before it.
+    """
+
+    attention: bool = False
+    router: bool = False
+    mlp: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +333,8 @@ class Framework:
             context and library workspaces, in GiB.
         held: What it holds beside what the plan says.
         bucket_bytes: Buffers in which gradients are reduced, in bytes; 0 when they lie in place.
-        launch_us: Host time to launch one kernel, in microseconds.
+        launch_us: Host time to launch one kernel, in microseconds, on a host of pace 1.
+        graphs: What the host launches as one graph.
         blocking_launches: The host waits for each kernel before it launches the next.
     """
 
@@ -359,4 +378,5 @@ class Framework:
     held: Held = Held()
     bucket_bytes: int
     launch_us: float
+    graphs: Graphs = Graphs()
     blocking_launches: bool = False

@@ -18,7 +18,7 @@ from left_out import source_of
 
 from autopar import planner
 from autopar.cluster import Chip
-from autopar.framework import Framework, Fused, Overlap
+from autopar.framework import Framework, Fused, Graphs, Overlap
 from autopar.report import Plan
 from autopar.runs import read_runs
 from autopar.spec import Problem
@@ -146,6 +146,12 @@ EFFECTS = (
         asked(lambda q: (replace(q[0], model=replace(q[0].model, vocab=1)), q[1])),
     ),
     Effect("host time", "launch_us = 0", by(lambda f: replace(f, launch_us=0.0))),
+    Effect(
+        "pace of the host",
+        "pace = 1 on every chip",
+        on(lambda c: replace(c, host=replace(c.host, pace=1.0))),
+    ),
+    Effect("CUDA graphs of parts of layers", "none", by(lambda f: replace(f, graphs=Graphs()))),
     Effect(
         "gap of a kernel",
         "kernel_us of almost 0",

@@ -20,8 +20,8 @@ from autopar.export.job import (
     when,
     yaml_text,
 )
-from autopar.framework import ExpertDispatch
-from autopar.frontends.megatron import MODULES
+from autopar.framework import ExpertDispatch, Framework
+from autopar.frontends.megatron import GRAPHS, MODULES
 from autopar.report import Plan, Recompute
 from autopar.spec import Model, Problem
 
@@ -247,6 +247,7 @@ def plan_arguments(job: Job) -> Arguments:
         "use-megatron-fsdp": fsdp,
     }
     arguments |= {flag: None for flag, given in flags.items() if given}
+    arguments |= _graph_arguments(problem.framework)
     if fsdp:
         strategy = "optim_grads" if plan.zero == 2 else "optim_grads_params"
         arguments["data-parallel-sharding-strategy"] = strategy
@@ -254,6 +255,16 @@ def plan_arguments(job: Job) -> Arguments:
     if plan.zero > 0 and _instances(plan) > 1:
         arguments["num-distributed-optimizer-instances"] = _instances(plan)
     return arguments
+
+
+def _graph_arguments(framework: Framework) -> Arguments:
+    """Returns the arguments of what the host launches as graphs."""
+    scopes = [scope for scope, field in GRAPHS.items() if getattr(framework.graphs, field)]
+    if framework.graphs.router:
+        scopes.append("moe_preprocess")
+    if not scopes:
+        return {}
+    return {"cuda-graph-impl": "transformer_engine", "cuda-graph-scope": scopes}
 
 
 def plan_environment(job: Job) -> dict[str, int]:

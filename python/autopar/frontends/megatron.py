@@ -17,6 +17,8 @@ from autopar.report import Recompute
 
 # Modules of selective recompute that drop their output, and what the framework names them.
 MODULES = {"layernorm": "norm", "moe_act": "activation"}
+# Scopes of CUDA graphs, as the framework says them.
+GRAPHS = {"attn": "attention", "mlp": "mlp", "moe_router": "router"}
 
 LAYOUT = "pipeline-model-parallel-layout"
 FIRST, LAST = "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"
@@ -290,6 +292,25 @@ def _modules(given: Arguments) -> dict[str, Any]:
     return {"selective": "named", "named": {MODULES[module]: True for module in modules}}
 
 
+def _graphs(given: Arguments) -> dict[str, Any]:
+    """Returns what the host launches as graphs.
+
+    Without a scope a graph holds whole layers, of a mixture of experts what precedes the exchange.
+    """
+    known = ("none", "local", "transformer_engine")
+    if given.word("cuda-graph-impl", known, "none") == "none":
+        return {}
+    scopes = given.given.get("cuda-graph-scope", [])
+    if scopes == ["full_iteration"]:
+        return {"launch_us": 0.0}
+    if not set(scopes) <= {*GRAPHS, "moe_preprocess", "full"}:
+        what = f"must be full_iteration, or of {', '.join(GRAPHS)}, moe_preprocess, found"
+        found = shown(" ".join(scopes))
+        raise given.error("cuda-graph-scope", f"{what} {found}", "Others have no estimate.")
+    every = not scopes or "full" in scopes
+    return {"graphs": {field: every or scope in scopes for scope, field in GRAPHS.items()}}
+
+
 def _changes(given: Arguments) -> dict[str, Any]:
     """Returns what the arguments set of the framework."""
     context = {"p2p": "ring", "all_gather": "gather", "a2a": "heads"}
@@ -299,6 +320,7 @@ def _changes(given: Arguments) -> dict[str, Any]:
     sent = 2 if "grad-reduce-in-bf16" in given else 4
     return {
         **_modules(given),
+        **_graphs(given),
         "context_exchange": context[given.word("cp-comm-type", tuple(context), "p2p")],
         "expert_dispatch": "once_a_node" if once else dispatch[tokens],
         "overlap": {

@@ -257,7 +257,7 @@ VALUED = frozenset(
     decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers
     num-distributed-optimizer-instances data-parallel-sharding-strategy fp8-format
     attention-backend recompute-granularity recompute-method recompute-num-layers
-    recompute-modules optimizer nnodes nproc-per-node
+    recompute-modules cuda-graph-impl cuda-graph-scope optimizer nnodes nproc-per-node
     """.split()
 )
 READ = FLAGS | VALUED

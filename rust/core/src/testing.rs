@@ -61,7 +61,7 @@ pub fn a100() -> Chip {
             latency_us: 14.0,
             gathers_by_level: false,
         },
-        host: Host { pcie_gb_per_s: 25.0, kernel_us: 3.0, memory_gb_per_s: 40.0 },
+        host: Host { pcie_gb_per_s: 25.0, kernel_us: 3.0, memory_gb_per_s: 40.0, pace: 1.0 },
         price_per_hour: None,
         caveats: vec![],
     }
@@ -107,6 +107,7 @@ pub fn framework() -> Framework {
             residual: true,
             cross_entropy: false,
             grouped_gemm: true,
+            looped_gemm: true,
             gradient_accumulation: true,
             permutation: true,
             expert_bias: false,
@@ -159,6 +160,7 @@ pub fn framework() -> Framework {
         held: held(),
         bucket_bytes: 0,
         launch_us: 4.0,
+        graphs: Graphs { attention: false, router: false, mlp: false },
         blocking_launches: false,
     }
 }

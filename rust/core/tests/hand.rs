@@ -11,7 +11,7 @@ use autopar_core::estimate::shard::{LayerCost, Shard};
 use autopar_core::estimate::{estimate, MemoryItems, StageEstimate};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::{ExpertDispatch, Fp8Scaling, Framework, Selective};
+use autopar_core::spec::framework::{ExpertDispatch, Fp8Scaling, Framework, Graphs, Selective};
 use autopar_core::spec::model::{Activation, LayerKind, Model, Norm, Position};
 use autopar_core::spec::problem::Problem;
 use autopar_core::spec::workload::{Attention, Precision};
@@ -278,12 +278,14 @@ fn experts_of_a_capacity_have_places_for_that_many_tokens() {
 #[test]
 fn a_grouped_product_of_several_experts_costs_the_host_a_launch_each() {
     // Waiting for the host alone: 8 experts on one device, two grouped products of 8 launches of 10 us forward, and the
-    // two kernels that sort by expert, of 20 us as the others, more than on eight devices; these launch two exchanges.
+    // two kernels that sort by expert with one each before that finds where, of 20 us as the others, more than on eight devices;
+    // these launch two exchanges of tokens and one of their weights. One kernel for all experts needs no loop.
     let mut problem = experts();
     problem.framework.launch_us = 20.0;
     problem.framework.permutes_twice = true;
-    let host = |ep| {
+    let host = |ep, looped| {
         let mut slow = problem.clone();
+        slow.framework.fused.looped_gemm = looped;
         slow.cluster.groups[0].chip.peak_tflops.bf16 = Some(1e9);
         slow.cluster.groups[0].chip.memory_bandwidth_gb_per_s = 1e12;
         slow.cluster.groups[0].chip.host.kernel_us = 1e-6;
@@ -292,7 +294,8 @@ fn a_grouped_product_of_several_experts_costs_the_host_a_launch_each() {
         let cost = expert_layer(&slow, ep).forward;
         cost.compute.seconds() + cost.expert.seconds()
     };
-    close(host(1) - host(8), 2.0 * 8.0 * 10e-6 + 2.0 * 20e-6 - 2.0 * 20e-6, 1e-3);
+    close(host(1, true) - host(8, true), 2.0 * 8.0 * 10e-6 + 4.0 * 20e-6 - 3.0 * 20e-6, 1e-3);
+    close(host(1, true) - host(1, false), 2.0 * 8.0 * 10e-6, 1e-3);
 }
 
 #[test]
@@ -346,7 +349,7 @@ fn a_recompute_that_stops_early_runs_no_second_product_nor_the_way_back_of_weigh
 #[test]
 fn an_expert_s_operand_in_blocks_is_cast_by_one_kernel_instead_of_four() {
     // Waiting for the host alone, 8 experts on one device: the inputs of two grouped products forward and the gradients of
-    // their outputs backward take 8 launches of 10 us each instead of 32.
+    // their outputs backward take 8 launches of 10 us each instead of 32, and each product 16 that order its operands' scales.
     let mut problem = experts();
     problem.framework.launch_us = 20.0;
     problem.workload.precision = Precision::Fp8;
@@ -361,8 +364,26 @@ fn an_expert_s_operand_in_blocks_is_cast_by_one_kernel_instead_of_four() {
     };
     let (tensor, block) = (host(Fp8Scaling::Tensor), host(Fp8Scaling::Block));
     for pass in 0..2 {
-        close(tensor[pass] - block[pass], 2.0 * 8.0 * 3.0 * 10e-6, 1e-3);
+        close(tensor[pass] - block[pass], 2.0 * 8.0 * (4.0 - 1.0 - 2.0) * 10e-6, 1e-3);
     }
+}
+
+#[test]
+fn a_graph_of_the_router_is_launched_as_six_kernels() {
+    // Waiting for the host alone, 20 us a kernel: of the norm, the router's product and its 34 small kernels 6 are left; with
+    // attention in a graph before it none, as it goes on with that one.
+    let mut problem = experts();
+    problem.framework.launch_us = 20.0;
+    let chip = &mut problem.cluster.groups[0].chip;
+    (chip.peak_tflops.bf16, chip.memory_bandwidth_gb_per_s) = (Some(1e9), 1e12);
+    chip.host.kernel_us = 1e-6;
+    let host = |attention, router| {
+        let mut graphed = problem.clone();
+        graphed.framework.graphs = Graphs { attention, router, mlp: true };
+        expert_layer(&graphed, 1).forward.total().seconds()
+    };
+    close(host(false, false) - host(false, true), (1.0 + 1.0 + 34.0 - 6.0) * 20e-6, 1e-3);
+    close(host(true, false) - host(true, true), (1.0 + 1.0 + 34.0) * 20e-6, 1e-3);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use autopar_core::estimate::{estimate, sends};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
 use autopar_core::spec::framework::{
-    EightBitGathers, Fp8Scaling, Projections, ShardCopies, TensorOverlap,
+    EightBitGathers, Fp8Scaling, Graphs, Projections, ShardCopies, TensorOverlap,
 };
 use autopar_core::spec::model::Activation;
 use autopar_core::spec::problem::{Problem, Schedule};
@@ -401,6 +401,33 @@ fn the_host_launches_tensor_parallel_collectives_as_it_launches_kernels() {
     let [forward, backward] = counts(1, false);
     assert_eq!(counts(2, false), [forward + 2.0, backward + 2.0]);
     assert_eq!(counts(2, true), [forward + 4.0, backward + 6.0]);
+}
+
+#[test]
+fn parts_of_a_layer_in_a_graph_are_launched_as_six_kernels() {
+    let mut problem = host_bound(1024);
+    let mut counts = |attention, mlp| {
+        problem.framework.graphs = Graphs { attention, router: false, mlp };
+        let cost = layer(&problem, whole());
+        [cost.forward, cost.input_gradient, cost.weight_gradient].map(launches)
+    };
+    let plain = counts(false, false);
+    let (without_mlp, without_attention) = (counts(false, true), counts(true, false));
+    // The MLP goes on with the graph of attention; a product's weight gradient is in the graph of its pass.
+    assert_eq!(counts(true, true), [6.0, 6.0, 0.0]);
+    for pass in 0..2 {
+        assert_eq!(without_mlp[pass] - 6.0 + without_attention[pass] - 6.0, plain[pass]);
+    }
+    assert_eq!(without_mlp[2] + without_attention[2], plain[2]);
+}
+
+#[test]
+fn a_slow_host_takes_so_many_times_as_long_to_launch() {
+    let mut problem = host_bound(1024);
+    let usual = layer(&problem, whole()).forward.total();
+    problem.cluster.groups[0].chip.host.pace = 2.5;
+    let slow = layer(&problem, whole()).forward.total();
+    close(slow.seconds() / usual.seconds(), 2.5, 1e-6);
 }
 
 #[test]

@@ -14,10 +14,21 @@ use crate::units::Bytes;
 /// Prices one layer.
 pub fn price(pricer: &Pricer<'_>, kind: LayerKind) -> Layer {
     let mut block = Block::new(pricer);
+    let graphs = pricer.framework.graphs;
+    let start = block.launched();
     block.attention(kind);
+    if graphs.attention {
+        block.in_graph(start, true);
+    }
     match (&pricer.model.moe, kind.moe) {
         (Some(moe), true) => block.experts(moe),
-        _ => block.mlp(pricer.model.ffn_hidden, 1.0),
+        _ => {
+            let before = block.launched();
+            block.mlp(pricer.model.ffn_hidden, 1.0);
+            if graphs.mlp {
+                block.in_graph(before, !graphs.attention);
+            }
+        }
     }
     block.finish(kind)
 }
@@ -134,8 +145,8 @@ impl<'p, 'a> Block<'p, 'a> {
         if self.p.workload.precision == Precision::Fp8 {
             self.casts(g);
         }
-        for pass in [&mut self.forward, &mut self.input, &mut self.weight] {
-            pass.loops(g.batch, 1);
+        if self.p.framework.fused.looped_gemm {
+            self.launch_in_turn(g.batch);
         }
         times
     }
@@ -173,12 +184,6 @@ impl<'p, 'a> Block<'p, 'a> {
                 self.weight.run(d.stream(4.0 * weights));
             }
         }
-        let each = match self.p.framework.fp8_scaling {
-            Fp8Scaling::Block => 1,
-            Fp8Scaling::Tensor | Fp8Scaling::Row => CASTS,
-        };
-        self.forward.loops(g.batch, each);
-        self.input.loops(g.batch, each);
     }
 
     /// Projections of one input of `tokens` rows and `k` columns, each a product of its own of one of `widths`; their input
@@ -540,10 +545,6 @@ impl<'p, 'a> Block<'p, 'a> {
         }
     }
 }
-
-/// Kernels that cast one expert's operand: its maximum is cleared and found, the scale follows, then cast and transpose
-/// (NVIDIA/TransformerEngine, current scaling).
-const CASTS: u32 = 4;
 
 /// A tensor-parallel rank's share of a matrix's parameters.
 pub(super) fn dense_share(parameters: u64, ranks: u64) -> f64 {

@@ -92,6 +92,11 @@ struct Format {
 }
 
 impl<'a> Device<'a> {
+    /// How long its host takes to launch an operator, over the usual.
+    pub fn host_pace(&self) -> f64 {
+        self.chip.host.pace
+    }
+
     /// The chip's rates in `precision`, with the first of `kernels` that it has a table for, on the slowest of `devices`
     /// that wait for each other.
     ///

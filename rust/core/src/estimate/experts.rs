@@ -12,6 +12,7 @@ impl Block<'_, '_> {
     pub(super) fn experts(&mut self, moe: &Moe) {
         let p = self.p;
         let (m, s) = (p.model, p.shard);
+        let before = self.launched();
         self.norm();
         // With whole experts every rank routes its own slice of the sequence; with experts cut over the
         // tensor-parallel group the group routes together.
@@ -25,6 +26,9 @@ impl Block<'_, '_> {
         self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, (34, 12));
         self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
             + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
+        if p.framework.graphs.router {
+            self.in_graph(before, !p.framework.graphs.attention);
+        }
         let once = p.framework.expert_dispatch == ExpertDispatch::OnceANode;
         // What follows the experts' second product in the forward pass.
         let mut after = Pass::default();
@@ -32,8 +36,9 @@ impl Block<'_, '_> {
         if by_products {
             self.places(own_tokens, moe);
         } else if !once {
-            // Permute into expert order, and back with the weighted sum.
-            self.permute(visits * h, 2.0, 2.0, (1, 1));
+            // Permute into expert order, which three kernels find (NVIDIA/TransformerEngine, pytorch/triton/permutation.py), and
+            // back with the weighted sum.
+            self.permute(visits * h, 2.0, 2.0, (4, 1));
             let before = self.forward;
             self.permute(visits * h, 2.0, 3.0, (1, 1));
             after = after.plus(self.forward.since(before));
@@ -77,9 +82,10 @@ impl Block<'_, '_> {
         };
         if passes > 0.0 {
             let before = self.forward;
-            self.permute(arrived * h, 2.0 * passes, 2.0 * passes, (2, 2));
+            // Forward two kernels more find where the chunks go.
+            self.permute(arrived * h, 2.0 * passes, 2.0 * passes, (4, 2));
             let both = self.forward.since(before);
-            after = after.plus(Pass { compute: both.compute / 2.0, kernels: 1, ..Pass::default() });
+            after = after.plus(Pass { compute: both.compute / 2.0, kernels: 2, ..Pass::default() });
         }
         self.activation(arrived * width as f64);
         if moe.expert_bias {
@@ -91,11 +97,15 @@ impl Block<'_, '_> {
         self.expert_parameters +=
             dense_share(experts * m.mlp_parameters(moe.expert_ffn, moe.expert_bias), s.etp);
         if moe.shared_ffn > 0 {
+            let before = self.launched();
             let (entry, exit) = self.mlp_products(p.tokens, moe.shared_ffn / s.tp, p.tokens);
             self.tensor_edges(entry, exit);
             self.dense_parameters +=
                 dense_share(m.mlp_parameters(moe.shared_ffn, moe.expert_bias), s.tp)
                     + if moe.shared_gate { h } else { 0.0 };
+            if p.framework.graphs.router {
+                self.in_graph(before, false);
+            }
         }
         let before = self.forward;
         self.residual();
@@ -182,7 +192,8 @@ impl Block<'_, '_> {
         if s.etp > 1 {
             once += p.fabric.all_gather(bytes * s.etp as f64, s.tensor_group());
         }
-        let launches = 2 * (u32::from(group.size > 1) + u32::from(s.etp > 1));
+        // Dispatch, the tokens' weights beside it or their layout before it, and combine.
+        let launches = 3 * u32::from(group.size > 1) + 2 * u32::from(s.etp > 1);
         self.forward.expert += 2.0 * once;
         self.forward.kernels += launches;
         self.summed += launches;

@@ -80,8 +80,8 @@ impl Pass {
     /// turn where launches block.
     pub(super) fn lasts(&self, launch: Launch) -> f64 {
         let device = self.compute + self.tensor + self.context + self.expert;
-        let host = f64::from(self.kernels) * launch.seconds
-            + f64::from(self.looped) * launch.seconds.min(LOOPED);
+        let host =
+            f64::from(self.kernels) * launch.seconds + f64::from(self.looped) * launch.looped;
         if launch.blocking {
             device + host
         } else {
@@ -111,6 +111,8 @@ const LOOPED: f64 = 10e-6;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Launch {
     pub(super) seconds: f64,
+    /// On one that a compiled loop launches.
+    pub(super) looped: f64,
     pub(super) blocking: bool,
 }
 
@@ -464,8 +466,11 @@ impl<'a> Pricer<'a> {
     }
 
     pub(super) fn launch(&self) -> Launch {
+        let pace = self.device.host_pace();
+        let seconds = self.framework.launch_us * 1e-6;
         Launch {
-            seconds: self.framework.launch_us * 1e-6,
+            seconds: seconds * pace,
+            looped: seconds.min(LOOPED) * pace,
             blocking: self.framework.blocking_launches,
         }
     }

@@ -38,6 +38,16 @@ impl Repeats {
         })
     }
 
+    /// Kernels of each operator.
+    pub(super) fn kernels(&self) -> [u32; 6] {
+        self.each.map(|(pass, _)| pass.kernels)
+    }
+
+    /// Has each operator launch so many.
+    pub(super) fn set_kernels(&mut self, kernels: [u32; 6]) {
+        self.each.iter_mut().zip(kernels).for_each(|((pass, _), n)| pass.kernels = n);
+    }
+
     /// Running again the operators that are named, and gathers if so: how long it takes, and the bytes that are not kept.
     pub(super) fn priced(&self, (named, gather): (Named, bool), launch: Launch) -> (Split, Bytes) {
         let (pass, made) = self.sum(named, gather);

@@ -231,6 +231,8 @@ pub struct Host {
     pub kernel_us: f64,
     /// Memory bandwidth of the host for one device's share, 10^9 bytes a second (optimizer on the host).
     pub memory_gb_per_s: f64,
+    /// How long it takes to launch an operator, over what the hosts take whose runs tell a framework's `launch_us`.
+    pub pace: f64,
 }
 
 /// Devices that communicate: `size` ranks, `stride` apart.
@@ -314,6 +316,7 @@ impl Chip {
             (self.host.pcie_gb_per_s, "host.pcie_gb_per_s"),
             (self.host.kernel_us, "host.kernel_us"),
             (self.host.memory_gb_per_s, "host.memory_gb_per_s"),
+            (self.host.pace, "host.pace"),
         ] {
             positive(v, path)?;
         }

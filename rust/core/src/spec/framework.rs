@@ -97,8 +97,10 @@ pub struct Framework {
     pub held: Held,
     /// Size of the buffers in which gradients are reduced, in bytes; 0 when they lie in place.
     pub bucket_bytes: u64,
-    /// Host time to launch one kernel, in microseconds: a layer cannot run faster than its launches.
+    /// Host time to launch one kernel, in microseconds, on a host of pace 1: a layer cannot run faster than its launches.
     pub launch_us: f64,
+    /// What the host launches as one graph.
+    pub graphs: Graphs,
     /// The host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING): host and device take turns.
     pub blocking_launches: bool,
 }
@@ -119,8 +121,11 @@ pub struct Fused {
     pub residual: bool,
     /// Cross-entropy.
     pub cross_entropy: bool,
-    /// Expert products as one grouped kernel.
+    /// Expert products as one operator.
     pub grouped_gemm: bool,
+    /// That operator is a compiled loop that launches each expert's product by itself (NVIDIA/TransformerEngine pull request 853:
+    /// cuBLAS on several streams).
+    pub looped_gemm: bool,
     /// Weight gradients added to the stored ones by the product's own kernel.
     pub gradient_accumulation: bool,
     /// Tokens sorted by expert, and back with their weights, in a kernel each.
@@ -155,6 +160,18 @@ pub struct Overlap {
     /// Gradients are reduced behind computation only without tensor and pipeline parallel, whose collectives, and all others
     /// with them, run in turn with computation (OneFlow: `enable_use_compute_stream`).
     pub replicas_alone: bool,
+}
+
+/// Parts of a layer whose kernels the host launches as one CUDA graph (NVIDIA/Megatron-LM, `cuda_graph_scope`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Graphs {
+    /// Attention with its projections and the norm before it.
+    pub attention: bool,
+    /// What precedes the exchange of a mixture of experts: norm, router, the index of what goes where, and shared experts.
+    pub router: bool,
+    /// The MLP of a dense layer with the norm before it.
+    pub mlp: bool,
 }
 
 /// What selective recompute computes again in the backward pass.

@@ -1,0 +1,65 @@
+//! What the host launches otherwise than kernel by kernel: parts of a layer as one graph, and products in a compiled loop.
+
+use super::block::Block;
+use crate::spec::framework::Fp8Scaling;
+use crate::spec::workload::Precision;
+
+/// Launches that replaying a graph takes: its inputs are copied to where it reads them, it is launched, and in autograd it is one
+/// node over all parameters (NVIDIA/TransformerEngine, pytorch/graph.py). How long is an assumption.
+const REPLAY: u32 = 6;
+
+/// Kernels that cast one expert's operand: its maximum is cleared and found, the scale follows, then cast and transpose
+/// (NVIDIA/TransformerEngine, current scaling).
+const CASTS: u32 = 4;
+
+/// Launches of a layer's passes up to some point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Launched {
+    forward: u32,
+    input: u32,
+    weight: u32,
+    core: u32,
+    summed: u32,
+    exchanged: u32,
+    repeated: [u32; 6],
+}
+
+impl Block<'_, '_> {
+    /// What was launched so far.
+    pub(super) fn launched(&self) -> Launched {
+        Launched {
+            forward: self.forward.kernels,
+            input: self.input.kernels,
+            weight: self.weight.kernels,
+            core: self.core.kernels,
+            summed: self.summed,
+            exchanged: self.exchanged,
+            repeated: self.repeats.kernels(),
+        }
+    }
+
+    /// Whatever was launched since `before` is in a graph of each pass: a `new` one, or one that was replayed before.
+    pub(super) fn in_graph(&mut self, before: Launched, new: bool) {
+        let replay = if new { REPLAY } else { 0 };
+        self.forward.kernels = before.forward + replay;
+        self.input.kernels = before.input + replay;
+        self.weight.kernels = before.weight;
+        self.core.kernels = before.core;
+        (self.summed, self.exchanged) = (before.summed, before.exchanged);
+        self.repeats.set_kernels(before.repeated);
+    }
+
+    /// Kernels of a compiled loop over `batch` products: each product, in 8 bits the casts of its input and of its output's
+    /// gradient, and where blocks share a scale those of both operands put in order for each product
+    /// (NVIDIA/TransformerEngine, common/swizzle).
+    pub(super) fn launch_in_turn(&mut self, batch: u64) {
+        let (casts, ordered) = match (self.p.workload.precision, self.p.framework.fp8_scaling) {
+            (Precision::Fp8, Fp8Scaling::Block) => (1, 2),
+            (Precision::Fp8, Fp8Scaling::Tensor | Fp8Scaling::Row) => (CASTS, 0),
+            _ => (0, 0),
+        };
+        self.forward.loops(batch, 1 + casts + ordered);
+        self.input.loops(batch, 1 + casts + ordered);
+        self.weight.loops(batch, 1 + ordered);
+    }
+}

@@ -1,0 +1,100 @@
+"""What the words of a row say of its framework."""
+
+import pytest
+
+from autopar.framework import Graphs
+from autopar.setups import setup
+from autopar.shelf import Shelf
+from stated import run_of
+
+
+def test_the_width_of_moments_is_read_from_words(shelf: Shelf) -> None:
+    def said(notes: str, framework: str = "Megatron-Core") -> int:
+        run = run_of(notes=notes, framework=framework)
+        return setup(run, shelf).problem.framework.bytes.optimizer
+
+    # A 32-bit copy and two moments of 32, 16 or 8 bits.
+    assert said("") == 12
+    assert said("moments in 16 bits") == said("bf16 moments") == 8
+    assert said("8-bit Adam") == 6
+    # torchtune's have 16 bits as it is, and no copy.
+    assert said("", "torchtune") == said("bf16 moments", "torchtune") == 4
+    assert said("8-bit Adam", "torchtune") == 2
+
+
+def test_the_host_s_part_follows_what_is_said_of_graphs(shelf: Shelf) -> None:
+    def said(notes: str, framework: str = "Megatron-Bridge") -> float:
+        run = run_of(framework=framework, notes=notes, date="2026-07")
+        return setup(run, shelf).problem.framework.launch_us
+
+    assert said("CUDA graph of the whole iteration") == 0.0
+    assert said("MXFP8") == 0.0  # the recipes of that time replay a step as one graph
+    assert said("MXFP8, no CUDA graphs") == said("MXFP8, CUDA graphs of attention") == said("")
+    assert said("MXFP8, partial CUDA graphs") == said("MXFP8, TE graphs of router") == said("")
+    assert said("") > 0.0
+    # What compiles a step to one program has no graphs to lose.
+    assert said("no CUDA graphs", "MaxText") == 0.0
+
+
+def test_kernels_are_read_from_words(shelf: Shelf) -> None:
+    def said(notes: str) -> tuple[str, ...]:
+        run = run_of(framework="FSDP", notes=notes, date="2025-12")
+        used = setup(run, shelf).problem.framework
+        return (*used.attention_kernels, used.fused.norm, used.fused.rope)
+
+    usual = said("")
+    assert usual[0] == "fa2"
+    assert said("FlashAttention 4")[:2] == ("cudnn", "fa2")
+    assert said("FA3")[:2] == ("fa3", "fa2")
+    assert said("no Liger") == usual
+    assert said("Liger kernels")[-2:] == ("fused", "fused")
+
+
+def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: Shelf) -> None:
+    def said(notes: str) -> tuple[str, bool, float]:
+        used = setup(run_of(notes=notes), shelf).problem.framework
+        return used.expert_dispatch, used.overlap.expert, used.launch_us
+
+    usual = said("")
+    assert usual[:2] == ("copies", False)
+    assert said("DeepEP dispatch") == ("once_a_node", False, usual[2])
+    assert said("1F1B with EP communication overlap") == ("copies", True, usual[2])
+    assert said("full-iteration CUDA graphs") == ("copies", False, 0.0)
+    mxfp8 = run_of(framework="Megatron-Bridge 26.04", notes="MXFP8; all-to-all dispatch")
+    used = setup(mxfp8, shelf).problem.framework
+    assert (used.expert_dispatch, used.fp8_scaling) == ("copies", "block")
+    assert said("HybridEP, no all-to-all dispatch")[0] == "once_a_node"
+    assert said("no DeepEP; CUDA graphs not in the table; no EP overlap") == usual
+
+
+ALL = Graphs(attention=True, router=True, mlp=True)
+
+
+@pytest.mark.parametrize(
+    ("notes", "graphs"),
+    [
+        ("", Graphs()),
+        ("no CUDA graphs", Graphs()),
+        ("recompute, CUDA graphs, fusion not in the table", Graphs()),
+        ("CUDA graphs", ALL),
+        ("fused norms, TE CUDA graphs", ALL),
+        ("CUDA graphs of attention and router (TE)", Graphs(attention=True, router=True)),
+        ("graphs of attention, router, preprocess; mock data", Graphs(attention=True, router=True)),
+        ("TE CUDA graphs for router and preprocess", Graphs(router=True)),
+        ("router and what precedes the exchange in CUDA graphs", Graphs(router=True)),
+        ("graphs of the router; graphs of attention too", Graphs(attention=True, router=True)),
+        ("feed-forward in CUDA graphs", Graphs(mlp=True)),
+    ],
+)
+def test_what_was_a_graph_is_read_from_words(shelf: Shelf, notes: str, graphs: Graphs) -> None:
+    run = run_of(framework="Megatron-Bridge", chip="H100", notes=notes, date="2026-01")
+    assert setup(run, shelf).problem.framework.graphs == graphs
+
+
+def test_recipes_for_grace_have_graphs_where_nobody_says(shelf: Shelf) -> None:
+    def usual(chip: str, notes: str = "") -> Graphs:
+        run = run_of(framework="Megatron-Bridge", chip=chip, notes=notes, date="2026-01")
+        return setup(run, shelf).problem.framework.graphs
+
+    assert usual("GB200") == usual("GB300-288GB") == Graphs(attention=True, router=True)
+    assert usual("GB200", "no CUDA graphs") == usual("B200") == Graphs()
