@@ -1,5 +1,7 @@
 """What the words of a row say of its framework."""
 
+from pathlib import Path
+
 import pytest
 
 from autopar.framework import Graphs
@@ -84,6 +86,7 @@ ALL = Graphs(attention=True, router=True, mlp=True)
         ("router and what precedes the exchange in CUDA graphs", Graphs(router=True)),
         ("graphs of the router; graphs of attention too", Graphs(attention=True, router=True)),
         ("feed-forward in CUDA graphs", Graphs(mlp=True)),
+        ("rate read off a graph", Graphs()),
     ],
 )
 def test_what_was_a_graph_is_read_from_words(shelf: Shelf, notes: str, graphs: Graphs) -> None:
@@ -98,3 +101,11 @@ def test_recipes_for_grace_have_graphs_where_nobody_says(shelf: Shelf) -> None:
 
     assert usual("GB200") == usual("GB300-288GB") == Graphs(attention=True, router=True)
     assert usual("GB200", "no CUDA graphs") == usual("B200") == Graphs()
+
+
+def test_a_profile_s_own_graphs_stay_where_a_row_says_nothing(tmp_path: Path, shelf: Shelf) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('follows = "megatron-core"\n[graphs]\nmlp = true\n[source]\ngraphs = "mine"\n')
+    mine = setup(run_of(framework=str(file), chip="H100"), shelf).problem.framework
+    assert mine.graphs == Graphs(mlp=True)
+    assert mine.fused.looped_gemm

@@ -83,18 +83,21 @@ ALL_IN_ONE_GRAPH = (
 def _graphed(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
     """Parts of a layer that were CUDA graphs: as a row says, else as was usual on its chip.
 
-    Where it names none they are all that precedes the exchange of experts.
+    Where it names none they are all that precedes the exchange of experts. A graph of nothing that
+    runs, as one that a rate was read off, is no such.
     """
     told = [
         found
         for clause in f"{run.framework};{run.notes}".split(";")
         if not re.search(r"\bnot (in|told|stated|printed)\b", clause, re.I)
         for found in re.finditer(GRAPHS, clause, re.I)
+        if found["none"] or re.search(rf"{PART}|CUDA|HIP|\bTE\b", found[0], re.I)
     ]
     if not told:
         chip = shelf.chips.get(run.chip)
-        usual = chip is not None and chip.name in entry.run.graphs_on
-        return replace(framework, graphs=Graphs(attention=usual, router=usual))
+        if chip is None or chip.name not in entry.run.graphs_on:
+            return framework
+        return replace(framework, graphs=Graphs(attention=True, router=True))
     said = " ".join(found[0] for found in told if not found["none"])
     every = bool(said) and not re.search(PART, said, re.I)
 
@@ -108,7 +111,7 @@ def _graphed(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf
 
 
 PART = r"(?:att(?:entio)?n|router|preprocess\w*|feed-forward|mlp)"
-_BEFORE = rf"(?:(?:{PART}|and|the|what|precedes|exchange|in|TE|CUDA)[ ,]+)*"
+_BEFORE = rf"(?:(?:{PART}|and|the|what|precedes|exchange|in|TE|CUDA|HIP)[ ,]+)*"
 _BEHIND = rf"(?:[ ,]+(?:of|for|on|in|and|the|{PART}))*"
 GRAPHS = rf"(?P<none>\b(?:no|not|without) (?:any )?)?{_BEFORE}\bgraphs?\b{_BEHIND}"
 
