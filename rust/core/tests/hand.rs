@@ -369,9 +369,9 @@ fn an_expert_s_operand_in_blocks_is_cast_by_one_kernel_instead_of_four() {
 }
 
 #[test]
-fn a_graph_of_the_router_is_launched_as_six_kernels() {
-    // Waiting for the host alone, 20 us a kernel: of the norm, the router's product and its 34 small kernels 6 are left; with
-    // attention in a graph before it none, as it goes on with that one.
+fn a_graph_of_the_router_goes_on_with_that_of_attention() {
+    // Waiting for the host alone, 20 us a kernel: of the norm, the router's product and its 34 small kernels none is left; by
+    // itself such a graph spares nothing.
     let mut problem = experts();
     problem.framework.launch_us = 20.0;
     let chip = &mut problem.cluster.groups[0].chip;
@@ -382,7 +382,7 @@ fn a_graph_of_the_router_is_launched_as_six_kernels() {
         graphed.framework.graphs = Graphs { attention, router, mlp: true };
         expert_layer(&graphed, 1).forward.total().seconds()
     };
-    close(host(false, false) - host(false, true), (1.0 + 1.0 + 34.0 - 6.0) * 20e-6, 1e-3);
+    close(host(false, false), host(false, true), 1e-9);
     close(host(true, false) - host(true, true), (1.0 + 1.0 + 34.0) * 20e-6, 1e-3);
 }
 
