@@ -305,6 +305,11 @@ def test_graphs_are_written_for_megatron_and_read_back(tmp_path: Path) -> None:
         question = {"cluster": "h100:64", "framework": "megatron-core"}
         return launched("megatron", text, "sh", tmp_path, question)[0].framework
 
+    def written(**changes: object) -> str:
+        asked = replace(whole, framework=replace(whole.framework, **changes))
+        job = Job(asked, plan, autopar.estimate(asked, plan))
+        return "".join(file.text for file in launchers.export("megatron", job))
+
     assert read(script).graphs == graphs
     # Whole layers without a scope, and a step.
     assert read(script.replace(f"    {scope} \\\n", "")).graphs == Graphs(
@@ -312,6 +317,10 @@ def test_graphs_are_written_for_megatron_and_read_back(tmp_path: Path) -> None:
     )
     step = "--cuda-graph-scope full_iteration"
     assert read(script.replace(scope, step)).launch_us == 0.0
+    assert step in written(launch_us=0.0)
+    # No layer is dense, so no graph is of an MLP.
+    assert scope in written(graphs=Graphs(attention=True, router=True, mlp=True))
+    assert "cuda-graph" not in written(graphs=Graphs(mlp=True))
     with pytest.raises(SpecError, match="must be full_iteration, or of attn"):
         read(script.replace(scope, "--cuda-graph-scope mamba"))
 

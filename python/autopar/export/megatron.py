@@ -20,7 +20,7 @@ from autopar.export.job import (
     when,
     yaml_text,
 )
-from autopar.framework import ExpertDispatch, Framework
+from autopar.framework import ExpertDispatch
 from autopar.frontends.megatron import GRAPHS, MODULES
 from autopar.report import Plan, Recompute
 from autopar.spec import Model, Problem
@@ -247,7 +247,7 @@ def plan_arguments(job: Job) -> Arguments:
         "use-megatron-fsdp": fsdp,
     }
     arguments |= {flag: None for flag, given in flags.items() if given}
-    arguments |= _graph_arguments(problem.framework)
+    arguments |= _graph_arguments(problem)
     if fsdp:
         strategy = "optim_grads" if plan.zero == 2 else "optim_grads_params"
         arguments["data-parallel-sharding-strategy"] = strategy
@@ -257,10 +257,17 @@ def plan_arguments(job: Job) -> Arguments:
     return arguments
 
 
-def _graph_arguments(framework: Framework) -> Arguments:
-    """Returns the arguments of what the host launches as graphs."""
-    scopes = [scope for scope, field in GRAPHS.items() if getattr(framework.graphs, field)]
-    if framework.graphs.router:
+def _graph_arguments(problem: Problem) -> Arguments:
+    """Returns the arguments of what the host launches as graphs: a step, or parts of it."""
+    framework, moe = problem.framework, problem.model.moe
+    if framework.launch_us == 0:
+        return {"cuda-graph-impl": "local", "cuda-graph-scope": "full_iteration"}
+    absent = {"moe_router"} if moe is None else set()
+    if moe is not None and moe.first_dense == 0 and moe.every == 1:
+        absent = {"mlp"}
+    graphed = {scope for scope, field in GRAPHS.items() if getattr(framework.graphs, field)}
+    scopes = [scope for scope in GRAPHS if scope in graphed - absent]
+    if "moe_router" in scopes:
         scopes.append("moe_preprocess")
     if not scopes:
         return {}
