@@ -29,7 +29,7 @@ RUST_ORDER = """
     estimate::stage estimate::stage::held estimate::stage::parts
     estimate
     search::watch search::report search::cell search::counts search::space search::bound
-    search::stall search::room search::relax search::caps search::places
+    search::stall search::room search::weights search::relax search::caps search::places
     search::holds search::pace search::stages search::paces search::labels
     search::passage search::prices search::swiftest
     search::guess search::descent search::best search::entries search::mixed search::devices

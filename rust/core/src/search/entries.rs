@@ -123,17 +123,21 @@ impl<'p> Entries<'p> {
             .map_or(Time::MAX, |of| of.bound(problem, cell, (*mbs, 1.0), &schedules))
     }
 
-    /// What any stage costs at least under any sharding of an entry with a ZeRO stage, by kind.
-    pub fn leasts(&self, problem: &Problem, entry: &Entry, zero: u8) -> Vec<Option<Least>> {
+    /// What any stage costs at least under any sharding of an entry with one of some ZeRO stages, by kind.
+    pub fn leasts(&self, problem: &Problem, entry: &Entry, stages: &[u8]) -> Vec<Option<Least>> {
         let Cell { dp, cp, .. } = entry.cell;
         let of_kind = |kind: usize| {
             let (loud, quiet) = self.prices.of(entry.row, kind, entry.mbs)?;
+            let shard = |sharding| entry.shard(problem, kind, sharding);
+            let whole = shard((0, 1));
             // The largest group leaves least in memory.
-            let shardings =
-                [(0, 1), (zero, dp * cp)].map(|sharding| entry.shard(problem, kind, sharding));
-            let each_pass = priced_as(shardings[1], &problem.framework).zero > 0;
-            Some(if zero == 0 {
-                Least::of(problem, kind, &shardings[0], loud)
+            let sharded =
+                stages.iter().filter(|&&zero| zero > 0).map(|&zero| shard((zero, dp * cp)));
+            let shardings: Vec<Shard> = std::iter::once(whole).chain(sharded).collect();
+            let each_pass =
+                shardings.iter().any(|&shard| priced_as(shard, &problem.framework).zero > 0);
+            Some(if stages == [0] {
+                Least::of(problem, kind, &whole, loud)
             } else {
                 let quiet = quiet.as_ref().filter(|_| each_pass).unwrap_or(loud);
                 Least::of_shardings(problem, kind, &shardings, loud, quiet)

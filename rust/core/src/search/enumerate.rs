@@ -323,17 +323,31 @@ impl<'a> Ground<'a, '_> {
             return;
         }
         let shardings = space::shardings(entry.cell);
+        let mut stages: Vec<(u8, u64)> = Vec::with_capacity(4);
         for of_stage in shardings.chunk_by(|a, b| a.0 == b.0) {
-            let zero = of_stage[0].0;
             let classes = node.classes / shardings.len() as u64 * of_stage.len() as u64;
             let cut = |&sharding| space::cut_sharding(problem, entry.cell, sharding);
-            if let Some(reason) = of_stage.iter().map(cut).min().flatten() {
-                counters.cut(reason, classes);
-                continue;
+            match of_stage.iter().map(cut).min().flatten() {
+                Some(reason) => counters.cut(reason, classes),
+                None => stages.push((of_stage[0].0, classes)),
             }
+        }
+        let bound = |stages: &[u8]| {
+            let leasts = self.entries.leasts(problem, entry, stages);
+            entry_bound(problem, entry, &leasts, limit)
+        };
+        if stages.len() > 1 && limit < Time::MAX {
+            // Most are cut whatever the stage.
+            let all: Vec<u8> = stages.iter().map(|stage| stage.0).collect();
             counters.bounds += 1;
-            let leasts = self.entries.leasts(problem, entry, zero);
-            match entry_bound(problem, entry, &leasts, limit) {
+            if let Err(reason) = bound(&all) {
+                stages.iter().for_each(|&(_, classes)| counters.cut(reason, classes));
+                return;
+            }
+        }
+        for (zero, classes) in stages {
+            counters.bounds += 1;
+            match bound(&[zero]) {
                 Err(reason) => counters.cut(reason, classes),
                 Ok(bound) => parts.push((bound.max(least), classes, Part::Weighed(zero))),
             }
@@ -348,7 +362,7 @@ impl<'a> Ground<'a, '_> {
         let compositions = Counts::of(problem, &cell).count();
         let one_kind = problem.cluster.groups.len() == 1;
         let Opened { counters, parts, .. } = opened;
-        let leasts = self.entries.leasts(problem, entry, zero);
+        let leasts = self.entries.leasts(problem, entry, &[zero]);
         let kinds = vec![0; if one_kind { cell.pp as usize } else { 0 }];
         let runs: Composition = vec![(0, cell.pp)];
         let offered = offered(problem, &entry.cell);

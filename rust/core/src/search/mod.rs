@@ -32,6 +32,7 @@ mod swiftest;
 mod throughput;
 mod walk;
 pub mod watch;
+mod weights;
 
 use crate::estimate::estimate;
 use crate::spec::problem::Problem;

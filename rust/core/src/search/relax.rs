@@ -12,6 +12,7 @@ use super::bound::{Continuous, Shape};
 use super::report::Cut;
 use super::room::{cheapest, Allowed, Room, Rung, Spot};
 use super::space::Stages;
+use super::weights::Weights;
 use crate::estimate::least::{Least, Line, Passes};
 use crate::estimate::memory::in_flight;
 use crate::estimate::pipeline::Sends;
@@ -198,32 +199,56 @@ impl Question<'_> {
 
     /// Stages with any numbers of layers: the weighted sum of the paths.
     fn unequal(&self, leasts: &[Option<Least>], kinds: &[usize], on_host: usize) -> Verdict {
-        let Shape { pp, vpp, .. } = self.shape;
         let allowed = Allowed::new(self.problem, self.shape.pp);
         let plain = match self.alike(leasts, kinds, on_host, &allowed) {
             Some((seconds, true)) => return Verdict::Seconds(rounded_down(seconds)),
-            Some((seconds, false)) => seconds,
-            None => 0.0,
+            Some((seconds, false)) => Some(seconds),
+            None => None,
         };
-        let units: Vec<f64> = kinds.iter().map(|&k| self.least(leasts, k).layer.both()).collect();
         let differ = kinds.iter().any(|&k| self.least(leasts, k).others > 0);
-        let weights = self.weights(&units, differ);
+        let weights = match plain {
+            Some(_) => {
+                let unit = self.least(leasts, kinds[0]).layer.both();
+                Weights::of_equal(self.shape, self.any_schedule, unit, differ)
+            }
+            None => {
+                let unit = |&kind: &usize| self.least(leasts, kind).layer.both();
+                let units: Vec<f64> = kinds.iter().map(unit).collect();
+                Weights::new(self.shape, self.any_schedule, &units, differ)
+            }
+        };
+        let climb = Climb { leasts, kinds, on_host, allowed, weights, plain: plain.unwrap_or(0.0) };
+        if plain.is_some() && kinds.len() > 2 * BLOCK {
+            // Most are cut by a look at few stages, each of which stands for some before it that have less room.
+            let few = self.climb(&climb, BLOCK);
+            if !matches!(few, Verdict::Seconds(seconds) if seconds <= self.limit) {
+                return few;
+            }
+        }
+        self.climb(&climb, 1)
+    }
+
+    /// The weighted sum with the cheapest rungs of all stages; of the stages between the ends, each of `block` neighbours has the
+    /// room of the last of them.
+    fn climb(&self, climb: &Climb<'_>, block: usize) -> Verdict {
+        let Climb { leasts, kinds, on_host, allowed, weights, plain } = climb;
+        let Shape { pp, vpp, .. } = self.shape;
         let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
         let (mut fixed, mut lightest) = (0.0, f64::INFINITY);
         let mut lightest_ends = f64::INFINITY;
         // Layers that fit without recompute on the first stage, and on the others.
         let mut rooms = [0.0; 2];
         let (mut tail, mut again) = (Line::default(), f64::INFINITY);
-        for (i, &kind) in kinds.iter().enumerate() {
-            let least = self.least(leasts, kind);
-            again = again.min(allowed.again(least) / units[i]);
+        for (i, stages) in blocks(kinds.len(), block) {
+            let least = self.least(leasts, kinds[i]);
+            again = again.min(allowed.again(least) / least.layer.both());
             let spot = self.spot(least, i);
-            let w = weights.w[i];
+            let w = weights.of(i);
             if i == 0 && !self.any_schedule {
-                tail = self.tail_line(least, spot, on_host == 1);
+                tail = self.tail_line(least, spot, *on_host == 1);
                 fixed += weights.sum * tail.base;
             }
-            fixed += w * self.sends(least, kinds, i);
+            fixed += stages * w * self.sends(least, kinds, i);
             for (at, there) in [(0, spot.first), (1, spot.last)] {
                 if there {
                     fixed += w * least.ends[at].both();
@@ -231,8 +256,8 @@ impl Question<'_> {
             }
             lightest = f64::min(lightest, w * least.other.both());
             lightest_ends = f64::min(lightest_ends, w * (least.ends[0] + least.ends[1]).both());
-            let room = Room::new(least, spot, on_host).most(0).min(limit) + 1e-9;
-            rooms[usize::from(i > 0)] += room.max(0.0).floor();
+            let room = Room::new(least, spot, *on_host).most(0).min(limit) + 1e-9;
+            rooms[usize::from(i > 0)] += stages * room.max(0.0).floor();
         }
         let some = self.least(leasts, kinds[0]);
         if some.other.both() > 0.0 {
@@ -250,33 +275,34 @@ impl Question<'_> {
             let first =
                 if beside < 0.0 { rooms[0].min(frequent) } else { (frequent - rooms[1]).max(0.0) };
             fixed += frequent + first * beside;
-            return Verdict::Seconds(rounded_down((fixed / weights.sum).max(plain)));
+            return Verdict::Seconds(rounded_down((fixed / weights.sum).max(*plain)));
         }
-        let mut rungs: Vec<Rung> = Vec::with_capacity(2 * kinds.len());
+        let mut rungs: Vec<Rung> = Vec::with_capacity(2 * kinds.len() / block + 8);
         // The stage with the last rungs, where they begin, and how many stages share them.
         let mut shared: Option<(usize, Spot, usize, f64)> = None;
-        for (i, &kind) in kinds.iter().enumerate() {
+        for (i, stages) in blocks(kinds.len(), block) {
+            let kind = kinds[i];
             let least = self.least(leasts, kind);
             let spot = self.spot(least, i);
-            if let Some((of, at, from, stages)) = &mut shared {
+            if let Some((of, at, from, alike)) = &mut shared {
                 if i > 1 && weights.level && *of == kind && *at == spot {
                     for rung in &mut rungs[*from..] {
-                        rung.layers *= (*stages + 1.0) / *stages;
+                        rung.layers *= (*alike + stages) / *alike;
                     }
-                    *stages += 1.0;
+                    *alike += stages;
                     continue;
                 }
             }
-            shared = Some((kind, spot, rungs.len(), 1.0));
-            let room = Room::new(least, spot, on_host);
+            shared = Some((kind, spot, rungs.len(), stages));
+            let room = Room::new(least, spot, *on_host);
             let beside = if i == 0 { beside } else { 0.0 };
-            room.climb(&allowed, limit, |layers, slope| {
-                rungs.push(Rung { layers, price: weights.w[i] * slope + beside });
+            room.climb(allowed, limit, |layers, slope| {
+                rungs.push(Rung { layers: layers * stages, price: weights.of(i) * slope + beside });
             });
         }
         match cheapest(rungs, frequent) {
             Some(price) => {
-                Verdict::Seconds(rounded_down(((fixed + price) / weights.sum).max(plain)))
+                Verdict::Seconds(rounded_down(((fixed + price) / weights.sum).max(*plain)))
             }
             None => Verdict::Memory,
         }
@@ -300,7 +326,7 @@ impl Question<'_> {
         let frequent = least.frequent as f64;
         let spot = self.spot(least, 0);
         let unit = least.layer.both();
-        let sum = self.sum_of_equal(unit, least.others > 0);
+        let sum = Weights::of_equal(self.shape, self.any_schedule, unit, least.others > 0).sum;
         let blocking = !self.any_schedule && self.sends == Sends::Blocking;
         let sends = if blocking { 2.0 * ((pp - 1) * vpp) as f64 * least.send } else { 0.0 };
         let rest = sends + (least.other + least.ends[0] + least.ends[1]).both();
@@ -392,14 +418,6 @@ impl Question<'_> {
         }
     }
 
-    /// The sum of the y where every stage takes `unit` seconds a layer: what [`Question::weights`] gives, summed.
-    fn sum_of_equal(&self, unit: f64, differ: bool) -> f64 {
-        if self.any_schedule {
-            return self.shape.pp as f64 / (unit * self.shape.micro_batches as f64);
-        }
-        self.shape.work_within(differ) / unit
-    }
-
     /// A line below what the first stage needs after its last pass, over its layers.
     pub(super) fn tail_line(&self, least: &Least, spot: Spot, on_host: bool) -> Line {
         let Shape { pp, vpp, .. } = self.shape;
@@ -472,34 +490,6 @@ impl Question<'_> {
             None => Verdict::Memory,
         }
     }
-
-    /// The y and what they give each stage's work; `differ`: layers do.
-    fn weights(&self, units: &[f64], differ: bool) -> Weights {
-        let m = self.shape.micro_batches as f64;
-        let (pp, v) = (units.len() as f64, self.shape.vpp as f64);
-        if self.any_schedule {
-            return down(units, m, 0.0);
-        }
-        match self.shape.schedule {
-            Schedule::OneFOneB => {
-                let exact = both_ways(units, m);
-                exact.unwrap_or_else(|| down(units, m, 1.0))
-            }
-            // The first chunk may be lighter where layers differ.
-            Schedule::Interleaved => down(units, m, if differ { 0.0 } else { 1.0 / v }),
-            Schedule::GPipe if m > 1.0 => {
-                // Every path passes every stage once, and one of them m times.
-                let sum = units.iter().map(|u| 1.0 / u).sum::<f64>() / (m - 1.0 + pp);
-                if units.iter().all(|u| 1.0 / u >= sum) {
-                    let w = units.iter().map(|u| 1.0 / u).collect();
-                    Weights { w, sum, level: true }
-                } else {
-                    down(units, m, 0.0)
-                }
-            }
-            Schedule::GPipe | Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => down(units, m, 0.0),
-        }
-    }
 }
 
 /// The places of the optimizer's state that a bound must look at: the device (0) and, where that is allowed, the host (1), which
@@ -512,53 +502,28 @@ pub(super) fn hosts(problem: &Problem, leasts: &[Option<Least>], timed: bool) ->
     usize::from(alone)..2
 }
 
-/// The weight of each stage's work, the sum of the y, and whether a layer without recompute weighs 1 on every stage.
-struct Weights {
-    w: Vec<f64>,
-    sum: f64,
-    level: bool,
+/// What a bound by weighted paths is about; `plain` is a bound without a look at memory.
+struct Climb<'a> {
+    leasts: &'a [Option<Least>],
+    kinds: &'a [usize],
+    on_host: usize,
+    allowed: Allowed,
+    weights: Weights,
+    plain: f64,
 }
 
-/// Paths that go down to stage i and, on the way back, up: `ahead` of each earlier stage's work, and m times its own.
-fn down(units: &[f64], m: f64, ahead: f64) -> Weights {
-    let mut w = vec![0.0; units.len()];
-    let (mut sum, mut level) = (0.0, true);
-    for (i, unit) in units.iter().enumerate().rev() {
-        // Where the stages behind are so much faster that this one only delays them, it is best left empty.
-        let y = ((1.0 / unit - ahead * sum) / m).max(0.0);
-        w[i] = m * y + ahead * sum;
-        sum += y;
-        level &= y > 0.0;
-    }
-    Weights { w, sum, level }
-}
+/// Stages that a first look takes together.
+const BLOCK: usize = 8;
 
-/// 1F1B with steady work on every stage: the path through stage i meets the earlier stages once, the later ones twice
-/// (while the first micro-batch comes back and while the last does) and stage i itself `m - (pp - i) + 1` times.
-///
-/// With S the sum of the y and P_j that of those before j, `S + P_j + (m - pp + j) y_j = 1 / unit_j`: linear in S.
-fn both_ways(units: &[f64], m: f64) -> Option<Weights> {
-    let pp = units.len() as f64;
-    if m <= pp {
-        return None;
-    }
-    // y_j = a_j - b_j S.
-    let (mut a, mut b) = (0.0, 0.0);
-    let lines: Vec<(f64, f64)> = units
-        .iter()
-        .enumerate()
-        .map(|(j, unit)| {
-            let own = m - pp + j as f64;
-            let line = ((1.0 / unit - a) / own, (1.0 - b) / own);
-            a += line.0;
-            b += line.1;
-            line
-        })
-        .collect();
-    let sum = a / (1.0 + b);
-    let nowhere_negative = lines.iter().all(|(a, b)| a - b * sum >= 0.0);
-    let w = || units.iter().map(|u| 1.0 / u).collect();
-    nowhere_negative.then(|| Weights { w: w(), sum, level: true })
+/// The last stage of each block of neighbours, and how many it has; the ends of the pipeline stand alone.
+fn blocks(stages: usize, block: usize) -> impl Iterator<Item = (usize, f64)> {
+    let last = stages - 1;
+    let between = (1..last).step_by(block).map(move |first| {
+        let next = (first + block).min(last);
+        (next - 1, (next - first) as f64)
+    });
+    let end = (last > 0).then_some((last, 1.0));
+    std::iter::once((0, 1.0)).chain(between).chain(end)
 }
 
 /// Seconds less what rounding to whole picoseconds may have added to their parts.
