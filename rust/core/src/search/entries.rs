@@ -209,7 +209,7 @@ pub fn entry_bound(
     limit: Time,
 ) -> Result<Time, Cut> {
     let Entry { cell, mbs, .. } = *entry;
-    let mut fastest = leasts.to_vec();
+    let mut fastest = Cow::Borrowed(leasts);
     let offered = offered(problem, &entry.cell);
     let mut order = offered.clone();
     order.retain(|s| s.most > 0);
@@ -231,7 +231,7 @@ pub fn entry_bound(
             leasts.iter().flatten().map(pick).reduce(Passes::min).unwrap_or_default()
         };
         let (other, ends) = (of(|l| l.other), [of(|l| l.ends[0]), of(|l| l.ends[1])]);
-        for least in fastest.iter_mut().flatten() {
+        for least in fastest.to_mut().iter_mut().flatten() {
             least.capacity = UNLIMITED;
             least.forget_tail();
             (least.other, least.ends) = (other, ends);

@@ -263,7 +263,9 @@ impl<'a> Ground<'a, '_> {
         let mut opened = Opened::default();
         match &node.part {
             Part::Entry => self.weigh(node, limit, &mut opened),
-            Part::Weighed(zero) => self.open_entry(self.entry(node), *zero, limit, &mut opened),
+            Part::Weighed(zero, leasts) => {
+                self.open_entry(self.entry(node), (*zero, leasts), limit, &mut opened);
+            }
             Part::Schedule(..) => self.open_schedule(node, limit, &mut opened),
             Part::Class(sharding, schedule, runs) => {
                 let holds = self.holds((node.entry, *sharding, *schedule));
@@ -332,37 +334,43 @@ impl<'a> Ground<'a, '_> {
                 None => stages.push((of_stage[0].0, classes)),
             }
         }
-        let bound = |stages: &[u8]| {
-            let leasts = self.entries.leasts(problem, entry, stages);
-            entry_bound(problem, entry, &leasts, limit)
-        };
+        let leasts = |stages: &[u8]| self.entries.leasts(problem, entry, stages);
         if stages.len() > 1 && limit < Time::MAX {
             // Most are cut whatever the stage.
             let all: Vec<u8> = stages.iter().map(|stage| stage.0).collect();
             counters.bounds += 1;
-            if let Err(reason) = bound(&all) {
+            if let Err(reason) = entry_bound(problem, entry, &leasts(&all), limit) {
                 stages.iter().for_each(|&(_, classes)| counters.cut(reason, classes));
                 return;
             }
         }
         for (zero, classes) in stages {
             counters.bounds += 1;
-            match bound(&[zero]) {
+            let leasts = leasts(&[zero]);
+            match entry_bound(problem, entry, &leasts, limit) {
                 Err(reason) => counters.cut(reason, classes),
-                Ok(bound) => parts.push((bound.max(least), classes, Part::Weighed(zero))),
+                Ok(bound) => {
+                    let part = Part::Weighed(zero, Arc::new(leasts));
+                    parts.push((bound.max(least), classes, part));
+                }
             }
         }
     }
 
     /// Bounds every schedule of an entry for all shardings of a ZeRO stage at once, and those that may matter with each.
-    fn open_entry(&self, entry: &Entry, zero: u8, limit: Time, opened: &mut Opened) {
+    fn open_entry(
+        &self,
+        entry: &Entry,
+        (zero, leasts): (u8, &[Option<Least>]),
+        limit: Time,
+        opened: &mut Opened,
+    ) {
         let (problem, cell) = (self.problem, entry.cell);
         let (all_schedules, all_shardings) =
             (space::schedules(problem, cell.pp), space::shardings(cell));
         let compositions = Counts::of(problem, &cell).count();
         let one_kind = problem.cluster.groups.len() == 1;
         let Opened { counters, parts, .. } = opened;
-        let leasts = self.entries.leasts(problem, entry, &[zero]);
         let kinds = vec![0; if one_kind { cell.pp as usize } else { 0 }];
         let runs: Composition = vec![(0, cell.pp)];
         let offered = offered(problem, &entry.cell);
@@ -376,7 +384,7 @@ impl<'a> Ground<'a, '_> {
         // When the fastest at each stage could hold the model.
         let held = |schedule, bound: Time| {
             let asked = entry.question(problem, schedule, false, limit);
-            Places::new(&asked, &leasts, &offered)
+            Places::new(&asked, leasts, &offered)
                 .map_or(Err(Cut::Placement), |places| places.bound(bound, limit))
         };
         let shardings = || all_shardings.iter().copied().filter(|sharding| sharding.0 == zero);
@@ -393,7 +401,7 @@ impl<'a> Ground<'a, '_> {
                 continue;
             }
             counters.bounds += 1;
-            match bound(schedule, &leasts).within(limit).and_then(|bound| held(schedule, bound)) {
+            match bound(schedule, leasts).within(limit).and_then(|bound| held(schedule, bound)) {
                 Err(reason) => counters.cut(reason, all),
                 Ok(bound) => schedules.push((schedule, bound)),
             }

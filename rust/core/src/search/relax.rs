@@ -115,6 +115,15 @@ impl Question<'_> {
         Spot { in_flight, at_ends, first, last }
     }
 
+    /// The same for neighbours from one stage to another: micro-batches in flight only grow or only fall along a pipeline.
+    fn spot_of(&self, least: &Least, (first, last): (usize, usize)) -> Spot {
+        let spot = self.spot(least, last);
+        if first == last {
+            return spot;
+        }
+        Spot { in_flight: spot.in_flight.min(self.spot(least, first).in_flight), ..spot }
+    }
+
     /// Seconds of a micro-batch that stage `i` spends in sends to neighbours of its kind.
     fn sends(&self, least: &Least, kinds: &[usize], i: usize) -> f64 {
         if self.any_schedule || self.sends == Sends::Overlapped {
@@ -229,7 +238,7 @@ impl Question<'_> {
     }
 
     /// The weighted sum with the cheapest rungs of all stages; of the stages between the ends, each of `block` neighbours has the
-    /// room of the last of them.
+    /// room of those with the most.
     fn climb(&self, climb: &Climb<'_>, block: usize) -> Verdict {
         let Climb { leasts, kinds, on_host, allowed, weights, plain } = climb;
         let Shape { pp, vpp, .. } = self.shape;
@@ -239,10 +248,11 @@ impl Question<'_> {
         // Layers that fit without recompute on the first stage, and on the others.
         let mut rooms = [0.0; 2];
         let (mut tail, mut again) = (Line::default(), f64::INFINITY);
-        for (i, stages) in blocks(kinds.len(), block) {
+        for (of, stages) in blocks(kinds.len(), block) {
+            let i = of.1;
             let least = self.least(leasts, kinds[i]);
             again = again.min(allowed.again(least) / least.layer.both());
-            let spot = self.spot(least, i);
+            let spot = self.spot_of(least, of);
             let w = weights.of(i);
             if i == 0 && !self.any_schedule {
                 tail = self.tail_line(least, spot, *on_host == 1);
@@ -280,12 +290,13 @@ impl Question<'_> {
         let mut rungs: Vec<Rung> = Vec::with_capacity(2 * kinds.len() / block + 8);
         // The stage with the last rungs, where they begin, and how many stages share them.
         let mut shared: Option<(usize, Spot, usize, f64)> = None;
-        for (i, stages) in blocks(kinds.len(), block) {
+        for (of, stages) in blocks(kinds.len(), block) {
+            let i = of.1;
             let kind = kinds[i];
             let least = self.least(leasts, kind);
-            let spot = self.spot(least, i);
-            if let Some((of, at, from, alike)) = &mut shared {
-                if i > 1 && weights.level && *of == kind && *at == spot {
+            let spot = self.spot_of(least, of);
+            if let Some((before, at, from, alike)) = &mut shared {
+                if i > 1 && weights.level && *before == kind && *at == spot {
                     for rung in &mut rungs[*from..] {
                         rung.layers *= (*alike + stages) / *alike;
                     }
@@ -515,19 +526,62 @@ struct Climb<'a> {
 /// Stages that a first look takes together.
 const BLOCK: usize = 8;
 
-/// The last stage of each block of neighbours, and how many it has; the ends of the pipeline stand alone.
-fn blocks(stages: usize, block: usize) -> impl Iterator<Item = (usize, f64)> {
+/// The first and last stage of each block of neighbours, and how many it has; the ends of the pipeline stand alone.
+fn blocks(stages: usize, block: usize) -> impl Iterator<Item = ((usize, usize), f64)> {
     let last = stages - 1;
     let between = (1..last).step_by(block).map(move |first| {
         let next = (first + block).min(last);
-        (next - 1, (next - first) as f64)
+        ((first, next - 1), (next - first) as f64)
     });
-    let end = (last > 0).then_some((last, 1.0));
-    std::iter::once((0, 1.0)).chain(between).chain(end)
+    let end = (last > 0).then_some(((last, last), 1.0));
+    std::iter::once(((0, 0), 1.0)).chain(between).chain(end)
 }
 
 /// Seconds less what rounding to whole picoseconds may have added to their parts.
 fn rounded_down(seconds: f64) -> f64 {
     debug_assert!(seconds.is_finite(), "a bound is a number");
     (seconds * (1.0 - 1e-9) - 1e-9).max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::estimate::memory::InFlight;
+
+    #[test]
+    fn micro_batches_in_flight_only_grow_or_only_fall() {
+        let all = [
+            (Schedule::OneFOneB, 1),
+            (Schedule::GPipe, 1),
+            (Schedule::Interleaved, 2),
+            (Schedule::Interleaved, 5),
+            (Schedule::ZeroBubbleH1, 1),
+            (Schedule::ZeroBubbleV, 2),
+        ];
+        for (schedule, vpp) in all {
+            for (pp, m) in (2..=20).flat_map(|pp| (1..=50).map(move |m| (pp, m))) {
+                let kept = |of: &dyn Fn(InFlight) -> u64| -> Vec<u64> {
+                    (0..pp).map(|stage| of(in_flight(schedule, pp, vpp, stage, m))).collect()
+                };
+                let fewest = |f: InFlight| (0..vpp).map(|c| f.of_chunk(c)).min().unwrap_or(0);
+                for kept in [kept(&InFlight::passes), kept(&fewest)] {
+                    let one_way = kept.is_sorted() || kept.iter().rev().is_sorted();
+                    assert!(one_way, "{schedule:?}, {pp} stages, {m} micro-batches: {kept:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_hold_every_stage_once() {
+        for (stages, block) in (1..40).flat_map(|n| (1..10).map(move |block| (n, block))) {
+            let mut next = 0;
+            for ((first, last), n) in blocks(stages, block) {
+                assert_eq!((first, (last - first + 1) as f64), (next, n));
+                assert!(n == 1.0 || (first > 0 && last + 1 < stages));
+                next = last + 1;
+            }
+            assert_eq!(next, stages);
+        }
+    }
 }

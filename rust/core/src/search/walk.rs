@@ -40,8 +40,8 @@ pub struct Node {
 pub enum Part {
     /// All classes of an entry, bounded without a look at memory.
     Entry,
-    /// Those with one ZeRO stage, bounded with it.
-    Weighed(u8),
+    /// Those with one ZeRO stage, bounded with it, with what any stage costs at least.
+    Weighed(u8, Arc<Vec<Option<Least>>>),
     /// All compositions under a sharding and a schedule that are not yet listed, with what any stage costs at least.
     Schedule((u8, u64), (Schedule, u64), Arc<Vec<Option<Least>>>, Listed),
     /// One class.
