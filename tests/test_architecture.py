@@ -25,6 +25,7 @@ RUST_ORDER = """
     estimate::layer estimate::repeats estimate::block estimate::launches estimate::selective
     estimate::attention estimate::experts estimate::memory
     estimate::longest estimate::pipeline::order estimate::pipeline estimate::pipeline::late
+    estimate::pipeline::tape
     estimate::replica estimate::servers estimate::least
     estimate::stage estimate::stage::held estimate::stage::parts
     estimate

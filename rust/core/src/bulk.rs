@@ -2,12 +2,13 @@
 //! the bit, without a document.
 //!
 //! Rows share the price tables of their sharding, and those of a block are priced in its order, so that tables stay in the
-//! processor's caches. A pipeline of equal stages under 1F1B is priced by its first, second and
-//! last stage, and its step is the closed form's; every other plan goes the way of `estimate`.
+//! processor's caches. A pipeline of equal stages is priced by its first, second and last stage, under 1F1B by a closed form of
+//! them; every other plan goes the way of `estimate`, but that the order of its passes is worked out once.
 
 use crate::error::{require, Error};
 use crate::estimate::longest::{self, Lane};
-use crate::estimate::pipeline::Sends;
+use crate::estimate::pipeline::tape::Tapes;
+use crate::estimate::pipeline::{Sends, StageClock};
 use crate::estimate::shard::Shard;
 use crate::estimate::stage::{Place, StageCost, Table};
 use crate::estimate::{flops, sends, Step, Tables};
@@ -232,6 +233,9 @@ struct Bulk<'a> {
     plan: Plan,
     /// Whether all stages of the plan are equal.
     equal: bool,
+    /// The stages of a plan for the clock, and the orders of their passes.
+    clocks: Vec<StageClock>,
+    tapes: Tapes,
 }
 
 impl<'a> Bulk<'a> {
@@ -262,6 +266,8 @@ impl<'a> Bulk<'a> {
                 stages: Vec::new(),
             },
             equal: true,
+            clocks: Vec::new(),
+            tapes: Tapes::default(),
         }
     }
 
@@ -350,13 +356,19 @@ impl<'a> Bulk<'a> {
         for stage in &plan.stages[..distinct] {
             tables.price(stage.chip as usize, shard);
         }
-        let of_equals = if self.equal { equal_stages(tables, plan) } else { None };
+        let of_equals = if self.equal {
+            equal_stages(tables, plan, &mut self.clocks, &mut self.tapes)
+        } else {
+            None
+        };
         let (step, fullest) = of_equals.unwrap_or_else(|| {
-            let step = Step::new(tables, plan);
-            let stages = step.stages.iter().zip(&plan.stages).enumerate();
+            let (costs, clocks, sends) = Step::stages(tables, plan);
+            let micro_batches = plan.micro_batches(self.problem);
+            let step = self.tapes.makespan(plan.schedule, sends, &clocks, micro_batches);
+            let stages = costs.iter().zip(&plan.stages).enumerate();
             let rooms =
                 stages.map(|(i, (cost, s))| Room::of(i, cost, tables.kind(s.chip as usize)));
-            (step.time, fullest(rooms))
+            (step, fullest(rooms))
         });
         let lacks = fullest.allocated > fullest.capacity;
         let seconds = step.seconds();
@@ -405,23 +417,30 @@ fn fullest(rooms: impl Iterator<Item = Room>) -> Room {
     rooms.min_by_key(left).expect("a pipeline has a stage")
 }
 
-/// Step and fullest stage of equal stages where they run 1F1B over equal layers: the second stage stands for all between the
-/// ends, which hold as much but for activations in flight, of which the second has most. Nothing for other plans.
-fn equal_stages(tables: &Tables<'_>, plan: &Plan) -> Option<(Time, Room)> {
+/// Step and fullest stage of equal stages over equal layers: the second stage stands for all between the ends, which hold as much
+/// but for activations in flight, of which the second has most. Nothing for other plans.
+fn equal_stages(
+    tables: &Tables<'_>,
+    plan: &Plan,
+    clocks: &mut Vec<StageClock>,
+    tapes: &mut Tapes,
+) -> Option<(Time, Room)> {
     let problem = tables.problem();
-    let table = tables.kind(plan.stages[0].chip as usize);
-    let blocking = sends(problem, plan.schedule) == Sends::Blocking;
-    if !table.uniform() || plan.schedule != Schedule::OneFOneB || !blocking {
+    let kind = plan.stages[0].chip as usize;
+    let table = tables.kind(kind);
+    if !table.uniform() {
         return None;
     }
+    let (schedule, sends) = (plan.schedule, sends(problem, plan.schedule));
+    let closed = schedule == Schedule::OneFOneB && sends == Sends::Blocking;
     let micro_batches = plan.micro_batches(problem);
     let last = plan.stages.len() - 1;
     let layers = plan.stages[0].layers;
-    // What `Plan::place` says of equal stages.
+    // What `Plan::place` says of equal stages of one chunk.
     let place = |index: usize| Place {
         pp: plan.pp,
         vpp: 1,
-        schedule: plan.schedule,
+        schedule,
         micro_batches,
         index: index as u64,
         row: problem.model.layers,
@@ -432,23 +451,51 @@ fn equal_stages(tables: &Tables<'_>, plan: &Plan) -> Option<(Time, Room)> {
         offload: plan.stages[0].offload,
         optimizer_offload: plan.optimizer_offload,
     };
-    let kind = plan.stages[0].chip as usize;
-    let send = if last == 0 { Time::ZERO } else { tables.send(kind, kind, 1) };
+    let send = |apart: usize| match last {
+        0 => Time::ZERO,
+        _ => tables.send(kind, kind, apart as u64),
+    };
+    // An interleaved pipeline sends from its last stage to its first too.
+    let (near, around) = (send(1), if closed { Time::ZERO } else { send(last) });
     let mut lanes = [Lane::default(); 3];
     let mut rooms = [None; 3];
+    if !closed {
+        clocks.resize_with(last + 1, StageClock::default);
+    }
     for (n, index) in [0, 1, last].into_iter().enumerate() {
         // A short pipeline has no middle, and one stage is its own last.
         if (n == 1 && last < 2) || (n == 2 && last == 0) {
             continue;
         }
-        let cost = table.stage(&place(index));
-        lanes[n] = Lane {
-            forward: cost.forward + if index == last { Time::ZERO } else { send },
-            backward: cost.backward + if index == 0 { Time::ZERO } else { send },
-            tail: cost.tail(),
-        };
+        let place = if plan.vpp == 1 { place(index) } else { plan.place(problem, index) };
+        let cost = table.stage(&place);
         rooms[n] = Some(Room::of(index, &cost, table));
+        if closed {
+            lanes[n] = Lane {
+                forward: cost.forward + if index == last { Time::ZERO } else { near },
+                backward: cost.backward + if index == 0 { Time::ZERO } else { near },
+                tail: cost.tail(),
+            };
+        } else {
+            let clock = &mut clocks[index];
+            clock.chunks.clear();
+            clock.chunks.extend((0..plan.vpp).map(|chunk| table.chunk(&place, chunk)));
+            clock.send_forward = if index == last { around } else { near };
+            clock.send_backward = if index == 0 { around } else { near };
+            clock.tail = cost.tail();
+        }
     }
-    let time = longest::of_equal_stages(&lanes, plan.pp, micro_batches)?;
+    let time = if closed {
+        longest::of_equal_stages(&lanes, plan.pp, micro_batches)?
+    } else {
+        if let [_, middle, others @ .., _] = &mut clocks[..] {
+            for clock in others {
+                clock.chunks.clone_from(&middle.chunks);
+                (clock.send_forward, clock.send_backward) = (near, near);
+                clock.tail = middle.tail;
+            }
+        }
+        tapes.makespan(schedule, sends, clocks, micro_batches)
+    };
     Some((time, fullest(rooms.into_iter().flatten())))
 }

@@ -3,6 +3,7 @@
 mod draw;
 
 use autopar_core::estimate::longest::{self, Lane};
+use autopar_core::estimate::pipeline::tape::Tapes;
 use autopar_core::estimate::pipeline::{
     events, makespan, Chunk, Event, Kind, Sends, StageClock, Task,
 };
@@ -187,6 +188,8 @@ fn simulate(schedule: Schedule, sends: Sends, stages: &[StageClock], m: u64) -> 
 #[test]
 fn the_step_is_the_longest_path_through_the_schedule() {
     let mut draw = Draw::new(1);
+    // Orders of passes that steps share.
+    let mut tapes = Tapes::default();
     for n in 0..4000 {
         let Shape { schedule, pp, vpp, micro_batches: m } = shape(&mut draw, 200);
         let stages = clocks(&mut draw, pp, vpp);
@@ -194,6 +197,8 @@ fn the_step_is_the_longest_path_through_the_schedule() {
         let expected = simulate(schedule, sends, &stages, m);
         let got = makespan(schedule, sends, &stages, m);
         assert_eq!(got, expected, "case {n}: {schedule:?} {sends:?} m {m} {stages:?}");
+        let taped = tapes.makespan(schedule, sends, &stages, m);
+        assert_eq!(taped, expected, "case {n}: {schedule:?} {sends:?} m {m} {stages:?}");
     }
 }
 

@@ -286,7 +286,7 @@ impl Step {
     }
 
     /// What each stage of a plan costs, the same for the clock, and how sends meet computation.
-    fn stages(tables: &Tables<'_>, plan: &Plan) -> (Vec<StageCost>, Vec<StageClock>, Sends) {
+    pub fn stages(tables: &Tables<'_>, plan: &Plan) -> (Vec<StageCost>, Vec<StageClock>, Sends) {
         let problem = tables.problem;
         let sends = sends(problem, plan.schedule);
         let kinds: Vec<usize> = plan.stages.iter().map(|s| s.chip as usize).collect();

@@ -8,6 +8,7 @@
 
 pub mod late;
 mod order;
+pub mod tape;
 
 use super::longest::{self, Lane};
 use crate::spec::problem::Schedule;
@@ -92,19 +93,24 @@ pub fn makespan(
     stages: &[StageClock],
     micro_batches: u64,
 ) -> Time {
+    closed(schedule, sends, stages, micro_batches)
+        .unwrap_or_else(|| run(&order(schedule, stages, micro_batches), sends, stages))
+}
+
+/// The same where it has a closed form.
+fn closed(schedule: Schedule, sends: Sends, stages: &[StageClock], m: u64) -> Option<Time> {
     match schedule {
-        Schedule::GPipe => gpipe(sends, stages, micro_batches),
+        Schedule::GPipe => Some(gpipe(sends, stages, m)),
         Schedule::OneFOneB if sends == Sends::Blocking => {
             let lanes: Vec<Lane> = (0..stages.len())
                 .map(|i| lane(&stages[i], i == 0, i + 1 == stages.len()))
                 .collect();
-            longest::of_stages(&lanes, micro_batches)
-                .unwrap_or_else(|| run(&order(schedule, stages, micro_batches), sends, stages))
+            longest::of_stages(&lanes, m)
         }
         Schedule::OneFOneB
         | Schedule::Interleaved
         | Schedule::ZeroBubbleH1
-        | Schedule::ZeroBubbleV => run(&order(schedule, stages, micro_batches), sends, stages),
+        | Schedule::ZeroBubbleV => None,
     }
 }
 
@@ -255,10 +261,6 @@ impl<'a> Run<'a> {
         let at = |position: u64| (position * self.order.m + micro_batch) as usize;
         let here = &self.stages[stage];
         let times = here.chunks[chunk as usize];
-        let split = match self.order.schedule {
-            Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => true,
-            Schedule::OneFOneB | Schedule::Interleaved | Schedule::GPipe => false,
-        };
         let (ready, work, send) = match kind {
             Kind::Forward => {
                 let ready = if position == 0 {
@@ -282,7 +284,8 @@ impl<'a> Run<'a> {
                     }
                     after + self.delay(self.messages[position as usize + 1].1)
                 };
-                let work = if split { times.input_gradient } else { times.backward() };
+                let work =
+                    if self.order.splits() { times.input_gradient } else { times.backward() };
                 (ready, work, self.messages[position as usize].1)
             }
             Kind::Weight => (Time::ZERO, times.weight_gradient, Time::ZERO),
@@ -317,22 +320,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The common shift of one round if, on every stage, two successive rounds repeat the one before: the last three that
-    /// end before any stage runs out of forward passes.
-    fn shift(&self) -> Option<Time> {
-        let round = self.order.round() as usize;
-        let skipped = (self.order.m / self.order.pp - 5) as usize * round;
-        let mut shift = None;
-        for (stage, ends) in self.ends.iter().enumerate() {
-            let first = self.order.before_steady(stage as u64) as usize + skipped;
-            for n in first..first + 2 * round {
-                let step = *ends.get(n + round)? - ends[n];
-                if *shift.get_or_insert(step) != step {
-                    return None;
-                }
-            }
-        }
-        shift
+    /// The common shift of one round, if the rounds repeat.
+    fn shift(&self, repeats: bool) -> Option<Time> {
+        repeats.then(|| self.order.shift(|stage| &self.ends[stage])).flatten()
     }
 }
 
@@ -375,26 +365,37 @@ fn order(schedule: Schedule, stages: &[StageClock], m: u64) -> Order {
 
 /// When the last tail of a step ends.
 fn run(order: &Order, sends: Sends, stages: &[StageClock]) -> Time {
-    periodic(order, sends, stages, |_, _| false)
+    unless_late(order, sends, stages, |_, _| false)
         .expect("nothing is late where no time is asked for")
 }
 
-/// The same, from a run of fewer micro-batches once its rounds repeat; nothing once a stage is `late`.
-fn periodic(
+/// The same; nothing once a stage is `late`.
+fn unless_late(
     order: &Order,
     sends: Sends,
     stages: &[StageClock],
     late: impl Fn(&Run<'_>, usize) -> bool,
 ) -> Option<Time> {
+    periodic(order, |order, repeats| {
+        let mut run = Run::new(order, sends, stages);
+        Some((run.finish(&late)?, run.shift(repeats)))
+    })
+}
+
+/// When the last tail of a step ends, from a run of fewer micro-batches once its rounds repeat. What runs an order says when the
+/// last tail ends and, if asked, by how much each round of those that repeat is later than the one before.
+fn periodic(
+    order: &Order,
+    mut run: impl FnMut(Order, bool) -> Option<(Time, Option<Time>)>,
+) -> Option<Time> {
     let mut rounds = first_rounds(order.schedule);
     loop {
         let short = rounds * order.pp + order.m % order.pp;
         if short >= order.m {
-            return Run::new(*order, sends, stages).finish(&late);
+            return run(*order, false).map(|(end, _)| end);
         }
-        let mut run = Run::new(Order { m: short, ..*order }, sends, stages);
-        let end = run.finish(&late)?;
-        if let Some(shift) = run.shift() {
+        let (end, shift) = run(Order { m: short, ..*order }, true)?;
+        if let Some(shift) = shift {
             return Some(end + shift * ((order.m - short) / order.pp));
         }
         rounds *= 2;

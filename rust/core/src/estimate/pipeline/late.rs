@@ -4,7 +4,7 @@
 //! before it, each of which has one more. The delays of a pipeline that is filled badly show in its first rounds.
 
 use super::order::Order;
-use super::{makespan, order, periodic, Run, Sends, StageClock};
+use super::{makespan, order, unless_late, Run, Sends, StageClock};
 use crate::spec::problem::Schedule;
 use crate::units::Time;
 
@@ -21,7 +21,7 @@ pub fn makespan_below(
     let order = order(schedule, stages, micro_batches);
     let late = if closed { None } else { Late::new(order, sends, stages, ceiling) };
     let time = match late {
-        Some(late) => periodic(&order, sends, stages, |run, stage| late.is(run, stage))?,
+        Some(late) => unless_late(&order, sends, stages, |run, stage| late.is(run, stage))?,
         None => makespan(schedule, sends, stages, micro_batches),
     };
     (time < ceiling).then_some(time)

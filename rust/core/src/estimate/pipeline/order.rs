@@ -1,6 +1,7 @@
 //! The order in which each stage runs its passes, by schedule.
 
 use crate::spec::problem::Schedule;
+use crate::units::Time;
 
 /// What a pass does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +222,33 @@ impl Order {
         (Weight, chunk, m - stage + j % stage)
     }
 
+    /// Whether the gradient of the weights is a pass of its own.
+    pub fn splits(&self) -> bool {
+        match self.schedule {
+            Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => true,
+            Schedule::OneFOneB | Schedule::Interleaved | Schedule::GPipe => false,
+        }
+    }
+
+    /// The common shift of one round if, on every stage, two successive rounds repeat the one before: the last three that
+    /// end before any stage runs out of forward passes. `ends` are those of a stage's passes.
+    pub fn shift<'e>(&self, ends: impl Fn(usize) -> &'e [Time]) -> Option<Time> {
+        let round = self.round() as usize;
+        let skipped = (self.m / self.pp - 5) as usize * round;
+        let mut shift = None;
+        for stage in 0..self.pp {
+            let ends = ends(stage as usize);
+            let first = self.before_steady(stage) as usize + skipped;
+            for n in first..first + 2 * round {
+                let step = *ends.get(n + round)? - ends[n];
+                if *shift.get_or_insert(step) != step {
+                    return None;
+                }
+            }
+        }
+        shift
+    }
+
     /// Position of a chunk of `stage` on a micro-batch's way.
     pub fn position(&self, stage: u64, chunk: u64) -> u64 {
         match self.schedule {
@@ -228,6 +256,11 @@ impl Order {
             Schedule::ZeroBubbleV if chunk == 1 => 2 * self.pp - 1 - stage,
             _ => chunk * self.pp + stage,
         }
+    }
+
+    /// The stage at a position, and which of its chunks.
+    pub fn owned(&self, position: u64) -> (usize, u64) {
+        (self.owner(position), position / self.pp)
     }
 
     /// The stage at a position.
