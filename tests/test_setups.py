@@ -84,7 +84,7 @@ def test_a_chip_that_nobody_knows_names_the_nearest() -> None:
         ("8x200Gb HDR IB (Selene)", 8, 200),
         ("800Gb/s per node (config)", 8, 100),
         ("1600Gb RoCE/node", 8, 200),
-        ("3.2Tbps EFA", 8, 400),
+        ("3.2Tbps fabric", 8, 400),
         ("50Gb Ethernet (4x g4dn.12xlarge)", 1, 50),
         ("200Gb IB", 8, 200),
         ("25GB/s per GPU", 8, 200),
@@ -104,6 +104,13 @@ def test_omni_path_sustains_the_share_that_was_measured() -> None:
     usual = catalog.chip("a100").chip.network
     found = network("4 x 100 Gb Omni-Path", usual)
     assert found == replace(usual, nics_per_node=4, nic_gbit_per_s=100, efficiency=0.4)
+
+
+def test_efa_takes_the_steps_that_were_measured() -> None:
+    # 32 MB over 2 to 32 nodes of eight H100 (crazyguitar/aws-gpu-communication-benchmark).
+    usual = catalog.chip("h100").chip.network
+    found = network("EFA 3.2 Tb/s a node", usual)
+    assert found == replace(usual, efficiency=0.84, latency_us=31.0)
 
 
 def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:

@@ -136,10 +136,16 @@ def _joined(name: str) -> Iterator[str]:
     yield re.sub(r"[ _-]+", "", name)
 
 
-SUSTAINED = {
+# Share of the line rate that NCCL was measured to sustain on a kind of network, and microseconds of
+# a step where those were measured too.
+MEASURED_NETWORKS: dict[str, tuple[float, float | None]] = {
     # 40.5 Gbit/s of a card of 100 in an all-reduce over four nodes of eight A100, and 44 to 57 over
     # sixteen nodes of four V100 (bigscience-workshop/bigscience, experiments/bandwidth).
-    r"omni-?path|\bOPA\b": 0.4,
+    r"omni-?path|\bOPA\b": (0.4, None),
+    # 38 to 44 of 50 GB/s a device in all-to-alls of 2 GB over 2 to 32 nodes of eight H100, and what
+    # those of 32 MB take beyond their bytes, 2.2 times as long as over InfiniBand
+    # (crazyguitar/aws-gpu-communication-benchmark, data/nccl_alltoall.csv).
+    r"\bEFA\b": (0.84, 31.0),
 }
 
 
@@ -149,7 +155,8 @@ def network(text: str, usual: Network) -> Network:
     `Gb` are bits, `GB` bytes. A text without a figure leaves the usual network. A figure without a
     count is that of the node where it is said so or where it exceeds a usual card; it is that of
     every usual card where it equals one, and else of a single card. Where the text names a kind of
-    network of which NCCL was measured to sustain another share, that share is taken.
+    network on which NCCL was measured to sustain another share of the line rate, or its steps to
+    take longer, that is taken.
 
     Example:
         >>> usual = Network(nics_per_node=8, nic_gbit_per_s=200.0, efficiency=0.7, latency_us=20.0)
@@ -158,9 +165,10 @@ def network(text: str, usual: Network) -> Network:
         ... ) for n in [network(text, usual)]]
         [(4, 100.0), (8, 100.0), (1, 50.0), (8, 200.0)]
     """
-    for kind, efficiency in SUSTAINED.items():
+    for kind, (efficiency, step) in MEASURED_NETWORKS.items():
         if re.search(kind, text, re.I):
-            usual = replace(usual, efficiency=efficiency)
+            latency = usual.latency_us if step is None else step
+            usual = replace(usual, efficiency=efficiency, latency_us=latency)
     rate = r"(\d+(?:\.\d+)?) ?([GT])i?(b|B)"
     if found := re.search(rf"(\d+) ?[x\u00d7*] ?{rate}", text):
         count, *parts = found.groups()
