@@ -3,7 +3,8 @@
     python benches/speed.py [repeats] [--write]
 
 Seconds are of one search from Python: the document to JSON, the search on all cores, the report's
-JSON. A second table is of the best device count, as `--at-most` asks for it before its search.
+JSON. Two more tables are of device counts up to a limit: the best, as `--at-most` asks for it
+before its search, and those of `--frontier`, with fewer repeats.
 Counts are the program's, seconds the machine's: nothing is asserted. On a machine that others use
 too the median tells how busy they were, and the least what the search takes. `--write` puts the
 tables into the README.
@@ -15,6 +16,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from arguments import parser
@@ -93,13 +95,30 @@ def row(name: str, asked: str, count: int) -> str:
     )
 
 
+def counts_asked(name: str) -> str:
+    """Returns what a document asks of device counts, for a reader."""
+    return ASKED[name].replace("all 288 of them", "288 of 128 A800 and 160 H800")
+
+
 def row_at_most(name: str, count: int) -> str:
-    """Returns a document's line of the table of device counts."""
+    """Returns a document's line of the table of the best device count."""
     problem = document(name)
     found = planner.sizes(problem, "fastest")
     cells = timed(lambda: planner.sizes(problem, "fastest"), count)
-    what = ASKED[name].replace("all 288 of them", "288 of 128 A800 and 160 H800")
-    return f"| {what} | {found.considered:,} | {found.sizes[0].devices:,} | {cells} |"
+    return f"| {counts_asked(name)} | {found.considered:,} | {found.sizes[0].devices:,} | {cells} |"
+
+
+def row_frontier(name: str, count: int) -> str:
+    """Returns a document's line of the table of counts that nothing beats in time and money."""
+    problem = document(name)
+    groups = tuple(
+        replace(group, chip=replace(group.chip, price_per_hour=2.0))
+        for group in problem.cluster.groups
+    )
+    priced = replace(problem, cluster=replace(problem.cluster, groups=groups))
+    found = planner.sizes(priced, "frontier")
+    cells = timed(lambda: planner.sizes(priced, "frontier"), count)
+    return f"| {counts_asked(name)} | {found.considered:,} | {len(found.sizes)} | {cells} |"
 
 
 def main() -> None:
@@ -117,6 +136,10 @@ def main() -> None:
         "| the best device count, `--at-most` | counts | best | median s | least s |",
         "|---|---:|---:|---:|---:|",
         *(row_at_most(name, asked.repeats) for name in AT_MOST),
+        "",
+        "| time against money, `--frontier` | counts | listed | median s | least s |",
+        "|---|---:|---:|---:|---:|",
+        *(row_frontier(name, max(asked.repeats // 6, 1)) for name in AT_MOST),
     ]
     table = "\n".join(lines)
     print(table)
