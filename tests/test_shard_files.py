@@ -97,6 +97,20 @@ def test_wrong_input_is_refused_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_strategy_that_cannot_be_set_is_named_in_its_file(
+    command: Command, tmp_path: Path
+) -> None:
+    fixed = {"operator": "nope", "inputs": [[1, 1]]}
+    text = json.dumps({"schema": "autopar.strategies/1", "strategies": [fixed]})
+    (tmp_path / "fixed.json").write_text(text, encoding="utf-8")
+    graph = str(GRAPHS / "encoder-opset14.onnx")
+    run = command("shard", graph, "--chip", "a100", "--devices", "4", "--strategies", "fixed.json")
+    assert run.code == 2
+    assert run.err.startswith(
+        'error: fixed.json: strategies[0].operator: there is no operator "nope"'
+    )
+
+
 ROWS = (64, 128)
 
 

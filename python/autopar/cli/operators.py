@@ -1,6 +1,8 @@
 """The commands on operators: cuts of a graph, and Huawei ATC's form of them."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -52,12 +54,13 @@ def shard(
     graph = recomputed(graph, asked.pop("recompute"))
     function = _function(graph, asked)
     if function is None:
-        found = planner.shard(
-            graph,
-            asked.pop("chip"),
-            time_limit_s=time_limit,
-            **_sharding_options(graph, asked),
-        )
+        with _placed_in(asked["strategies"]):
+            found = planner.shard(
+                graph,
+                asked.pop("chip"),
+                time_limit_s=time_limit,
+                **_sharding_options(graph, asked),
+            )
     else:
         found = function.network
         print_notes([render.function_text(function)])
@@ -179,6 +182,19 @@ def _function(graph: Graph, asked: dict[str, Any]) -> "Function | None":
     return functional.shard(
         graph, names, enters, leaves, cluster=asked["chip"], devices=asked["devices"]
     )
+
+
+@contextmanager
+def _placed_in(file: str | None) -> Iterator[None]:
+    """Says of an error of the strategies that were set that it stands in their file."""
+    try:
+        yield
+    except SpecError as error:
+        field = error.path.removeprefix("options.")
+        if file is None or not field.startswith("strategies["):
+            raise
+        place = f"{files.printable(file)}: {field}"
+        raise SpecError(place, error.what, error.hint, error.about) from None
 
 
 def _sharding_options(graph: Graph, asked: dict[str, Any]) -> Any:
