@@ -142,8 +142,8 @@ MEASURED_NETWORKS: dict[str, tuple[float, float | None]] = {
     # 40.5 Gbit/s of a card of 100 in an all-reduce over four nodes of eight A100, and 44 to 57 over
     # sixteen nodes of four V100 (bigscience-workshop/bigscience, experiments/bandwidth).
     r"omni-?path|\bOPA\b": (0.4, None),
-    # 38 to 44 of 50 GB/s a device in all-to-alls of 2 GB over 2 to 32 nodes of eight H100, and what
-    # those of 32 MB take beyond their bytes, 2.2 times as long as over InfiniBand
+    # 38 to 44 of 50 GB/s a device in all-to-alls of 2 GB over 2 to 32 nodes of eight H100; what
+    # those of 32 MB take beyond their bytes is 2.2 times what steps of 14 us would
     # (crazyguitar/aws-gpu-communication-benchmark, data/nccl_alltoall.csv).
     r"\bEFA\b": (0.84, 31.0),
 }

@@ -228,7 +228,7 @@ impl Question<'_> {
         };
         let climb = Climb { leasts, kinds, on_host, allowed, weights, plain: plain.unwrap_or(0.0) };
         if plain.is_some() && kinds.len() > 2 * BLOCK {
-            // Most are cut by a look at few stages, each of which stands for some before it that have less room.
+            // Most are cut by a look at few stages, each of which stands for its neighbours.
             let few = self.climb(&climb, BLOCK);
             if !matches!(few, Verdict::Seconds(seconds) if seconds <= self.limit) {
                 return few;
@@ -564,7 +564,9 @@ mod tests {
                     (0..pp).map(|stage| of(in_flight(schedule, pp, vpp, stage, m))).collect()
                 };
                 let fewest = |f: InFlight| (0..vpp).map(|c| f.of_chunk(c)).min().unwrap_or(0);
-                for kept in [kept(&InFlight::passes), kept(&fewest)] {
+                let all = kept(&InFlight::passes);
+                assert!(all.iter().rev().is_sorted(), "{schedule:?}, {pp} stages, {m}: {all:?}");
+                for kept in [all, kept(&fewest)] {
                     let one_way = kept.is_sorted() || kept.iter().rev().is_sorted();
                     assert!(one_way, "{schedule:?}, {pp} stages, {m} micro-batches: {kept:?}");
                 }

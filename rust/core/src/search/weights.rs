@@ -103,3 +103,31 @@ fn both_ways(units: &[f64], m: f64) -> Option<Weights> {
     let w = || units.iter().map(|u| 1.0 / u).collect();
     nowhere_negative.then(|| Weights { w: w(), sum, level: true })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_stages_weigh_what_they_do_one_by_one() {
+        let schedules = [
+            (Schedule::OneFOneB, 1),
+            (Schedule::GPipe, 1),
+            (Schedule::Interleaved, 3),
+            (Schedule::ZeroBubbleH1, 1),
+            (Schedule::ZeroBubbleV, 2),
+        ];
+        for (schedule, vpp) in schedules {
+            for (pp, micro_batches) in (2..12).flat_map(|pp| (2..30).map(move |m| (pp, m))) {
+                let shape = Shape { schedule, pp, vpp, micro_batches };
+                for (any, differ) in [(false, false), (false, true), (true, false)] {
+                    let equal = Weights::of_equal(shape, any, 0.25, differ);
+                    let each = Weights::new(shape, any, &vec![0.25; pp as usize], differ);
+                    assert!((equal.sum / each.sum - 1.0).abs() < 1e-9, "{shape:?}");
+                    let close = |stage| (equal.of(stage) / each.of(stage) - 1.0).abs() < 1e-9;
+                    assert!(each.level && (0..pp as usize).all(close), "{shape:?}");
+                }
+            }
+        }
+    }
+}
