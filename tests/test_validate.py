@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autopar import catalog, validate
-from autopar.runs import read_runs
+from autopar.runs import Run, read_runs
 from autopar.validate import Checked, kendall_tau, summarise
 from conftest import Command
 from stated import STATED, checked, table
@@ -156,6 +156,22 @@ def test_the_command_overwrites_only_when_told(command: Command, tmp_path: Path)
     assert refused.code == 2
     assert (tmp_path / "out.json").read_text() == "mine"
     assert command("validate", "runs.csv", "--json", "out.json", "--force").code == 0
+
+
+def test_experts_that_are_wanted_unevenly_cost_what_they_were_measured_to() -> None:
+    # Qwen3-235B-A22B on 256 H100, experts over 8 ranks: rates with tokens forced to be even and
+    # without, by sequence (yanring/Megatron-MoE-ModelZoo, best_practice/Qwen3). One spread tells
+    # all four.
+    even_over_own = {16384: 295 / 237, 32768: 335 / 277, 65536: 368 / 320, 131072: 389 / 357}
+    rows = [row for row in read_runs(PUBLISHED / "moezoo.csv") if isinstance(row, Run)]
+    even = [row for row in rows if row.id.startswith("moezoo-long-")]
+    own = [replace(row, expert_load_variation=1.25) for row in even]
+    assert len(even) == len(even_over_own)
+    for slow, fast in zip(validate.check(own), validate.check(even), strict=True):
+        assert slow.estimate is not None
+        assert fast.estimate is not None
+        measured = even_over_own[fast.run.seq_len or 0]
+        assert slow.estimate.step_s / fast.estimate.step_s == pytest.approx(measured, rel=0.02)
 
 
 @pytest.mark.parametrize("arguments", [[], ["none.csv"], ["runs.csv", "--by", "colour"]])

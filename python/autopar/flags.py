@@ -119,6 +119,12 @@ def _problem(command: F, *, required: bool) -> F:
             click.option("--attention", type=click.Choice(get_args(Attention)), default="flash"),
             click.option("--dropout/--no-dropout", default=False, help="Dropout as in GPT-3."),
             click.option(
+                "--expert-load-variation",
+                type=float,
+                default=0.0,
+                help="Standard deviation of the experts' loads over their mean; 0 if forced even.",
+            ),
+            click.option(
                 "--framework",
                 default="megatron-core",
                 help="Framework: a name or a TOML file; a launcher's own where one is named.",

@@ -65,6 +65,7 @@ class Run:
         precision: Number format of the matrix products.
         attention: Flash or unfused.
         dropout: Whether there was dropout.
+        expert_load_variation: Standard deviation of the experts' loads over their mean.
         framework: Software, in words.
         iter_time_s: Seconds of a step.
         tokens_per_s_per_gpu: Tokens a second of a device.
@@ -120,6 +121,7 @@ class Run:
     precision: str = ""
     attention: str = ""
     dropout: bool | None = None
+    expert_load_variation: float | None = None
     framework: str = ""
     iter_time_s: float | None = None
     tokens_per_s_per_gpu: float | None = None

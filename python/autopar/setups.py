@@ -75,6 +75,7 @@ def setup(run: Run, shelf: Shelf) -> Setup:
         framework=as_run(entry, run, shelf),
         attention=_attention(run, entry, assumed),
         dropout=entry.run.dropout if run.dropout is None else run.dropout,
+        expert_load_variation=run.expert_load_variation or 0.0,
         memory_margin=0.0,
         top=1,
     )

@@ -157,6 +157,8 @@ class Workload:
         precision: Number format of the matrix products.
         attention: One fused kernel, or separate operators that store the scores.
         dropout: Whether hidden states and attention weights pass through dropout.
+        expert_load_variation: Standard deviation of the experts' loads over their mean, as a router
+            prefers some; 0 where it spreads tokens at random, as benchmarks force it to.
     """
 
     global_batch_size: int
@@ -164,6 +166,7 @@ class Workload:
     precision: Precision = "bf16"
     attention: Attention = "flash"
     dropout: bool = False
+    expert_load_variation: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

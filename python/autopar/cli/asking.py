@@ -13,7 +13,8 @@ from autopar.texts import Text
 
 # The flags that describe what is trained, on what.
 QUESTION = ("model", "cluster", "devices", "global_batch_size", "sequence_length", "precision",
-            "attention", "dropout", "framework", "memory_margin")  # fmt: skip
+            "attention", "dropout", "expert_load_variation", "framework",
+            "memory_margin")  # fmt: skip
 MARGIN = ("memory_margin",)
 
 

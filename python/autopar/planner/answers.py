@@ -34,6 +34,7 @@ def search(
     framework: Name | Framework = "megatron-core",
     attention: Attention = "flash",
     dropout: bool = False,
+    expert_load_variation: float = 0.0,
     threads: int = 0,
     time_limit_s: float | None = None,
     progress: Progress | None = None,
@@ -53,6 +54,8 @@ def search(
         framework: Name in the catalog, path to a TOML file, or a `Framework`.
         attention: One fused kernel, or separate operators that store the scores.
         dropout: Whether hidden states and attention weights pass through dropout.
+        expert_load_variation: Standard deviation of the experts' loads over their mean: 0 where
+            tokens are spread at random, about 0.3 for a router that balances well, 1 for a bad one.
         threads: Threads of the search; 0 takes every core. The answer does not depend on it.
         time_limit_s: Seconds after which the best plans so far are returned, unproved.
         progress: Called now and then with the classes of candidates done and in all.
@@ -83,6 +86,7 @@ def search(
         framework=framework,
         attention=attention,
         dropout=dropout,
+        expert_load_variation=expert_load_variation,
         **limits,
     )
     return solve(question, threads=threads, time_limit_s=time_limit_s, progress=progress)

@@ -203,7 +203,7 @@ def _share(total: int, parts: int, error: SpecError) -> int:
 _FIELDS = {
     **{name: f"plan.stages.{name}" for name in ("layers", "recompute", "offload")},
     **{name: f"workload.{name}" for name in ("global_batch_size", "sequence_length", "precision",
-                                             "attention", "dropout")},
+                                             "attention", "dropout", "expert_load_variation")},
     **{name: name for name in ("model", "cluster", "framework")},
     "chips": "plan.stages.chip",
     "devices": "cluster.devices",

@@ -66,6 +66,7 @@ def problem(
     framework: Name | Framework = "megatron-core",
     attention: Attention = "flash",
     dropout: bool = False,
+    expert_load_variation: float = 0.0,
     **limits: Unpack[Limits],
 ) -> Problem:
     """Returns the question as a document that holds all its inputs. The arguments are `search`'s.
@@ -107,6 +108,7 @@ def problem(
         precision=precision,
         attention=attention,
         dropout=dropout,
+        expert_load_variation=expert_load_variation,
     )
     question = Problem(
         version=__version__,

@@ -281,6 +281,7 @@ pub fn problem(model: Model, cluster: Cluster, batch: u64, sequence: u64) -> Pro
             precision: Precision::Bf16,
             attention: Attention::Flash,
             dropout: false,
+            expert_load_variation: 0.0,
         },
         framework: framework(),
         options: options(),

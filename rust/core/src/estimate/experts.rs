@@ -52,16 +52,18 @@ impl Block<'_, '_> {
         if weighted > p.width {
             self.transient = self.transient.max(visits * h * (weighted + p.width));
         }
-        let filled = if moe.capacity_factor > 0.0 { moe.capacity_factor } else { 1.0 };
-        self.exchange(moe, filled * visits * h * self.p.width);
 
         let experts = u64::from(moe.experts) / s.ep;
         let width = moe.expert_ffn / s.etp;
-        let load = if moe.capacity_factor > 0.0 {
-            moe.capacity_factor
+        // Places are filled alike on all ranks; else all wait for the one that most tokens want.
+        let (filled, fullest) = if moe.capacity_factor > 0.0 {
+            (moe.capacity_factor, 1.0)
         } else {
-            load_of_the_fullest(visits * s.ep as f64, s.ep)
+            let variation = p.workload.expert_load_variation / (experts as f64).sqrt();
+            (1.0, load_of_the_fullest(visits, s.ep, variation))
         };
+        let load = filled * fullest;
+        self.exchange(moe, filled * visits * h * self.p.width, fullest);
         let arrived = visits * s.etp as f64 * load;
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
         let rows = (arrived / experts as f64).ceil() as u64;
@@ -170,15 +172,16 @@ impl Block<'_, '_> {
         self.stream(elements, 14.0, 20.0, (2 * experts + 2, 6 * experts + 2));
     }
 
-    /// Dispatch and combine: all-to-all over the expert group, then over the expert's own tensor-parallel group.
-    fn exchange(&mut self, moe: &Moe, bytes: f64) {
+    /// Dispatch and combine of `bytes` from each rank: all-to-all over the expert group, of which one rank receives, and on the way back
+    /// sends, `fullest` times as much; then over the expert's own tensor-parallel group.
+    fn exchange(&mut self, moe: &Moe, bytes: f64, fullest: f64) {
         let p = self.p;
         let s = p.shard;
         let group = s.expert_group();
         let mut once = match p.framework.expert_dispatch {
-            ExpertDispatch::Copies => p.fabric.all_to_all(bytes, group),
+            ExpertDispatch::Copies => p.fabric.all_to_all(fullest * bytes, group),
             ExpertDispatch::OnceANode => {
-                p.fabric.once_a_node(bytes, moe.topk, moe.node_limit, group)
+                p.fabric.once_a_node(fullest * bytes, moe.topk, moe.node_limit, group)
             }
             ExpertDispatch::Gather => {
                 p.fabric.all_gather(bytes / f64::from(moe.topk) * group.size as f64, group)
@@ -193,7 +196,7 @@ impl Block<'_, '_> {
             }
         };
         if s.etp > 1 {
-            once += p.fabric.all_gather(bytes * s.etp as f64, s.tensor_group());
+            once += p.fabric.all_gather(fullest * bytes * s.etp as f64, s.tensor_group());
         }
         // Dispatch, the tokens' weights beside it or their layout before it, and combine.
         let launches = 3 * u32::from(group.size > 1) + 2 * u32::from(s.etp > 1);
@@ -201,7 +204,7 @@ impl Block<'_, '_> {
         self.forward.kernels += launches;
         self.summed += launches;
         if group.size > 1 {
-            self.dispatched += 2.0 * bytes;
+            self.dispatched += (fullest + 1.0) * bytes;
         }
         self.input.expert += 2.0 * once;
         self.input.kernels += launches;
@@ -221,13 +224,16 @@ const PERMUTED: f64 = 0.6;
 /// The same as gathers, scatters and sums of their own: 301 of 1,456 GB/s on an A100 (configs/system/a100_pcie.json).
 const PERMUTED_UNFUSED: f64 = 0.2;
 
-/// How many times the mean the fullest of `ranks` receives when `visits` are spread at random.
+/// How many times its mean of `visits` the fullest of `ranks` receives, where the wants of each vary by `variation` of their mean
+/// beside the chance of the draw: those of E / ep experts by one over sqrt(E / ep) of what theirs do.
 ///
-/// The expected maximum of `ranks` nearly normal counts of mean `visits / ranks`: mean + sqrt(2 mean ln ranks).
-fn load_of_the_fullest(visits: f64, ranks: u64) -> f64 {
+/// The expected maximum of `ranks` nearly normal numbers of mean 1 and variance 1 / visits + variation^2: 1 + sqrt(2 variance ln ranks);
+/// at most all visits.
+fn load_of_the_fullest(visits: f64, ranks: u64, variation: f64) -> f64 {
     if ranks <= 1 || visits <= 0.0 {
         return 1.0;
     }
-    let mean = visits / ranks as f64;
-    1.0 + (2.0 * (ranks as f64).ln() / mean).sqrt()
+    let variance = 1.0 / visits + variation * variation;
+    let ranks = ranks as f64;
+    (1.0 + (2.0 * variance * ranks.ln()).sqrt()).min(ranks)
 }

@@ -156,6 +156,21 @@ impl Problem {
             )
             .map_err(|error| error.about(&["workload.precision"]))?;
         }
+        // The most is where all tokens want the same topk experts.
+        let most = self
+            .model
+            .moe
+            .map_or(0.0, |moe| (f64::from(moe.experts) / f64::from(moe.topk) - 1.0).sqrt());
+        let found = self.workload.expert_load_variation;
+        require(
+            (0.0..=most).contains(&found),
+            "workload.expert_load_variation",
+            || match most {
+                0.0 => format!("must be 0 where no token chooses its experts, found {found}"),
+                _ => format!("must be from 0 to {most:.3} for this model, found {found}"),
+            },
+            "Give 0 where tokens are spread at random, about 0.3 for a router that balances well.",
+        )?;
         Ok(self)
     }
 }

@@ -20,6 +20,9 @@ pub struct Workload {
     pub attention: Attention,
     /// Whether hidden states and attention weights pass through dropout, as in the GPT-3 era.
     pub dropout: bool,
+    /// Standard deviation of the experts' loads over their mean, as a router prefers some of them; 0 where it spreads tokens at random.
+    /// Of no account where experts have a capacity.
+    pub expert_load_variation: f64,
 }
 
 /// Number format of the matrix products. Everything else is in 16 bits, or in 32 with the 32-bit formats.

@@ -69,6 +69,9 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         p.workload.attention = Attention::Unfused;
     }
     p.workload.dropout = draw.once_in(3);
+    if p.model.moe.is_some_and(|moe| moe.experts > moe.topk) {
+        p.workload.expert_load_variation = draw.pick(&[0.0, 0.5]);
+    }
     p.workload.precision =
         draw.pick(&[Precision::Bf16, Precision::Bf16, Precision::Fp8, Precision::Tf32]);
     let f = &mut p.framework;
