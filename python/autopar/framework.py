@@ -278,6 +278,8 @@ class Framework:
         vocab_multiple: The embedding is padded to a multiple of this many rows a tensor rank.
         gathers: When FSDP and ZeRO gather parameters and reduce gradients: for each pass of each
             micro-batch, once a step, or once a step where stages form a pipeline.
+        reduces_once: Whatever is gathered for each pass, gradients add up whole on each rank and
+            are reduced once a step, after the last of several micro-batches (no_sync).
         shards: What a rank owns of the tensors that ZeRO shards once a step: an equal slice of all
             of them, or whole tensors, which are reduced to and broadcast from one owner after
             another.
@@ -347,6 +349,7 @@ class Framework:
     repeats_key_heads: bool = False
     vocab_multiple: int
     gathers: Gathers
+    reduces_once: bool = False
     shards: Shards = "slices"
     gather_pieces: int = 1
     gather_copy_us: float = 0.0

@@ -129,6 +129,7 @@ pub fn framework() -> Framework {
         repeats_key_heads: false,
         vocab_multiple: 128,
         gathers: Gathers::MicroBatch,
+        reduces_once: false,
         shards: Shards::Slices,
         gather_pieces: 1,
         gather_copy_us: 0.0,

@@ -143,6 +143,16 @@ fn parameters_gathered_once_a_step_lie_beside_their_shards_and_so_do_gradients()
 }
 
 #[test]
+fn gradients_that_wait_for_the_last_micro_batch_add_up_whole_as_they_will_travel() {
+    // 1050 in 2 bytes beside this rank's 132 in 4. The only micro-batch reduces them as they come.
+    let mut f = testing::framework();
+    (f.gathers, f.reduces_once, f.bytes.gradient_sent) = (Gathers::MicroBatch, true, 2);
+    assert_eq!(sharded(&f, fsdp()).gradients, Bytes(1050 * 2 + 132 * 4));
+    let only = Holdings { dense_parameters: 1050, single: true, ..Holdings::default() };
+    assert_eq!(memory::items(&only, &fsdp(), false, &f).gradients, Bytes(132 * 4));
+}
+
+#[test]
 fn eight_bit_copies_lie_beside_the_weights_of_the_layers_alone() {
     // 1050 parameters of 2 bytes, and 2 bytes for each of the 1000 that are not of embedding and head.
     let mut f = testing::framework();

@@ -38,6 +38,33 @@ fn behind_the_backward_pass_only_the_longer_rest_or_last_layer_of_it_shows() {
 }
 
 #[test]
+fn gradients_that_wait_are_reduced_once_a_step_and_parameters_gathered_for_each_pass() {
+    // Two micro-batches of eight ranks with nothing hidden: each reduces 4-byte gradients layer by layer, or all are reduced at
+    // once at the end; parameters of 2 bytes are gathered before either pass.
+    let mut problem = gpt_problem(1024, 512);
+    problem.workload.global_batch_size = 16;
+    let o = &mut problem.framework.overlap;
+    (o.gradient_reduce, o.parameter_gather, o.backward_gather) = (false, false, false);
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let moved = |bytes: u64| fabric.all_gather(bytes as f64, Group { size: 8, stride: 1 });
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let plan = Plan { zero: 3, shard_group: 8, ..replicas(&problem, 8).0 };
+    let with = |once: bool| {
+        let mut problem = problem.clone();
+        problem.framework.reduces_once = once;
+        let cost = layer(&problem, shard);
+        (cost, estimate(&problem, &plan).expect("a legal plan").time.data_ps.seconds())
+    };
+    let ((each, none), (once, all)) = (with(false), with(true));
+    let parameters = each.dense_parameters;
+    close(each.input_gradient.shard.seconds(), moved(2 * parameters) + moved(4 * parameters), 1e-6);
+    close(once.input_gradient.shard.seconds(), moved(2 * parameters), 1e-6);
+    assert_eq!(once.forward.shard, each.forward.shard);
+    let of_all = 4 * parameters + (51_200 + 2048) * 1024 + 2 * 1024;
+    close(all - none, moved(4 * of_all), 1e-6);
+}
+
+#[test]
 fn owners_of_whole_tensors_are_served_one_after_another() {
     // Each further owner costs a reduction and a broadcast once round the ring: 8.4 us and 7 steps of 3.4 us in a node of 8.
     // A layer has 16 tensors: four products and their biases but two of the MLP, which are as many, and two norms of two.

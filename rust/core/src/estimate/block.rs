@@ -492,7 +492,8 @@ impl<'p, 'a> Block<'p, 'a> {
     fn gathers(&mut self) {
         let p = self.p;
         let s = p.shard;
-        if !p.reduces_each_pass() {
+        let (gathers, reduces) = (p.gathers_each_pass(), p.reduces_each_pass());
+        if !gathers && !reduces {
             return;
         }
         let dense = s.sharded(s.replica_group());
@@ -508,12 +509,12 @@ impl<'p, 'a> Block<'p, 'a> {
         };
         let each =
             launches(self.dense_parameters, dense) + launches(self.expert_parameters, expert);
-        let gathers = if s.zero == 3 { each } else { 0 };
-        self.forward.kernels += gathers;
-        self.input.kernels += gathers + each;
+        let of = |moved: bool| if moved { each } else { 0 };
+        self.forward.kernels += of(gathers);
+        self.input.kernels += of(gathers) + of(reduces);
         let parameter = parameter_sent(p.framework, p.workload.precision) as f64;
-        let gather = if s.zero == 3 { move_all(parameter) } else { 0.0 };
-        let reduce = move_all(p.framework.bytes.gradient_sent as f64);
+        let gather = if gathers { move_all(parameter) } else { 0.0 };
+        let reduce = if reduces { move_all(p.framework.bytes.gradient_sent as f64) } else { 0.0 };
         let forward = self.forward.lasts(p.launch());
         let backward = self.input.lasts(p.launch()) + self.weight.lasts(p.launch());
         let hidden = |seconds: f64, behind: f64, overlapped: bool| {
@@ -533,12 +534,12 @@ impl<'p, 'a> Block<'p, 'a> {
         let sharded = |group: Group, parameters: f64| if group.size > 1 { parameters } else { 0.0 };
         let moved = sharded(dense, self.dense_parameters) + sharded(expert, self.expert_parameters);
         let copies = p.framework.shard_copies;
-        if copies.gathered && s.zero == 3 {
+        if copies.gathered && gathers {
             let out = p.device.traffic(2.0 * parameter * moved);
             self.forward.shard += out;
             self.input.shard += out;
         }
-        if copies.reduced {
+        if copies.reduced && reduces {
             let bytes = p.framework.bytes;
             let each = bytes.parameter + bytes.gradient_sent;
             self.input.shard += p.device.traffic(each as f64 * moved);

@@ -116,14 +116,19 @@ pub(super) struct Launch {
     pub(super) blocking: bool,
 }
 
-/// Whether gradients are reduced, and with ZeRO stage 3 parameters gathered, layer by layer in every pass.
-fn reduces_each_pass(shard: &Shard, framework: &Framework) -> bool {
-    shard.zero >= 2 && framework.gathers.each_pass(shard.pipelined)
+/// Whether parameters are gathered layer by layer in every pass.
+pub(super) fn gathers_each_pass(shard: &Shard, framework: &Framework) -> bool {
+    shard.zero == 3 && framework.gathers.each_pass(shard.pipelined)
+}
+
+/// Whether gradients are reduced layer by layer in every backward pass.
+pub(super) fn reduces_each_pass(shard: &Shard, framework: &Framework) -> bool {
+    shard.zero >= 2 && !framework.reduces_once && framework.gathers.each_pass(shard.pipelined)
 }
 
 /// The sharding with what no price of a layer or an end depends on set to nothing: equal ones have equal prices.
 pub fn priced_as(shard: Shard, framework: &Framework) -> Shard {
-    if reduces_each_pass(&shard, framework) {
+    if gathers_each_pass(&shard, framework) || reduces_each_pass(&shard, framework) {
         shard
     } else {
         Shard { zero: 0, shard_group: 1, ..shard }
@@ -238,7 +243,12 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    /// Whether gradients are reduced, and with ZeRO stage 3 parameters gathered, layer by layer in every pass.
+    /// Whether parameters are gathered layer by layer in every pass.
+    pub(super) fn gathers_each_pass(&self) -> bool {
+        gathers_each_pass(&self.shard, self.framework)
+    }
+
+    /// Whether gradients are reduced in every backward pass.
     pub(super) fn reduces_each_pass(&self) -> bool {
         reduces_each_pass(&self.shard, self.framework)
     }

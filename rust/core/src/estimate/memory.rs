@@ -3,6 +3,7 @@
 //! Parameters, gradients and optimizer state by ZeRO stage (Rajbhandari et al. 2020, arXiv:1910.02054);
 //! activations by the micro-batches that the schedule keeps in flight.
 
+use super::layer::{gathers_each_pass, reduces_each_pass};
 use super::shard::Shard;
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::{Framework, Gradients};
@@ -134,7 +135,8 @@ pub fn items(
 ) -> MemoryItems {
     let bytes = &framework.bytes;
     let each = framework.gathers.each_pass(shard.pipelined);
-    let gathers = shard.zero == 3 && each;
+    let gathers = gathers_each_pass(shard, framework);
+    let reduces = reduces_each_pass(shard, framework);
     // Parameters and gradients stay whole when they are gathered and reduced once a step.
     let (mut parameters, mut gradients, mut optimizer, mut buffers) = (0u64, 0u64, 0u64, 0u64);
     let mut update = 0u64;
@@ -159,12 +161,12 @@ pub fn items(
             }
         };
         // Gathered once a step, they lie beside the shards that they come from and are reduced to.
-        let whole = if shard.zero == 3 && !each && ranks > 1 { count - left } else { 0 };
+        let whole = if shard.zero == 3 && !gathers && ranks > 1 { count - left } else { 0 };
         let copy = framework.held.gathered_copy_bytes;
         if (1..3).contains(&shard.zero) && copy > 0 && ranks > 1 {
             parameters += share(1) * bytes.parameter + (count - left - again) * copy;
             // Scattered as they are reduced: in the only micro-batch, or in each; otherwise they add up whole.
-            let scattered = held.single || (each && shard.zero == 2);
+            let scattered = held.single || (reduces && shard.zero == 2);
             gradients += (if scattered { share(1) } else { count }) * bytes.gradient;
             optimizer += share(1) * bytes.optimizer;
             update += share(1) * framework.held.update_bytes;
@@ -173,6 +175,9 @@ pub fn items(
         parameters += (share(3) + whole) * bytes.parameter;
         if !(gathers && framework.held.gradients == Gradients::Replace) {
             gradients += (if each { share(2) } else { count }) * bytes.gradient;
+            // Until they are reduced they add up whole, as they will travel.
+            let waits = each && framework.reduces_once && shard.zero >= 2 && !held.single;
+            gradients += if waits { (count - left) * bytes.gradient_sent } else { 0 };
             gradients += if whole > 0 { share(3) * bytes.gradient } else { 0 };
         }
         optimizer += share(1) * bytes.optimizer;

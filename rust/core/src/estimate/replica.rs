@@ -3,6 +3,7 @@
 //! Collectives and updates cost a start-up and a time a parameter ([`Rates`]); a stage multiplies them by its parameters.
 
 use super::collective::Fabric;
+use super::layer::{gathers_each_pass, reduces_each_pass};
 use super::shard::{parameter_sent, Owned, Shard};
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::{Framework, Gradients, Shards};
@@ -136,11 +137,6 @@ impl Rates {
     }
 }
 
-/// Whether gradients already travelled in every micro-batch.
-fn reduced_each(shard: &Shard, framework: &Framework) -> bool {
-    shard.zero >= 2 && framework.gathers.each_pass(shard.pipelined)
-}
-
 /// Summing gradients once a step: over all replicas, or scattered over the shard group and then summed among its copies.
 fn reduce(shard: &Shard, framework: &Framework, fabric: &Fabric<'_>, replicas: Group) -> Rate {
     let sent = framework.bytes.gradient_sent as f64;
@@ -150,7 +146,7 @@ fn reduce(shard: &Shard, framework: &Framework, fabric: &Fabric<'_>, replicas: G
         let among_copies = fabric.all_reduce(bytes / inner.size as f64, outer);
         if shard.zero == 0 {
             fabric.all_reduce(bytes, replicas)
-        } else if reduced_each(shard, framework) {
+        } else if reduces_each_pass(shard, framework) {
             among_copies
         } else {
             fabric.all_gather(bytes, inner) + among_copies
@@ -166,8 +162,7 @@ fn gather(
     fabric: &Fabric<'_>,
     replicas: Group,
 ) -> Rate {
-    // Stage 3 gathers them for each pass instead.
-    if shard.zero == 0 || (shard.zero == 3 && reduced_each(shard, framework)) {
+    if shard.zero == 0 || gathers_each_pass(shard, framework) {
         return Rate::default();
     }
     let bytes = parameter_sent(framework, precision) as f64;
@@ -185,7 +180,9 @@ fn owned(
     fabric: &Fabric<'_>,
     [dense, expert]: [Rate; 2],
 ) -> [Rate; 2] {
-    let once_a_step = shard.zero > 0 && !reduced_each(shard, &problem.framework);
+    let framework = &problem.framework;
+    let each_pass = gathers_each_pass(shard, framework) || reduces_each_pass(shard, framework);
+    let once_a_step = shard.zero > 0 && !each_pass;
     if problem.framework.shards == Shards::Slices || !once_a_step {
         return [dense, expert];
     }

@@ -88,6 +88,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         TensorOverlap::PipelinedProducts,
     ]);
     f.gathers = draw.pick(&[Gathers::MicroBatch, Gathers::Step, Gathers::StepInPipeline]);
+    f.reduces_once = draw.once_in(3);
     f.gather_pieces = draw.pick(&[1, 1, 12]);
     f.context_exchange = draw.pick(&[
         ContextExchange::Ring,
