@@ -38,6 +38,21 @@ def test_the_host_s_part_follows_what_is_said_of_graphs(shelf: Shelf) -> None:
     assert said("no CUDA graphs", "MaxText") == 0.0
 
 
+def test_who_reduces_gradients_once_a_step_is_read_from_words(shelf: Shelf) -> None:
+    def said(framework: str, notes: str = "", **cells: str) -> bool:
+        run = run_of(framework=framework, notes=notes, **cells)
+        return setup(run, shelf).problem.framework.reduces_once
+
+    assert said("HF Trainer FSDP")
+    assert said("LitGPT")
+    assert said("PyTorch FSDP", "gradients accumulate under no_sync")
+    assert not said("PyTorch FSDP")
+    assert not said("PyTorch FSDP", "without no_sync")
+    assert not said("LitGPT", gbs="4")  # nothing to accumulate
+    # DeepSpeed reduces them in every backward pass.
+    assert not said("HF Trainer + DeepSpeed ZeRO-3")
+
+
 def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     def said(notes: str) -> tuple[str, ...]:
         run = run_of(framework="FSDP", notes=notes, date="2025-12")
