@@ -70,7 +70,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     }
     p.workload.dropout = draw.once_in(3);
     if p.model.moe.is_some_and(|moe| moe.experts > moe.topk) {
-        p.workload.expert_load_variation = draw.pick(&[0.0, 0.5]);
+        p.workload.expert_load_variation = if p.workload.dropout { 0.5 } else { 0.0 };
     }
     p.workload.precision =
         draw.pick(&[Precision::Bf16, Precision::Bf16, Precision::Fp8, Precision::Tf32]);
@@ -88,7 +88,6 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         TensorOverlap::PipelinedProducts,
     ]);
     f.gathers = draw.pick(&[Gathers::MicroBatch, Gathers::Step, Gathers::StepInPipeline]);
-    f.reduces_once = draw.once_in(3);
     f.gather_pieces = draw.pick(&[1, 1, 12]);
     f.context_exchange = draw.pick(&[
         ContextExchange::Ring,
@@ -153,6 +152,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     // Made of what was drawn already: one more draw would change every problem after it.
     f.fused_groups = f.fused_gather_bytes % 7;
     f.permutes_twice = f.keeps_tensor_results;
+    f.reduces_once = f.eight_bit_gathers.parameters;
     (f.fused.norm, f.fused.rope) = match (f.fused.permutation, f.fused.optimizer) {
         (false, false) => (NormKernel::Separate, RotaryKernel::Fused),
         (false, true) => (NormKernel::Compiled, RotaryKernel::Compiled),
