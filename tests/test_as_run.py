@@ -38,6 +38,17 @@ def test_the_host_s_part_follows_what_is_said_of_graphs(shelf: Shelf) -> None:
     assert said("no CUDA graphs", "MaxText") == 0.0
 
 
+def test_what_is_computed_again_may_be_all_but_attention(shelf: Shelf) -> None:
+    # MaxText's custom policies that keep what attention made, on the device or on the host.
+    run = run_of(framework="MaxText", recompute="all but attention")
+    found = setup(run, shelf)
+    assert found.problem.framework.selective == "named"
+    again = found.problem.framework.named
+    assert (again.norm, again.projections, again.expansion, again.activation) == (True,) * 4
+    assert not again.attention
+    assert found.plan.stages[0].recompute.granularity == "selective"
+
+
 def test_who_reduces_gradients_once_a_step_is_read_from_words(shelf: Shelf) -> None:
     def said(framework: str, notes: str = "", **cells: str) -> bool:
         run = run_of(framework=framework, notes=notes, **cells)

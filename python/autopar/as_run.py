@@ -13,6 +13,7 @@ NORMS = set(words_of("norm norms layernorm rmsnorm"))
 ACTIVATIONS = set(words_of("act activation activations swiglu gelu"))
 FILLERS = set(words_of("moe and only"))
 PROJECTIONS = "mla_up_proj"
+ALL_BUT_ATTENTION = "all but attention"
 
 
 def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
@@ -144,6 +145,9 @@ def _kernels(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, attention_kernels=asked + framework.attention_kernels)
     if _said(run, r"(mx-?fp8|fp8[- ]mx)\b"):
         framework = replace(framework, fp8_scaling="block")
+    if run.recompute == ALL_BUT_ATTENTION:
+        again = Named(norm=True, projections=True, expansion=True, activation=True)
+        framework = replace(framework, selective="named", named=again)
     if PROJECTIONS in run.recompute:
         words = set(words_of(run.recompute))
         again = Named(

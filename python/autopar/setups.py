@@ -13,7 +13,7 @@ from math import gcd
 from typing import Any, get_args
 
 from autopar import planner
-from autopar.as_run import ACTIVATIONS, FILLERS, NORMS, PROJECTIONS, as_run
+from autopar.as_run import ACTIVATIONS, ALL_BUT_ATTENTION, FILLERS, NORMS, PROJECTIONS, as_run
 from autopar.catalog import FrameworkEntry
 from autopar.cluster import Chip, Cluster
 from autopar.errors import SpecError, shown
@@ -430,7 +430,7 @@ def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Reco
     text = text.lower()
     if text in NOTHING or re.match(r"(no|without)\b", text):
         return Recompute()
-    if PROJECTIONS in text:
+    if PROJECTIONS in text or text == ALL_BUT_ATTENTION:
         return Recompute("selective")
     if (words := set(words_of(text))) <= NORMS | ACTIVATIONS | FILLERS:
         norm, activation = (chunk if words & named else 0 for named in (NORMS, ACTIVATIONS))
