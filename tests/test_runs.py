@@ -84,6 +84,12 @@ def test_a_file_that_is_no_table_of_runs_is_refused(data: bytes, what: str) -> N
         ({"source": "benchmarks/llama3_h100_202412_torchtitan.md"}, "2024-12"),
         ({"source": "results of 20250317"}, "2025-03"),
         ({"source": "commit b202412f"}, ""),
+        ({"source": "artifact of a paper (SOSP25, commit cf2c8e3)"}, "2025-01"),
+        ({"source": "NSDI '24, table 3"}, "2024-01"),
+        ({"source": "an 8-node table, SCALE22"}, ""),
+        ({"framework": "llm-foundry (torch 1.13)"}, "2022-10"),
+        ({"framework": "PyTorch 2.4.0 FSDP"}, "2024-07"),
+        ({"framework": "NeMo 1.20", "source": "a talk of 2022"}, "2022-01"),
         ({"source": "somewhere"}, ""),
     ],
 )

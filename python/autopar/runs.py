@@ -157,7 +157,8 @@ class Run:
             return f"20{version[1]}-{version[2]}"
         if paper := re.search(r"arxiv[ :/]*(?:abs/)?(\d\d)(\d\d)\.\d{4,5}", self.source, re.I):
             return f"20{paper[1]}-{paper[2]}"
-        return _dated(self.framework) or _dated(self.source)
+        told = _dated(self.framework) or _dated(self.source) or _met(self.source)
+        return told or _released(self.framework)
 
 
 def _dated(text: str) -> str:
@@ -172,6 +173,53 @@ def _dated(text: str) -> str:
     name = (dated[1] or "").lower()
     month = MONTHS.index(name) + 1 if name in MONTHS else int(dated[3] or 1)
     return f"{dated[2]}-{month:02}"
+
+
+def _met(text: str) -> str:
+    """Returns January of the year of a conference that a text names, as SOSP25 or NSDI '24."""
+    met = re.search(rf"\b(?:{CONFERENCES})[ -]?['\u2019]?(1[5-9]|2\d)\b", text, re.I)
+    return f"20{met[1]}-01" if met else ""
+
+
+def _released(text: str) -> str:
+    """Returns the month of the release of PyTorch or NeMo that a text names: no run is older."""
+    named = re.search(r"\b(?:py)?(torch|nemo)[ =v-]*(\d\.\d+)", text, re.I)
+    return RELEASES[named[1].lower()].get(named[2], "") if named else ""
+
+
+# github.com/pytorch/pytorch/releases; github.com/NVIDIA/NeMo/releases.
+RELEASES = {
+    "torch": {
+        "1.8": "2021-03",
+        "1.9": "2021-06",
+        "1.10": "2021-10",
+        "1.11": "2022-03",
+        "1.12": "2022-06",
+        "1.13": "2022-10",
+        "2.0": "2023-03",
+        "2.1": "2023-10",
+        "2.2": "2024-01",
+        "2.3": "2024-04",
+        "2.4": "2024-07",
+        "2.5": "2024-10",
+        "2.6": "2025-01",
+        "2.7": "2025-04",
+        "2.8": "2025-08",
+        "2.9": "2025-10",
+    },
+    "nemo": {
+        "1.20": "2023-07",
+        "1.21": "2023-10",
+        "1.22": "2023-12",
+        "1.23": "2024-03",
+        "2.0": "2024-10",
+    },
+}
+
+CONFERENCES = (
+    "SC|MICRO|SOSP|OSDI|NSDI|ATC|EuroSys|ASPLOS|ISCA|HPCA|PPoPP|MLSys|SIGCOMM|VLDB|SIGMOD|IPDPS"
+    "|HPDC|ICS|ICML|ICLR|NeurIPS|NIPS|ACL|EMNLP|KDD"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
