@@ -9,7 +9,7 @@ import pytest
 
 import autopar
 from autopar import Plan, Problem, Recompute, SpecError, planner
-from autopar.export import launchers
+from autopar.export import launchers, megatron
 from autopar.export.job import Job
 from autopar.framework import Framework, Graphs
 from autopar.frontends import launches
@@ -136,6 +136,24 @@ def test_a_script_of_megatron_is_read_without_being_run(tmp_path: Path) -> None:
     assert [stage.layers for stage in plan.stages] == [8] * 4
     assert {stage.recompute for stage in plan.stages} == {Recompute("block", 2)}
     assert not problem.framework.overlap.gradient_reduce
+
+
+@pytest.mark.parametrize(
+    ("flags", "gradient", "update"),
+    [("--bf16", 4, 0), ("--fp16", 2, 4), ("--fp16 --accumulate-allreduce-grads-in-fp32", 4, 0)],
+)
+def test_gradients_of_megatron_are_as_wide_as_its_arguments_say(
+    flags: str, gradient: int, update: int, tmp_path: Path
+) -> None:
+    script = change(SCRIPT, "--bf16", flags)
+    problem, plan = launched("megatron", script, "sh", tmp_path, {"cluster": "a100"})
+    framework = problem.framework
+    assert (framework.bytes.gradient, framework.bytes.gradient_sent) == (gradient, gradient)
+    assert framework.held.update_bytes == update
+    job = Job(problem, plan, planner.estimate(problem, plan))
+    arguments = megatron.plan_arguments(job)
+    said = "accumulate-allreduce-grads-in-fp32" in arguments
+    assert said == ("fp16" in flags and gradient == 4)
 
 
 def test_a_configuration_of_torchtitan_is_read(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+import autopar
 from autopar import catalog
 from autopar.framework import Named
 from autopar.report import NamedLayers, Recompute
 from autopar.setups import setup
 from autopar.shelf import Shelf, chip_as_written, framework, network
+from autopar.validate import Checked
 from stated import checked, run_of
 
 
@@ -97,6 +99,21 @@ def test_a_network_is_read_from_its_words(text: str, cards: int, gbit: float) ->
     usual = catalog.chip("a100").chip.network
     assert (usual.nics_per_node, usual.nic_gbit_per_s) == (8, 200)
     assert network(text, usual) == replace(usual, nics_per_node=cards, nic_gbit_per_s=gbit)
+
+
+def test_megatron_keeps_gradients_in_16_bits_where_it_computes_in_fp16() -> None:
+    # 2 bytes a parameter, 2 of its gradient and 12 of the optimizer; with bf16 4 of the gradient.
+    usual = {"framework": "Megatron-LM", "tp": "1", "pp": "2", "zero": "0"}
+    halves, wide = checked({**usual, "precision": "fp16"}, {**usual, "precision": "bf16"})
+
+    def stored(row: Checked) -> list[int]:
+        assert row.setup is not None
+        items = autopar.estimate(row.setup.problem, row.setup.plan).stages[0].memory
+        return [items.parameters, items.gradients, items.optimizer]
+
+    parameters, gradients, optimizer = stored(halves)
+    assert (gradients, optimizer) == (parameters, 6 * parameters)
+    assert stored(wide) == [parameters, 2 * parameters, optimizer]
 
 
 def test_omni_path_sustains_the_share_that_was_measured() -> None:

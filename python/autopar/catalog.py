@@ -148,6 +148,21 @@ class RunDefaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HalfPrecision:
+    """Bytes of stored numbers that a framework has otherwise where a job computes in fp16.
+
+    Attributes:
+        gradient: Gradients as they are accumulated.
+        gradient_sent: Gradients as they travel.
+        update_bytes: Copies of a parameter and its gradient that live only during the update.
+    """
+
+    gradient: int
+    gradient_sent: int
+    update_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkEntry:
     """A training framework with where its choices are written.
 
@@ -155,6 +170,7 @@ class FrameworkEntry:
         framework: The framework.
         before: The framework as it was before a month, by that month, as 2021-04; the earliest
             first.
+        fp16: What it stores otherwise in fp16.
         run: What a run of it used where nobody says.
         follows: Framework whose choices, sources and defaults of runs it has where its own file
             states none; the aliases, the date and the note are its own.
@@ -169,6 +185,7 @@ class FrameworkEntry:
 
     framework: Framework
     before: dict[str, Framework] = field(default_factory=dict)
+    fp16: HalfPrecision | None = None
     run: RunDefaults = RunDefaults()
     follows: str | None = None
     aliases: tuple[str, ...] = ()
@@ -178,6 +195,22 @@ class FrameworkEntry:
     fitted: dict[str, tuple[str, ...]] = field(default_factory=dict)
     text: Text
     digest: str
+
+    def at(self, precision: str) -> Framework:
+        """Returns the framework as it is where a job computes in a precision.
+
+        Example:
+            >>> [framework("megatron-core").at(name).bytes.gradient for name in ("bf16", "fp16")]
+            [4, 2]
+        """
+        if precision != "fp16" or self.fp16 is None:
+            return self.framework
+        half = self.fp16
+        stored = replace(
+            self.framework.bytes, gradient=half.gradient, gradient_sent=half.gradient_sent
+        )
+        held = replace(self.framework.held, update_bytes=half.update_bytes)
+        return replace(self.framework, bytes=stored, held=held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

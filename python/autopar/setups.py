@@ -66,12 +66,15 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     groups = devices(run, shelf)
     device = groups[0].chip
     degrees = _degrees(run, entry, assumed)
+    model = trained(run, shelf, assumed)
+    precision = _precision(run, entry, device, assumed)
+    entry = replace(entry, framework=entry.at(precision))
     problem = planner.problem(
-        trained(run, shelf, assumed),
+        model,
         Cluster(groups=groups, devices=degrees.pop("devices")),
         global_batch_size=run.gbs or 0,
         sequence_length=run.seq_len or 0,
-        precision=_precision(run, entry, device, assumed),
+        precision=precision,
         framework=as_run(entry, run, shelf),
         attention=_attention(run, entry, assumed),
         dropout=entry.run.dropout if run.dropout is None else run.dropout,

@@ -154,7 +154,8 @@ def estimated_in(framework: str, problem: Problem) -> Problem:
         return problem
     entry = catalog.framework(framework)
     digests = [problem.catalog, entry.digest]
-    return replace(problem, framework=entry.framework, catalog=catalog.version(digests))
+    spec = entry.at(problem.workload.precision)
+    return replace(problem, framework=spec, catalog=catalog.version(digests))
 
 
 def fastest(

@@ -238,6 +238,7 @@ def plan_arguments(job: Job) -> Arguments:
         and overlap.gradient_reduce
         and overlap.parameter_gather,
         "grad-reduce-in-bf16": precision == "bf16" and number.gradient == number.gradient_sent == 2,
+        "accumulate-allreduce-grads-in-fp32": precision == "fp16" and number.gradient == 4,
         "tp-comm-overlap": plan.sp and overlap.tensor == "pipelined",
         "no-overlap-p2p-communication": plan.vpp > 1 and not overlap.pipeline,
         "no-gradient-accumulation-fusion": not problem.framework.fused.gradient_accumulation,

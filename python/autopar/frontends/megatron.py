@@ -317,7 +317,8 @@ def _changes(given: Arguments) -> dict[str, Any]:
     dispatch = {"alltoall": "copies", "allgather": "gather", "flex": "copies"}
     tokens = given.word("moe-token-dispatcher-type", tuple(dispatch), "allgather")
     once = tokens == "flex" and "moe-enable-deepep" in given
-    sent = 2 if "grad-reduce-in-bf16" in given else 4
+    half = "fp16" in given and "accumulate-allreduce-grads-in-fp32" not in given
+    sent = 2 if half or "grad-reduce-in-bf16" in given else 4
     return {
         **_modules(given),
         **_graphs(given),
@@ -335,4 +336,5 @@ def _changes(given: Arguments) -> dict[str, Any]:
             "gradient_accumulation": "no-gradient-accumulation-fusion" not in given,
         },
         "bytes": {"gradient": sent, "gradient_sent": sent},
+        "held": {"update_bytes": 4 if half else 0},
     }

@@ -238,6 +238,7 @@ FLAGS = frozenset(
     use-distributed-optimizer use-megatron-fsdp use-torch-fsdp2 optimizer-cpu-offload
     use-precision-aware-optimizer overlap-grad-reduce overlap-param-gather tp-comm-overlap
     no-overlap-p2p-communication cross-entropy-loss-fusion grad-reduce-in-bf16
+    accumulate-allreduce-grads-in-fp32
     no-gradient-accumulation-fusion bf16 fp16 use-flash-attn recompute-activations
     account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split
     """.split()

@@ -89,7 +89,7 @@ def problem(
         sources.append(_Source("model", model_entry.text, model_entry.keys))
     if not isinstance(framework, Framework):
         framework_entry = catalog.framework(fspath(framework))
-        framework = framework_entry.framework
+        framework = framework_entry.at(precision)
         digests.append(framework_entry.digest)
         sources.append(_Source("framework", framework_entry.text))
     if not isinstance(cluster, Cluster):
