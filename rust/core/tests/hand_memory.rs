@@ -143,6 +143,17 @@ fn parameters_gathered_once_a_step_lie_beside_their_shards_and_so_do_gradients()
 }
 
 #[test]
+fn parameters_kept_whole_between_passes_lie_beside_the_shards_that_are_updated() {
+    // 1050 whole in 2 bytes; this rank's 132 are what the update writes, where the optimizer has no copy of them.
+    let mut f = testing::framework();
+    let of = |f: &Framework| sharded(f, Shard { zero: 2, ..fsdp() }).parameters;
+    (f.gathers, f.bytes.optimizer) = (Gathers::MicroBatch, 10);
+    assert_eq!(of(&f), Bytes(1182 * 2));
+    f.bytes.optimizer = 12;
+    assert_eq!(of(&f), Bytes(1050 * 2));
+}
+
+#[test]
 fn gradients_that_wait_for_the_last_micro_batch_add_up_whole_as_they_will_travel() {
     // 1050 in 2 bytes beside this rank's 132 in 4. The only micro-batch reduces them as they come.
     let mut f = testing::framework();

@@ -333,7 +333,7 @@ fn update_rate(
 }
 
 /// Bytes of a parameter's 32-bit weight and two moments: an optimizer that holds them all keeps the weights a second time.
-const FULL_STATE: u64 = 12;
+pub(super) const FULL_STATE: u64 = 12;
 
 /// Reads and writes of Adam in separate operators: weights decayed (2), the first moment moved towards the gradient (3), the
 /// second scaled (2) and the gradient's square added (3), its root (2), divided (2), epsilon added (2), and the weights
