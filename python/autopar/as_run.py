@@ -208,5 +208,5 @@ NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (
 NARROW_STATES = r"states (all )?(in )?(bf16|16 bits)\b|(all|pure)[- ](bf16|16[- ]bits?)\b"
 NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
 OFFLOADED = r"checkpoints (are )?offloaded|offload(ed|ing)? (of )?[\w ]*\bcheckpoints"
-LIGER_LOSS = r"liger|fused linear cross-?entropy"
+LIGER_LOSS = r"liger(?! kernels but not its loss)|fused linear cross-?entropy"
 IN_PIECES = rf"loss in \w+ (pieces|chunks)|chunked (loss|cross-?entropy)|{LIGER_LOSS}"
