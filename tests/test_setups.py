@@ -171,6 +171,9 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "HF Trainer", "zero": ""}, "pytorch-ddp"),
         ({"framework": "metaseq"}, "metaseq"),
         ({"framework": "BMTrain"}, "bmtrain"),
+        ({"framework": "PyTorch Lightning"}, "fsdp"),
+        ({"framework": "PyTorch Lightning + DeepSpeed", "zero": "3"}, "deepspeed"),
+        ({"framework": "PyTorch Lightning DDP", "zero": "0"}, "pytorch-ddp"),
         ({"framework": "Megatron-DeepSpeed", "precision": "fp16"}, "megatron-deepspeed"),
         (
             {"framework": "Megatron-DeepSpeed", "precision": "bf16", "model": "BLOOM-176B"},

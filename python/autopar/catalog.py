@@ -109,6 +109,7 @@ class RunDefaults:
 
     Attributes:
         texts: What records call the framework, beside its name and aliases; several may share one.
+        bases: What it is taken for where a record names nothing but what frameworks are built on.
         since: First month of its time, as 2021-04; of several with one text the newest is meant
             that had begun when a run was made.
         words: Words or phrases of a record that tell it from others with the same text.
@@ -129,6 +130,7 @@ class RunDefaults:
     """
 
     texts: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
     since: str = ""
     words: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()

@@ -199,12 +199,13 @@ def network(text: str, usual: Network) -> Network:
 def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
     """Returns the profile that a run's framework, words and time point to, and whether it is named.
 
-    The name or alias that stands first in the text wins, the longer of two at one place; of several
-    profiles with one name, those whose words or precision the row has, then the newest that had
-    begun, and the profile as it was then. Where nobody says when, stored scores tell a time before
-    fused attention. Without any name it is that of the chip's maker, else FSDP or torchtitan where
-    the row says so, ZeRO under a Hugging Face model where it shards parameters and nothing else,
-    and Megatron of its time. A path to a TOML file is a profile of one's own.
+    The name or alias that stands first in the text wins, the longer of two at one place, and any
+    over what frameworks are built on (`PyTorch Lightning + DeepSpeed`). Of several profiles with
+    one name it is those whose words or precision the row has, then the newest that had begun, and
+    the profile as it was then. Where nobody says when, stored scores tell a time before fused
+    attention. Without any name it is that of the chip's maker, else FSDP or torchtitan where the
+    row says so, ZeRO under a Hugging Face model where it shards parameters and nothing else, and
+    Megatron of its time. A path to a TOML file is a profile of one's own.
 
     Raises:
         SpecError: The file of a profile is wrong.
@@ -300,21 +301,22 @@ OF_A_MAKER = {
 }
 
 
-def _places_of(shelf: Shelf, text: str) -> dict[str, tuple[int, int]]:
+def _places_of(shelf: Shelf, text: str) -> dict[str, tuple[bool, int, int]]:
     """Returns where the profiles that a text names stand in it."""
     return {
         entry.framework.name: place for entry in shelf.frameworks if (place := _place(entry, text))
     }
 
 
-def _place(entry: FrameworkEntry, text: str) -> tuple[int, int] | None:
-    """Returns where a profile's name stands in a text: the place, and less for a longer name."""
+def _place(entry: FrameworkEntry, text: str) -> tuple[bool, int, int] | None:
+    """Returns where a text names a profile: if by a base, the place, and less for a longer name."""
     words = words_of(text)
     found = []
-    for name in (entry.framework.name, *entry.aliases, *entry.run.texts):
-        wanted = words_of(name)
-        places = enumerate(_places(wanted, words))
-        found += [(place, -len(wanted)) for place, stands in places if stands]
+    own = (entry.framework.name, *entry.aliases, *entry.run.texts)
+    for base, names in ((False, own), (True, entry.run.bases)):
+        for wanted in map(words_of, names):
+            places = enumerate(_places(wanted, words))
+            found += [(base, place, -len(wanted)) for place, stands in places if stands]
     return min(found, default=None)
 
 
