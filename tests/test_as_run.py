@@ -78,6 +78,19 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     assert said("Liger kernels")[-2:] == ("fused", "fused")
 
 
+def test_a_loss_is_in_separate_operators_where_nothing_says_that_it_is_fused(shelf: Shelf) -> None:
+    def said(framework: str, notes: str = "") -> tuple[bool, int]:
+        used = setup(run_of(framework=framework, notes=notes), shelf).problem.framework
+        return used.fused.cross_entropy, used.held.logit_bytes
+
+    # 16-bit logits, their 32-bit copy and its exponentials, against two of the three in one place.
+    assert said("Megatron-LM") == (False, 10)
+    assert said("Megatron-LM", "fused cross entropy") == (True, 8)
+    assert said("Megatron-LM", "no fused cross entropy") == (False, 10)
+    assert said("Pai-Megatron-Patch") == (True, 8)
+    assert said("NeMo 24.07")[0]
+
+
 def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: Shelf) -> None:
     def said(notes: str) -> tuple[str, bool, float]:
         used = setup(run_of(notes=notes), shelf).problem.framework

@@ -28,7 +28,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
     """
     framework = _kernels(_dispatch(entry.framework, run), run)
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
-    framework = _stored(framework, run)
+    framework = _stored(_separated(framework, entry, run), run)
     if framework.gathers == "step" and re.search(r"3|fsdp", run.zero, re.I):
         # A profile of ZeRO-1 says nothing of parameters that a row's own stage shards.
         framework = replace(framework, gathers="step_in_pipeline")
@@ -159,6 +159,24 @@ def _kernels(framework: Framework, run: Run) -> Framework:
 
 # FlashAttention-4 has no rates of its own here; its authors' are close to cuDNN's of the time.
 KERNELS = {"3": ("fa3",), "4": ("cudnn",)}
+
+
+def _separated(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
+    """The loss in separate operators, where that was usual and the row does not say otherwise."""
+    width = entry.run.loss_bytes
+    if not width or _said(run, FUSED_LOSS):
+        return framework
+    fused = replace(framework.fused, cross_entropy=False)
+    held = replace(framework.held, logit_bytes=width, split_logit_bytes=width)
+    return replace(framework, fused=fused, held=held)
+
+
+# These set it in the scripts and configurations of their examples (alibaba/Pai-Megatron-Patch,
+# examples/qwen3/run_mcore_qwen3.sh; AMD-AGI/Primus, examples/megatron/configs).
+FUSED_LOSS = (
+    r"fused cross[- ]?entropy|cross[- ]?entropy (loss )?fusion|fused loss"
+    r"|Primus\b|Pai-Megatron-Patch"
+)
 
 
 def _stored(framework: Framework, run: Run) -> Framework:

@@ -127,6 +127,8 @@ class RunDefaults:
         recompute: `full`, `selective` or `none`; empty where it was up to the user.
         expert_tensor_parallel: Whether experts were cut over the tensor-parallel group.
         graphs_on: Chips on which attention, and what precedes the exchange of experts, were graphs.
+        loss_bytes: Bytes of a logit at the peak of a loss in separate operators, which it was; 0
+            where it was as the profile has it.
     """
 
     texts: tuple[str, ...] = ()
@@ -147,6 +149,7 @@ class RunDefaults:
     recompute: str = ""
     expert_tensor_parallel: bool = True
     graphs_on: tuple[str, ...] = ()
+    loss_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,8 +61,8 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     entry, named = framework(run, shelf)
     if not named:
         assumed.append(f"framework={entry.framework.name}")
-        # How many chunks its users take does not tell of others.
-        entry = replace(entry, run=replace(entry.run, vpp=0))
+        # How many chunks its users take, and how their loss is computed, does not tell of others.
+        entry = replace(entry, run=replace(entry.run, vpp=0, loss_bytes=0))
     groups = devices(run, shelf)
     device = groups[0].chip
     degrees = _degrees(run, entry, assumed)
