@@ -75,6 +75,10 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     assert said("FlashAttention 4")[:2] == ("cudnn", "fa2")
     assert said("FA3")[:2] == ("fa3", "fa2")
     assert said("no Liger") == usual
+    sparse = run_of(framework="Megatron-LM", date="2026-01", notes="permutation not fused")
+    assert not setup(sparse, shelf).problem.framework.fused.permutation
+    fused = run_of(framework="Megatron-LM", date="2026-01", notes="no unfused permutation")
+    assert setup(fused, shelf).problem.framework.fused.permutation
     assert said("Liger kernels")[-2:] == ("fused", "fused")
 
 

@@ -140,6 +140,8 @@ def _kernels(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, fused=replace(framework.fused, optimizer=True))
     if _said(run, r"grouped[- _]?(gemm|mm|matmul)"):
         framework = replace(framework, fused=replace(framework.fused, grouped_gemm=True))
+    if _said(run, UNFUSED_PERMUTATION):
+        framework = replace(framework, fused=replace(framework.fused, permutation=False))
     if release := _said(run, r"(?:fa|flash[- ]?attention)[- ]?v?([34])\b"):
         asked = KERNELS[release[2]]
         framework = replace(framework, attention_kernels=asked + framework.attention_kernels)
@@ -156,6 +158,10 @@ def _kernels(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, selective="named", named=again)
     return framework
 
+
+UNFUSED_PERMUTATION = (
+    r"permutation (is |was )?not fused|unfused permutation|no (moe )?permute fusion"
+)
 
 # FlashAttention-4 has no rates of its own here; its authors' are close to cuDNN's of the time.
 KERNELS = {"3": ("fa3",), "4": ("cudnn",)}
