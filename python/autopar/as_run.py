@@ -168,21 +168,26 @@ KERNELS = {"3": ("fa3",), "4": ("cudnn",)}
 
 
 def _separated(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
-    """The loss in separate operators, where that was usual and the row does not say otherwise."""
+    """The loss in separate operators, where that was usual and the row does not say otherwise.
+
+    Transformer Engine's kernel writes gradients of 16-bit logits into their place.
+    """
     width = entry.run.loss_bytes
-    if not width or _said(run, FUSED_LOSS):
+    of_te = _said(run, LOSS_OF_TE)
+    if not width or (_said(run, FUSED_LOSS) and not of_te):
         return framework
-    fused = replace(framework.fused, cross_entropy=False)
+    width = 2 if of_te else width
     held = replace(framework.held, logit_bytes=width, split_logit_bytes=width)
+    fused = replace(framework.fused, cross_entropy=bool(of_te))
     return replace(framework, fused=fused, held=held)
 
 
-# These set it in the scripts and configurations of their examples (alibaba/Pai-Megatron-Patch,
-# examples/qwen3/run_mcore_qwen3.sh; AMD-AGI/Primus, examples/megatron/configs).
+# Who sets it in the scripts and configurations of examples: alibaba/Pai-Megatron-Patch,
+# examples/qwen3/run_mcore_qwen3.sh; AMD-AGI/Primus, examples/megatron/configs.
 FUSED_LOSS = (
-    r"fused cross[- ]?entropy|cross[- ]?entropy (loss )?fusion|fused loss"
-    r"|Primus\b|Pai-Megatron-Patch"
+    r"fused cross[- ]?entropy|cross[- ]?entropy (loss )?fusion|fused loss|Pai-Megatron-Patch"
 )
+LOSS_OF_TE = r"(TE|Transformer Engine) (fused )?cross[- ]?entropy|cross[- ]?entropy of TE|Primus\b"
 
 
 def _stored(framework: Framework, run: Run) -> Framework:
