@@ -435,7 +435,8 @@ def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Reco
         return Recompute()
     if PROJECTIONS in text or text == ALL_BUT_ATTENTION:
         return Recompute("selective")
-    if (words := set(words_of(text))) <= NORMS | ACTIVATIONS | FILLERS:
+    words = set(words_of(text)) - {"selective"}
+    if words and words <= NORMS | ACTIVATIONS | FILLERS:
         norm, activation = (chunk if words & named else 0 for named in (NORMS, ACTIVATIONS))
         if not norm and not activation:
             return Recompute()
