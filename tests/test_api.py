@@ -326,5 +326,5 @@ def test_kinds_of_chip_may_have_tensor_parallel_degrees_of_their_own() -> None:
     assert not alike.plan.tp_of_kind
     # As the README says.
     assert mixed.plan.tp_of_kind == (4, 2)
-    assert mixed.estimate.step_s / alike.estimate.step_s == pytest.approx(0.95, abs=0.005)
+    assert mixed.estimate.step_s / alike.estimate.step_s == pytest.approx(0.98, abs=0.005)
     assert mixed.plan.devices == alike.plan.devices == 48

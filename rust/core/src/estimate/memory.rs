@@ -4,7 +4,6 @@
 //! activations by the micro-batches that the schedule keeps in flight.
 
 use super::layer::{gathers_each_pass, reduces_each_pass};
-use super::replica::FULL_STATE;
 use super::shard::Shard;
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::{Framework, Gradients};
@@ -174,7 +173,7 @@ pub fn items(
             continue;
         }
         // What is gathered and kept whole lies beside the shards that are updated, where the optimizer has no copy of its own.
-        let kept = shard.zero == 2 && each && ranks > 1 && bytes.optimizer < FULL_STATE;
+        let kept = shard.zero == 2 && each && ranks > 1 && !bytes.updates_a_copy();
         let beside = if kept { share(2) - left } else { 0 };
         parameters += (share(3) + whole + beside) * bytes.parameter;
         if !(gathers && framework.held.gradients == Gradients::Replace) {

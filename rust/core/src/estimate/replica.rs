@@ -6,7 +6,7 @@ use super::collective::Fabric;
 use super::layer::{gathers_each_pass, reduces_each_pass};
 use super::shard::{parameter_sent, Owned, Shard};
 use crate::spec::cluster::{Chip, Group};
-use crate::spec::framework::{Framework, Gradients, Shards};
+use crate::spec::framework::{Framework, Gradients, NumberBytes, Shards};
 use crate::spec::problem::Problem;
 use crate::spec::workload::Precision;
 use crate::units::Time;
@@ -313,8 +313,8 @@ fn update_rate(
         Gradients::Passing | Gradients::Replace => 0.0,
     };
     let gradients = (zeroed + 3.0 * mine) * bytes.gradient as f64 / device;
-    let copied = if bytes.optimizer >= FULL_STATE { bytes.parameter } else { 0 };
-    let stored = bytes.optimizer.max(FULL_STATE) + framework.held.update_bytes;
+    let copied = if bytes.updates_a_copy() { bytes.parameter } else { 0 };
+    let stored = bytes.optimizer.max(NumberBytes::FULL_STATE) + framework.held.update_bytes;
     let fused = (bytes.gradient + 2 * stored + copied) as f64;
     let passes = if framework.fused.optimizer || on_host {
         fused
@@ -331,9 +331,6 @@ fn update_rate(
         gradients + state / device
     }
 }
-
-/// Bytes of a parameter's 32-bit weight and two moments: an optimizer that holds them all keeps the weights a second time.
-pub(super) const FULL_STATE: u64 = 12;
 
 /// Reads and writes of Adam in separate operators: weights decayed (2), the first moment moved towards the gradient (3), the
 /// second scaled (2) and the gradient's square added (3), its root (2), divided (2), epsilon added (2), and the weights

@@ -453,6 +453,16 @@ pub struct NumberBytes {
     pub optimizer: u64,
 }
 
+impl NumberBytes {
+    /// Bytes of a parameter's 32-bit weight and two moments.
+    pub const FULL_STATE: u64 = 12;
+
+    /// Whether the optimizer holds all of them, and so the weights a second time.
+    pub fn updates_a_copy(&self) -> bool {
+        self.optimizer >= Self::FULL_STATE
+    }
+}
+
 impl Framework {
     /// Checks ranges.
     pub fn validate(&self) -> Result<(), Error> {
