@@ -2,15 +2,13 @@
 
 use super::bound::Shape;
 use super::cell::Cell;
-use super::passage::Passage;
 use super::places::Places;
 use super::prices::PriceList;
 use super::relax::Question;
 use super::report::{Counters, Cut};
 use super::space::{self, offered, shard, Classes, Stages};
 use super::swiftest::{swiftest_schedules, Swiftest};
-use crate::estimate::layer::priced_as;
-use crate::estimate::least::{Least, Passes, Prices};
+use crate::estimate::least::{Least, Passes};
 use crate::estimate::pipeline::Sends;
 use crate::estimate::sends;
 use crate::estimate::shard::Shard;
@@ -112,72 +110,6 @@ impl<'p> Entries<'p> {
         let cells = list.par_chunk_by_mut(|a, b| a.cell == b.cell);
         cells.for_each(|of_cell| bound_by_floors(problem, of_cell, &prices));
         Entries { list, prices }
-    }
-
-    /// A bound for every plan below an entry from its own prices, memory apart.
-    pub fn in_unlimited_memory(&self, problem: &Problem, entry: &Entry) -> Time {
-        let Entry { cell, mbs, row, .. } = entry;
-        let passage = |kind| self.prices.of(*row, kind, *mbs).map(Passage::of);
-        let schedules = swiftest_schedules(problem, cell.pp);
-        Swiftest::new(problem, cell, passage)
-            .map_or(Time::MAX, |of| of.bound(problem, cell, (*mbs, 1.0), &schedules))
-    }
-
-    /// What any stage costs at least under any sharding of an entry with one of some ZeRO stages, by kind.
-    pub fn leasts(&self, problem: &Problem, entry: &Entry, stages: &[u8]) -> Vec<Option<Least>> {
-        let Cell { dp, cp, .. } = entry.cell;
-        let of_kind = |kind: usize| {
-            let (loud, quiet) = self.prices.of(entry.row, kind, entry.mbs)?;
-            let shard = |sharding| entry.shard(problem, kind, sharding);
-            let whole = shard((0, 1));
-            // The largest group leaves least in memory.
-            let sharded =
-                stages.iter().filter(|&&zero| zero > 0).map(|&zero| shard((zero, dp * cp)));
-            let shardings: Vec<Shard> = std::iter::once(whole).chain(sharded).collect();
-            let each_pass =
-                shardings.iter().any(|&shard| priced_as(shard, &problem.framework).zero > 0);
-            Some(if stages == [0] {
-                Least::of(problem, kind, &whole, loud)
-            } else {
-                let quiet = quiet.as_ref().filter(|_| each_pass).unwrap_or(loud);
-                Least::of_shardings(problem, kind, &shardings, loud, quiet)
-            })
-        };
-        (0..problem.cluster.groups.len()).map(of_kind).collect()
-    }
-
-    /// Prices of every kind of chip that an entry may use, under a ZeRO stage and shard group.
-    pub fn prices(
-        &self,
-        problem: &Problem,
-        entry: &Entry,
-        sharding: (u8, u64),
-    ) -> Vec<Option<Cow<'_, Prices>>> {
-        let of_kind = |kind: usize| {
-            let (loud, _) = self.prices.of(entry.row, kind, entry.mbs)?;
-            let key = priced_as(entry.shard(problem, kind, sharding), &problem.framework);
-            Some(match key.zero {
-                0 => Cow::Borrowed(loud),
-                _ => Cow::Owned(Prices::new(problem, kind, key)),
-            })
-        };
-        (0..problem.cluster.groups.len()).map(of_kind).collect()
-    }
-
-    /// The same without what their passes communicate, if they do under this sharding.
-    pub fn quiet(
-        &self,
-        problem: &Problem,
-        entry: &Entry,
-        sharding: (u8, u64),
-    ) -> Option<Vec<Option<Cow<'_, Prices>>>> {
-        let kinds = 0..problem.cluster.groups.len();
-        let priced = |kind: usize| self.prices.of(entry.row, kind, entry.mbs);
-        // Shardings are priced alike on all kinds or on none.
-        let some = kinds.clone().find(|&kind| priced(kind).is_some())?;
-        let key = priced_as(entry.shard(problem, some, sharding), &problem.framework);
-        let quiet = |kind: usize| Some(Cow::Borrowed(priced(kind)?.1.as_ref()?));
-        (key.zero > 0).then(|| kinds.map(quiet).collect())
     }
 }
 

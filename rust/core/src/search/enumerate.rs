@@ -319,7 +319,7 @@ impl<'a> Ground<'a, '_> {
             return;
         }
         counters.bounds += 1;
-        let least = self.entries.in_unlimited_memory(problem, entry);
+        let least = self.entries.prices.in_unlimited_memory(entry);
         if least > limit {
             counters.cut(Cut::Bound, node.classes);
             return;
@@ -334,7 +334,7 @@ impl<'a> Ground<'a, '_> {
                 None => stages.push((of_stage[0].0, classes)),
             }
         }
-        let leasts = |stages: &[u8]| self.entries.leasts(problem, entry, stages);
+        let leasts = |stages: &[u8]| self.entries.prices.leasts(entry, stages);
         if stages.len() > 1 && limit < Time::MAX {
             // Most are cut whatever the stage.
             let all: Vec<u8> = stages.iter().map(|stage| stage.0).collect();
@@ -422,7 +422,7 @@ impl<'a> Ground<'a, '_> {
                 continue;
             }
             let mut left = &schedules;
-            if let Some(quiet) = self.entries.quiet(problem, entry, sharding) {
+            if let Some(quiet) = self.entries.prices.quiet(entry, sharding) {
                 // Most are cut by what the sharding leaves in memory, before its passes are priced.
                 if !hopeful.is_empty() {
                     let mut leasts = leasts_of(problem, entry, sharding, &quiet);
@@ -439,7 +439,7 @@ impl<'a> Ground<'a, '_> {
                     continue;
                 }
             }
-            let prices = self.entries.prices(problem, entry, sharding);
+            let prices = self.entries.prices.under(entry, sharding);
             let leasts = Arc::new(leasts_of(problem, entry, sharding, &prices));
             for &(schedule, least) in left.iter() {
                 counters.bounds += 1;

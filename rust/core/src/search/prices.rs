@@ -2,14 +2,18 @@
 //! them.
 
 use super::cell::{divisors, Cell};
+use super::entries::Entry;
 use super::passage::{price, KindPrices, Passage};
 use super::space::{self, shard};
+use super::swiftest::{swiftest_schedules, Swiftest};
 use crate::estimate::layer::priced_as;
+use crate::estimate::least::{Least, Prices};
 use crate::estimate::shard::Shard;
 use crate::spec::cluster::MOST_KINDS;
 use crate::spec::problem::Problem;
-use rayon::prelude::*;
+use crate::units::Time;
 use rustc_hash::FxHashMap;
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 /// What prices depend on beside the micro-batch: the kind, its degrees as a sharding with nothing sharded, and whether parameters
@@ -28,7 +32,7 @@ pub struct PriceList<'p> {
     micro_batches: Vec<u64>,
     places: FxHashMap<Sort, u32>,
     sorts: Vec<Sort>,
-    floors: Vec<Passage>,
+    floors: Vec<OnceLock<Passage>>,
     /// By sort, then by micro-batch.
     priced: Vec<OnceLock<Box<KindPrices>>>,
     rows: Vec<Row>,
@@ -84,19 +88,18 @@ impl<'p> PriceList<'p> {
         self.rows.len() - 1
     }
 
-    /// Works out the floors of what was asked for, and makes room for its prices.
+    /// Makes room for the prices of what was asked for.
     pub fn settle(&mut self) {
-        let problem = self.problem;
-        let new = self.sorts[self.floors.len()..].par_iter();
-        let floor =
-            |&(kind, shard, each_pass): &Sort| Passage::floor(problem, kind, shard, each_pass);
-        self.floors.par_extend(new.map(floor));
+        self.floors.resize_with(self.sorts.len(), OnceLock::new);
         self.priced.resize_with(self.sorts.len() * self.micro_batches.len(), OnceLock::new);
     }
 
     /// The floor of a sort.
     pub fn floor_at(&self, place: u32) -> &Passage {
-        &self.floors[place as usize]
+        self.floors[place as usize].get_or_init(|| {
+            let (kind, shard, each_pass) = self.sorts[place as usize];
+            Passage::floor(self.problem, kind, shard, each_pass)
+        })
     }
 
     /// The floor of a kind, if the row has any.
@@ -117,6 +120,68 @@ impl<'p> PriceList<'p> {
     /// Prices of a kind, if the row has any.
     pub fn of(&self, row: usize, kind: usize, mbs: u64) -> Option<&KindPrices> {
         self.rows[row][kind].map(|place| self.at(place, mbs))
+    }
+
+    /// A bound for every plan below an entry from its own prices, memory apart.
+    pub fn in_unlimited_memory(&self, entry: &Entry) -> Time {
+        let (problem, Entry { cell, mbs, row, .. }) = (self.problem, entry);
+        let passage = |kind| self.of(*row, kind, *mbs).map(Passage::of);
+        let schedules = swiftest_schedules(problem, cell.pp);
+        Swiftest::new(problem, cell, passage)
+            .map_or(Time::MAX, |of| of.bound(problem, cell, (*mbs, 1.0), &schedules))
+    }
+
+    /// What any stage costs at least under any sharding of an entry with one of some ZeRO stages, by kind.
+    pub fn leasts(&self, entry: &Entry, stages: &[u8]) -> Vec<Option<Least>> {
+        let (problem, Cell { dp, cp, .. }) = (self.problem, entry.cell);
+        let of_kind = |kind: usize| {
+            let (loud, quiet) = self.of(entry.row, kind, entry.mbs)?;
+            let shard = |sharding| entry.shard(problem, kind, sharding);
+            let whole = shard((0, 1));
+            // The largest group leaves least in memory.
+            let sharded =
+                stages.iter().filter(|&&zero| zero > 0).map(|&zero| shard((zero, dp * cp)));
+            let shardings: Vec<Shard> = std::iter::once(whole).chain(sharded).collect();
+            let each_pass =
+                shardings.iter().any(|&shard| priced_as(shard, &problem.framework).zero > 0);
+            Some(if stages == [0] {
+                Least::of(problem, kind, &whole, loud)
+            } else {
+                let quiet = quiet.as_ref().filter(|_| each_pass).unwrap_or(loud);
+                Least::of_shardings(problem, kind, &shardings, loud, quiet)
+            })
+        };
+        (0..problem.cluster.groups.len()).map(of_kind).collect()
+    }
+
+    /// Prices of every kind of chip that an entry may use, under a ZeRO stage and shard group.
+    pub fn under(&self, entry: &Entry, sharding: (u8, u64)) -> Vec<Option<Cow<'_, Prices>>> {
+        let problem = self.problem;
+        let of_kind = |kind: usize| {
+            let (loud, _) = self.of(entry.row, kind, entry.mbs)?;
+            let key = priced_as(entry.shard(problem, kind, sharding), &problem.framework);
+            Some(match key.zero {
+                0 => Cow::Borrowed(loud),
+                _ => Cow::Owned(Prices::new(problem, kind, key)),
+            })
+        };
+        (0..problem.cluster.groups.len()).map(of_kind).collect()
+    }
+
+    /// The same without what their passes communicate, if they do under this sharding.
+    pub fn quiet(
+        &self,
+        entry: &Entry,
+        sharding: (u8, u64),
+    ) -> Option<Vec<Option<Cow<'_, Prices>>>> {
+        let problem = self.problem;
+        let kinds = 0..problem.cluster.groups.len();
+        let priced = |kind: usize| self.of(entry.row, kind, entry.mbs);
+        // Shardings are priced alike on all kinds or on none.
+        let some = kinds.clone().find(|&kind| priced(kind).is_some())?;
+        let key = priced_as(entry.shard(problem, some, sharding), &problem.framework);
+        let quiet = |kind: usize| Some(Cow::Borrowed(priced(kind)?.1.as_ref()?));
+        (key.zero > 0).then(|| kinds.map(quiet).collect())
     }
 }
 

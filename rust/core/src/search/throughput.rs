@@ -8,11 +8,13 @@
 //! `T sum_k n_k / c_k >= G L` with c_k the least of tp cp u.
 
 use super::cell::{divisors, Cell};
+use super::passage::Passage;
 use super::prices::PriceList;
 use super::space;
 use crate::spec::cluster::{Topology, MOST_KINDS};
 use crate::spec::problem::Problem;
 use crate::units::Time;
+use rayon::prelude::*;
 
 /// The most that devices pass.
 pub struct Throughput {
@@ -50,8 +52,10 @@ impl Throughput {
         prices.settle();
         let mut shapes: Vec<(u64, Vec<f64>)> = Vec::new();
         let mut layers: f64 = 0.0;
-        for (kind, ranks, place) in asked {
-            let floor = prices.floor_at(place);
+        let floors: Vec<&Passage> =
+            asked.par_iter().map(|&(_, _, at)| prices.floor_at(at)).collect();
+        for ((kind, ranks, _), floor) in asked.iter().zip(floors) {
+            let (kind, ranks) = (*kind, *ranks);
             let at = shapes.iter().position(|shape| shape.0 == ranks).unwrap_or_else(|| {
                 shapes.push((ranks, vec![f64::INFINITY; groups.len()]));
                 shapes.len() - 1
