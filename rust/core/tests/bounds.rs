@@ -209,6 +209,7 @@ fn the_bound_of_a_class_is_never_above_a_plan_that_fits() {
                 sends: sends(&problem, schedule),
                 even: even || pp == 1,
                 any_schedule,
+                flying: micro_batches,
                 limit: draw.pick(&[f64::INFINITY, found.step_s]),
             };
             if !any_schedule && !even {
@@ -330,6 +331,7 @@ fn bounds_of_any_degrees_are_never_above_a_plan_that_fits() {
             sends: sends(&problem, schedule),
             even: equal && (zero_bubble || pp == 1),
             any_schedule: false,
+            flying: plan.micro_batches(&problem),
             limit: f64::INFINITY,
         };
         let stages: Vec<Offered> = (0..problem.cluster.groups.len())

@@ -5,10 +5,11 @@
 //! above it are seldom listed at all.
 
 use super::caps::hold;
+use super::cell::Cell;
 use super::counts::{Composition, Counts, Walked};
-use super::entries::Entry;
+use super::entries::{entry_bound, Entry};
 use super::places::Places;
-use super::relax::Verdict;
+use super::relax::{Question, Verdict};
 use super::report::{Counters, Cut};
 use super::space::{self, offered};
 use super::watch::Watch;
@@ -176,11 +177,53 @@ pub fn class_bound(
     limit: Time,
 ) -> Verdict {
     let one_kind = kinds.iter().all(|&k| k == kinds[0]);
-    let even = matches!(schedule.0, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV)
-        || entry.cell.pp == 1
-        || (one_kind && !problem.options.uneven_layers);
+    let even = equal_layers(problem, &entry.cell, schedule.0, one_kind);
     entry.question(problem, schedule, even, limit).bound(leasts, kinds)
 }
+
+/// Whether all stages hold equally many layers.
+fn equal_layers(problem: &Problem, cell: &Cell, schedule: Schedule, one_kind: bool) -> bool {
+    matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV)
+        || cell.pp == 1
+        || (one_kind && !problem.options.uneven_layers)
+}
+
+/// A bound for every plan below an entry with schedules that are `legal`, from what any stage costs at least; of `flying` micro-batches
+/// of a step, no more than it has, some are in flight.
+///
+/// Of few schedules each is bounded by itself: that counts the wait for the first micro-batch, and what stages have time and memory for.
+pub fn bound_below(
+    problem: &Problem,
+    entry: &Entry,
+    flying: u64,
+    legal: impl Fn(&(Schedule, u64)) -> bool,
+    leasts: &[Option<Least>],
+    limit: Time,
+) -> Result<Time, Cut> {
+    let cell = entry.cell;
+    let mut schedules = space::schedules(problem, cell.pp);
+    schedules.retain(legal);
+    if problem.cluster.groups.len() > 1 || !(1..=FEW).contains(&schedules.len()) {
+        return entry_bound(problem, entry, flying, leasts, limit);
+    }
+    let (kinds, offered) = (vec![0; cell.pp as usize], space::offered(problem, &cell));
+    let of = |schedule: (Schedule, u64)| {
+        let asked = |even| Question { flying, ..entry.question(problem, schedule, even, limit) };
+        let even = equal_layers(problem, &cell, schedule.0, true);
+        let bound = asked(even).bound(leasts, &kinds).within(limit)?;
+        Places::new(&asked(false), leasts, &offered)
+            .map_or(Err(Cut::Placement), |places| places.bound(bound, limit))
+    };
+    let least = schedules.into_iter().map(of).reduce(|a, b| match (a, b) {
+        (Ok(a), Ok(b)) => Ok(a.min(b)),
+        (Ok(a), Err(_)) | (Err(_), Ok(a)) => Ok(a),
+        (Err(a), Err(b)) => Err(a.max(b)),
+    });
+    least.expect("some schedule is legal")
+}
+
+/// Schedules that are bounded each by itself.
+const FEW: usize = 2;
 
 /// Why a composition is not legal, if it is not.
 pub fn cut_composition(

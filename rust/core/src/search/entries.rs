@@ -43,6 +43,11 @@ impl Entry {
         shard(problem, self.cell, kind, self.sp, self.ep, self.mbs, sharding)
     }
 
+    /// Micro-batches of a step.
+    pub fn micro_batches(&self, problem: &Problem) -> u64 {
+        problem.workload.global_batch_size / (self.cell.dp * self.mbs)
+    }
+
     /// What is asked about a schedule; `even`: all stages hold equally many layers.
     pub fn question<'p>(
         &self,
@@ -51,13 +56,14 @@ impl Entry {
         even: bool,
         limit: Time,
     ) -> Question<'p> {
-        let micro_batches = problem.workload.global_batch_size / (self.cell.dp * self.mbs);
+        let micro_batches = self.micro_batches(problem);
         Question {
             problem,
             shape: Shape { schedule, pp: self.cell.pp, vpp, micro_batches },
             sends: sends(problem, schedule),
             even,
             any_schedule: false,
+            flying: micro_batches,
             limit: limit.seconds(),
         }
     }
@@ -111,6 +117,16 @@ impl<'p> Entries<'p> {
         cells.for_each(|of_cell| bound_by_floors(problem, of_cell, &prices));
         Entries { list, prices }
     }
+
+    /// Entries with bounds that were found elsewhere.
+    pub fn of(problem: &'p Problem, mut list: Vec<Entry>) -> Entries<'p> {
+        let mut prices = PriceList::new(problem);
+        for entry in &mut list {
+            entry.row = prices.ask_for(entry.cell, entry.sp, entry.ep);
+        }
+        prices.settle();
+        Entries { list, prices }
+    }
 }
 
 /// Bounds the entries of a cell by what no micro-batch undercuts.
@@ -133,14 +149,16 @@ fn bound_by_floors(problem: &Problem, of_cell: &mut [Entry], prices: &PriceList<
 const UNLIMITED: f64 = 1e18;
 
 /// A bound for every schedule, sharding and composition below an entry: the fastest kinds take as many stages as
-/// they may; activations take their memory, and of parameters and optimizer what the most frugal sharding leaves.
+/// they may; activations take their memory, and of parameters and optimizer what the most frugal sharding leaves. Of `flying`
+/// micro-batches of a step, no more than it has, some are in flight.
 pub fn entry_bound(
     problem: &Problem,
     entry: &Entry,
+    flying: u64,
     leasts: &[Option<Least>],
     limit: Time,
 ) -> Result<Time, Cut> {
-    let Entry { cell, mbs, .. } = *entry;
+    let cell = entry.cell;
     let mut fastest = Cow::Borrowed(leasts);
     let offered = offered(problem, &entry.cell);
     let mut order = offered.clone();
@@ -169,13 +187,14 @@ pub fn entry_bound(
             (least.other, least.ends) = (other, ends);
         }
     }
-    let micro_batches = problem.workload.global_batch_size / (cell.dp * mbs);
+    let micro_batches = entry.micro_batches(problem);
     let question = Question {
         problem,
         shape: Shape { schedule: Schedule::OneFOneB, pp: cell.pp, vpp: 1, micro_batches },
         sends: Sends::Overlapped,
         even: cell.pp == 1,
         any_schedule: true,
+        flying,
         limit: limit.seconds(),
     };
     let bound = question.bound(&fastest, &kinds).within(limit)?;

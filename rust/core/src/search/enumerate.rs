@@ -83,7 +83,7 @@ pub fn enumerate(problem: &Problem, best: Best, watch: &Watch) -> Found {
 }
 
 /// Searches all classes of some entries, beside the best of others.
-fn search_entries<'a>(
+pub fn search_entries<'a>(
     problem: &'a Problem,
     entries: Entries<'a>,
     best: Best,
@@ -334,12 +334,14 @@ impl<'a> Ground<'a, '_> {
                 None => stages.push((of_stage[0].0, classes)),
             }
         }
+        let flying = entry.micro_batches(problem);
+        let below = |leasts: &[Option<Least>]| entry_bound(problem, entry, flying, leasts, limit);
         let leasts = |stages: &[u8]| self.entries.prices.leasts(entry, stages);
         if stages.len() > 1 && limit < Time::MAX {
             // Most are cut whatever the stage.
             let all: Vec<u8> = stages.iter().map(|stage| stage.0).collect();
             counters.bounds += 1;
-            if let Err(reason) = entry_bound(problem, entry, &leasts(&all), limit) {
+            if let Err(reason) = below(&leasts(&all)) {
                 stages.iter().for_each(|&(_, classes)| counters.cut(reason, classes));
                 return;
             }
@@ -347,7 +349,7 @@ impl<'a> Ground<'a, '_> {
         for (zero, classes) in stages {
             counters.bounds += 1;
             let leasts = leasts(&[zero]);
-            match entry_bound(problem, entry, &leasts, limit) {
+            match below(&leasts) {
                 Err(reason) => counters.cut(reason, classes),
                 Ok(bound) => {
                     let part = Part::Weighed(zero, Arc::new(leasts));

@@ -32,6 +32,8 @@ pub struct Question<'p> {
     pub even: bool,
     /// Asks for every schedule at once; `shape` then gives the depth alone.
     pub any_schedule: bool,
+    /// Micro-batches of a step of which some are in flight: those of `shape`, or fewer where steps of several lengths are asked about.
+    pub flying: u64,
     /// A bound above so many seconds need not be the best: memory is looked at below it alone.
     pub limit: f64,
 }
@@ -100,7 +102,18 @@ impl Question<'_> {
     }
 
     pub(super) fn spot(&self, least: &Least, i: usize) -> Spot {
-        let Shape { schedule, pp, vpp, micro_batches } = self.shape;
+        let spot = self.spot_with(least, i, self.flying);
+        if self.flying == self.shape.micro_batches {
+            return spot;
+        }
+        // Of most chunks more of more micro-batches are in flight, of the last of a zero-bubble V fewer.
+        let other = self.spot_with(least, i, self.shape.micro_batches);
+        let at_ends = [0, 1].map(|end| f64::min(spot.at_ends[end], other.at_ends[end]));
+        Spot { in_flight: spot.in_flight.min(other.in_flight), at_ends, ..spot }
+    }
+
+    fn spot_with(&self, least: &Least, i: usize, micro_batches: u64) -> Spot {
+        let Shape { schedule, pp, vpp, .. } = self.shape;
         let flying = in_flight(schedule, pp, vpp, i as u64, micro_batches);
         let (first, last) = self.ends(i);
         let in_flight = if self.any_schedule && least.others > 0 && pp > 1 {
@@ -449,7 +462,7 @@ impl Question<'_> {
     /// least that a stage keeps anywhere.
     pub fn in_any_order(&self, leasts: &[Option<Least>], stages: &[Stages]) -> Verdict {
         let allowed = Allowed::new(self.problem, self.shape.pp);
-        let Shape { schedule, pp, vpp, micro_batches } = self.shape;
+        let Shape { schedule, pp, vpp, .. } = self.shape;
         let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
         let mut fastest: Vec<(f64, u64)> = Vec::with_capacity(stages.len());
         let (mut frequent, mut other, mut ends) = (0.0, f64::INFINITY, [f64::INFINITY; 2]);
@@ -478,7 +491,7 @@ impl Question<'_> {
             let mut rungs: Vec<Rung> = Vec::with_capacity(4 * stages.len());
             for s in some() {
                 let least = self.least(leasts, s.kind);
-                let flying = [0, pp - 1].map(|i| in_flight(schedule, pp, vpp, i, micro_batches));
+                let flying = [0, pp - 1].map(|i| in_flight(schedule, pp, vpp, i, self.flying));
                 let in_flight = if least.others > 0 {
                     0.0
                 } else {

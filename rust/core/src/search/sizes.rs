@@ -5,18 +5,22 @@
 //! the fastest plan of a count is its cheapest, so they hold the cheapest of all plans too, and whatever no plan beats in both
 //! time and money is among them, but for others with exactly its time and money. With several prices the cheapest plan of a
 //! count need not be its fastest; then nothing is said of money. Where only what nothing beats is wanted, what other counts
-//! have found bounds the search of one, which then ends as soon as no plan of it can matter.
+//! have found bounds the search of one, which then ends as soon as no plan of it can matter, and all are sifted together before
+//! any is searched by itself ([`super::sieve`]).
 
 use super::best::{Best, Candidate};
 use super::cell::divisors;
-use super::enumerate::enumerate;
-use super::report::{Cut, Ranked};
-use super::throughput::Throughput;
+use super::entries::{Entries, Entry};
+use super::enumerate::{enumerate, search_entries};
+use super::octaves::Octaves;
+use super::report::{Counters, Cut, Ranked};
+use super::sieve::sift;
 use super::{devices, watch::Watch};
 use crate::estimate::estimate;
 use crate::spec::problem::Problem;
 use crate::units::Time;
 use rayon::prelude::*;
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
@@ -25,6 +29,9 @@ pub const SIZES_SCHEMA: &str = "autopar.sizes/2";
 
 /// Counts that are searched side by side against the same finds, at most.
 const BLOCK: usize = 8;
+
+/// Counts that are searched before the others are sifted.
+const FIRST: usize = 8;
 
 /// The best plans of the device counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -115,31 +122,15 @@ pub fn sizes(problem: Problem, wanted: Wanted, watch: &Watch) -> Sizes {
     let priced = has_one_price(&problem);
     let counts = devices::device_counts(&problem, most);
     let considered = counts.len() as u64;
-    let all = wanted == Wanted::Every || (wanted != Wanted::Fastest && !priced);
-    let bounded = if all { unbounded(&counts) } else { bounded(&problem, &counts) };
-    let mut found: Vec<Size> = Vec::new();
-    let mut proved = true;
-    let (mut left, mut block) = (&in_order(bounded, &problem, wanted)[..], 1);
-    while !left.is_empty() && !watch.stopped() {
-        let (now, rest) = left.split_at(block.min(left.len()));
-        (left, block) = (rest, (2 * block).min(BLOCK));
-        let searched: Vec<(Option<Size>, bool)> = now
-            .par_iter()
-            .map(|count| {
-                let leaves = found.iter().map(|f| f.leaves(count.devices, wanted));
-                let limit = leaves.min().filter(|_| !all).unwrap_or(Time::MAX);
-                if count.least > limit {
-                    return (None, true);
-                }
-                search_count(&problem, count.devices, limit, watch)
-            })
-            .collect();
-        for (size, to_the_end) in searched {
-            found.extend(size);
-            proved &= to_the_end;
-        }
+    let mut sweep = Sweep { problem: &problem, wanted, watch, found: Vec::new(), proved: true };
+    if wanted == Wanted::Every || (wanted != Wanted::Fastest && !priced) {
+        sweep.wanted = Wanted::Every;
+        let counts: Vec<Count> = counts.into_iter().map(Count::of).collect();
+        sweep.search(&counts, |_| false);
+    } else {
+        sweep.search_bounded(&counts);
     }
-    proved &= left.is_empty();
+    let Sweep { mut found, proved, .. } = sweep;
     found.sort_unstable_by_key(|size| size.devices);
     if priced {
         for n in 0..found.len() {
@@ -156,47 +147,148 @@ pub fn sizes(problem: Problem, wanted: Wanted, watch: &Watch) -> Sizes {
     Sizes { schema, problem, wanted, considered, proved, sizes: found, fastest, cheapest }
 }
 
-/// A device count, and a time before which no plan on it ends.
-#[derive(Clone, Copy)]
-struct Bounded {
+/// A device count that is to be searched.
+struct Count {
     devices: u64,
+    /// No plan ends before this.
     least: Time,
+    /// What may matter of it, where that is known.
+    entries: Option<Vec<Entry>>,
 }
 
-fn unbounded(counts: &[u64]) -> Vec<Bounded> {
-    counts.iter().map(|&devices| Bounded { devices, least: Time::ZERO }).collect()
-}
-
-/// Bounds of ascending counts; those within a factor of two share the pace of the fewest.
-fn bounded(problem: &Problem, counts: &[u64]) -> Vec<Bounded> {
-    let mut bounded = Vec::with_capacity(counts.len());
-    let mut left = counts;
-    while let Some(&fewest) = left.first() {
-        let (now, rest) = left.split_at(left.partition_point(|&n| n < 2 * fewest));
-        left = rest;
-        match Throughput::new(problem, fewest, now[now.len() - 1]) {
-            Some(all) => bounded
-                .extend(now.iter().map(|&devices| Bounded { devices, least: all.least(devices) })),
-            None => bounded.extend(unbounded(now)),
-        }
+impl Count {
+    fn of(devices: u64) -> Count {
+        Count { devices, least: Time::ZERO, entries: None }
     }
-    bounded
+}
+
+/// The counts that are searched, and what was found on them.
+struct Sweep<'a> {
+    problem: &'a Problem,
+    wanted: Wanted,
+    watch: &'a Watch,
+    found: Vec<Size>,
+    /// Whether all were searched to the end.
+    proved: bool,
+}
+
+impl Sweep<'_> {
+    /// The longest time that is of use on so many devices.
+    fn limit(&self, devices: u64) -> Time {
+        let leaves = self.found.iter().map(|found| found.leaves(devices, self.wanted));
+        leaves.min().unwrap_or(Time::MAX)
+    }
+
+    /// Searches counts, some side by side against the same finds, until `enough` is found; returns how many it searched.
+    fn search(&mut self, counts: &[Count], enough: impl Fn(&[Size]) -> bool) -> usize {
+        let (mut done, mut block) = (0, 1);
+        while done < counts.len() && !enough(&self.found) {
+            if self.watch.stopped() {
+                self.proved = false;
+                break;
+            }
+            let now = &counts[done..counts.len().min(done + block)];
+            let sweep = &*self;
+            let searched: Vec<(Option<Size>, bool)> =
+                now.par_iter().map(|count| sweep.search_count(count)).collect();
+            for (size, to_the_end) in searched {
+                self.found.extend(size);
+                self.proved &= to_the_end;
+            }
+            (done, block) = (done + now.len(), (2 * block).min(BLOCK));
+        }
+        done
+    }
+
+    /// The best plan of a count if it is of use, and whether all were looked at.
+    fn search_count(&self, count: &Count) -> (Option<Size>, bool) {
+        let (devices, limit) = (count.devices, self.limit(count.devices));
+        if count.least > limit {
+            return (None, true);
+        }
+        let mut problem = self.problem.clone();
+        problem.cluster.devices = devices;
+        problem.options.top = 1;
+        let best = Best::within(&problem, limit);
+        let answer = match &count.entries {
+            Some(entries) => {
+                let within: Vec<Entry> =
+                    entries.iter().filter(|entry| entry.bound <= limit).copied().collect();
+                let entries = Entries::of(&problem, within);
+                search_entries(&problem, entries, best, Counters::default(), self.watch)
+            }
+            None => enumerate(&problem, best, self.watch),
+        };
+        let to_the_end = !answer.counters.cut.contains_key(&Cut::Unreached);
+        let sized = |(time, plan): Candidate| {
+            let estimate = estimate(&problem, &plan).expect("the search proposes legal plans");
+            assert_eq!(estimate.step_ps, time, "search and estimate must agree");
+            Size { devices, best: Ranked { plan, estimate }, frontier: false }
+        };
+        // Before its turn a class may have shown a plan beyond the limit.
+        let best = answer.best.into_list().into_iter().next().filter(|best| best.0 <= limit);
+        (best.map(sized), to_the_end)
+    }
+
+    /// Searches ascending counts as far as they are of use.
+    ///
+    /// Some are searched first, as what they find bounds the others. Those are sifted together, and of each what is left is searched.
+    fn search_bounded(&mut self, counts: &[u64]) {
+        let octaves = Octaves::new(self.problem, counts);
+        let least = |&devices: &u64| match &octaves {
+            Some(octaves) => octaves.of(devices).throughput.least(devices),
+            None => Time::ZERO,
+        };
+        let bounds: FxHashMap<u64, Time> = counts.iter().map(|n| (*n, least(n))).collect();
+        let order = in_order(&bounds, self.problem, self.wanted);
+        let all: Vec<Count> =
+            order.iter().map(|&n| Count { least: bounds[&n], ..Count::of(n) }).collect();
+        let mut searched = self.search(&all, |found| !found.is_empty());
+        let first = &all[searched..all.len().min(searched + FIRST)];
+        searched += self.search(first, |_| false);
+        let mut others = all;
+        others.drain(..searched);
+        if let Some(octaves) = octaves.filter(|_| !self.problem.options.mixed_tp) {
+            others = self.sift(&octaves, others);
+        }
+        self.search(&others, |_| false);
+    }
+
+    /// What may matter of some counts, those that promise most first.
+    fn sift(&mut self, octaves: &Octaves, counts: Vec<Count>) -> Vec<Count> {
+        let within = |count: &Count| {
+            let limit = self.limit(count.devices);
+            (count.least <= limit).then_some((count.devices, limit))
+        };
+        let limits: FxHashMap<u64, Time> = counts.iter().filter_map(within).collect();
+        let mut sifted = sift(self.problem, octaves, &limits, self.watch);
+        if self.watch.stopped() {
+            self.proved = false;
+        }
+        let left = |count: Count| {
+            let entries = sifted.remove(&count.devices)?;
+            let least = entries.iter().map(|entry| entry.bound).min()?;
+            Some(Count { least, entries: Some(entries), ..count })
+        };
+        let mut left: Vec<Count> = counts.into_iter().filter_map(left).collect();
+        let promise = |c: &Count| c.least.seconds() / limits[&c.devices].seconds();
+        left.sort_by(|a, b| promise(a).total_cmp(&promise(b)));
+        left
+    }
 }
 
 /// The order in which counts are searched, so that what is found early spares the others.
-fn in_order(mut counts: Vec<Bounded>, problem: &Problem, wanted: Wanted) -> Vec<Bounded> {
-    let most = counts.iter().map(|c| c.devices).max().unwrap_or(1);
+fn in_order(bounds: &FxHashMap<u64, Time>, problem: &Problem, wanted: Wanted) -> Vec<u64> {
+    let mut counts: Vec<u64> = bounds.keys().copied().collect();
     let replicas = divisors(problem.workload.global_batch_size);
     let other = |devices: u64| {
         let most = replicas.iter().rev().find(|&&dp| devices.is_multiple_of(dp));
         devices / most.unwrap_or(&1)
     };
+    let asked = problem.cluster.devices;
     match wanted {
-        Wanted::Fastest => counts.sort_by_key(|c| (c.least, c.devices)),
-        // Larger counts first, as they are faster; of similar ones those that replicas divide, as other degrees cost more.
-        _ => counts.sort_by_cached_key(|c| {
-            ((most / c.devices).ilog2(), other(c.devices), Reverse(c.devices))
-        }),
+        Wanted::Fastest => counts.sort_by_key(|n| (bounds[n], *n)),
+        _ => counts.sort_by_cached_key(|&n| (n != asked, other(n), Reverse(n))),
     }
     counts
 }
@@ -224,28 +316,6 @@ fn keep(found: &mut Vec<Size>, wanted: Wanted, priced: bool) {
         Wanted::Cheapest if priced => only(found, by_money),
         Wanted::Cheapest => found.clear(),
     }
-}
-
-/// The best plan on so many devices if it is within `limit`, and whether all were looked at.
-fn search_count(
-    problem: &Problem,
-    devices: u64,
-    limit: Time,
-    watch: &Watch,
-) -> (Option<Size>, bool) {
-    let mut problem = problem.clone();
-    problem.cluster.devices = devices;
-    problem.options.top = 1;
-    let answer = enumerate(&problem, Best::within(&problem, limit), watch);
-    let to_the_end = !answer.counters.cut.contains_key(&Cut::Unreached);
-    let sized = |(time, plan): Candidate| {
-        let estimate = estimate(&problem, &plan).expect("the search proposes legal plans");
-        assert_eq!(estimate.step_ps, time, "search and estimate must agree");
-        Size { devices, best: Ranked { plan, estimate }, frontier: false }
-    };
-    // Before its turn a class may have shown a plan beyond the limit.
-    let best = answer.best.into_list().into_iter().next().filter(|best| best.0 <= limit);
-    (best.map(sized), to_the_end)
 }
 
 /// Whether a device-hour costs the same on every kind of chip.

@@ -62,13 +62,28 @@ impl Swiftest {
         (mbs, times): (u64, f64),
         schedules: &[(Schedule, u64)],
     ) -> Time {
+        let legal = |&schedule: &(Schedule, u64)| {
+            space::cut_everywhere(problem, *cell, mbs, schedule).is_none()
+        };
+        self.bound_where(problem, cell, (mbs, times), schedules, legal)
+    }
+
+    /// The same with the schedules that are `legal`.
+    pub fn bound_where(
+        &self,
+        problem: &Problem,
+        cell: &Cell,
+        (mbs, times): (u64, f64),
+        schedules: &[(Schedule, u64)],
+        legal: impl Fn(&(Schedule, u64)) -> bool,
+    ) -> Time {
         let micro_batches = problem.workload.global_batch_size / (cell.dp * mbs);
         let m = micro_batches as f64;
         let work = self.layers / self.speed * m;
         let through = self.least.frequent * self.least.through;
         let waiting = schedules
             .iter()
-            .filter(|&&schedule| space::cut_everywhere(problem, *cell, mbs, schedule).is_none())
+            .filter(|schedule| legal(schedule))
             .map(|&schedule| self.waiting(problem, schedule, cell.pp, micro_batches))
             .fold(f64::INFINITY, f64::min);
         let waiting = if waiting.is_finite() { waiting } else { 0.0 };

@@ -83,11 +83,17 @@ impl Throughput {
     /// No plan on so many devices is faster.
     pub fn least(&self, devices: u64) -> Time {
         let seconds = if self.mixed { self.at_their_best(devices) } else { self.alike(devices) };
-        if seconds.is_finite() {
-            Time::from_seconds(seconds * (1.0 - 1e-9))
-        } else {
-            Time::MAX
-        }
+        time(seconds)
+    }
+
+    /// The same with the degrees of a cell.
+    pub fn least_of(&self, cell: &Cell) -> Time {
+        let (ranks, stage) = (cell.tp * cell.cp, cell.tp * cell.cp * cell.dp);
+        let shape = self.shapes.iter().find(|shape| shape.0 == ranks);
+        let of = |seconds: &[f64]| {
+            self.batch / cell.dp as f64 * self.bottleneck(seconds, cell.pp, stage)
+        };
+        time(shape.map_or(f64::INFINITY, |shape| of(&shape.1)))
     }
 
     /// Seconds of a step at least where all stages have as many ranks.
@@ -152,6 +158,15 @@ impl Throughput {
             left -= used;
         }
         self.batch * self.layers / speed
+    }
+}
+
+/// Seconds less what rounding may have added to their parts.
+fn time(seconds: f64) -> Time {
+    if seconds.is_finite() {
+        Time::from_seconds(seconds * (1.0 - 1e-9))
+    } else {
+        Time::MAX
     }
 }
 

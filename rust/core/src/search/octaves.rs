@@ -1,0 +1,47 @@
+//! Neighbouring device counts, which share prices: the slowest of more devices is no faster, so those of the fewest bound all.
+
+use super::throughput::Throughput;
+use crate::spec::problem::Problem;
+
+/// Counts within a factor of two.
+pub struct Octave {
+    /// The question with the fewest of them.
+    pub problem: Problem,
+    /// What they pass at most.
+    pub throughput: Throughput,
+}
+
+/// Ascending octaves.
+pub struct Octaves(Vec<Octave>);
+
+impl Octaves {
+    /// Of ascending counts; nothing where links depend on the count, as in a torus.
+    pub fn new(problem: &Problem, counts: &[u64]) -> Option<Octaves> {
+        let mut octaves = Vec::new();
+        let mut left = counts;
+        while let Some(&fewest) = left.first() {
+            let (now, rest) = left.split_at(left.partition_point(|&n| n < 2 * fewest));
+            left = rest;
+            let throughput = Throughput::new(problem, fewest, now[now.len() - 1])?;
+            let mut problem = problem.clone();
+            problem.cluster.devices = fewest;
+            octaves.push(Octave { problem, throughput });
+        }
+        Some(Octaves(octaves))
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Octave] {
+        &self.0
+    }
+
+    /// The place of a count's.
+    pub fn place(&self, devices: u64) -> usize {
+        self.0.partition_point(|octave| octave.problem.cluster.devices <= devices) - 1
+    }
+
+    /// A count's.
+    pub fn of(&self, devices: u64) -> &Octave {
+        &self.0[self.place(devices)]
+    }
+}
