@@ -31,7 +31,7 @@ pub const SIZES_SCHEMA: &str = "autopar.sizes/2";
 const BLOCK: usize = 8;
 
 /// Counts that are searched before the others are sifted.
-const FIRST: usize = 8;
+const FIRST: usize = 6;
 
 /// The best plans of the device counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
