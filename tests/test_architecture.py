@@ -32,10 +32,10 @@ RUST_ORDER = """
     search::watch search::report search::cell search::counts search::space search::bound
     search::stall search::room search::weights search::relax search::caps search::places
     search::holds search::pace search::stages search::paces search::labels
-    search::passage search::prices search::swiftest
+    search::entry search::passage search::swiftest search::prices
     search::guess search::descent search::best search::entries search::mixed search::devices
     search::compositions search::family search::walk search::enumerate
-    search::throughput search::sizes
+    search::throughput search::octaves search::sieve search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
     graph::strategy graph::packed graph::reshard graph::backward

@@ -7,7 +7,7 @@
 use super::caps::hold;
 use super::cell::Cell;
 use super::counts::{Composition, Counts, Walked};
-use super::entries::{entry_bound, Entry};
+use super::entry::{entry_bound, Entry};
 use super::places::Places;
 use super::relax::{Question, Verdict};
 use super::report::{Counters, Cut};

@@ -4,7 +4,7 @@
 //! differ. Stages with the memory that the largest group leaves and the shortest of all ends are a class of their own, and no split
 //! of any of the others ends before its best: where it has none within a time, none of them has.
 
-use super::entries::Entry;
+use super::entry::Entry;
 use super::report::Cut;
 use super::space;
 use crate::estimate::layer::priced_as;

@@ -7,7 +7,8 @@
 
 use super::cell::{divisors, Cell, Each};
 use super::counts::Counts;
-use super::entries::{Entries, Entry};
+use super::entries::Entries;
+use super::entry::Entry;
 use super::passage::Passage;
 use super::prices::{PriceList, Row};
 use super::report::{Counters, Cut};

@@ -9,6 +9,7 @@ mod counts;
 pub mod descent;
 mod devices;
 pub mod entries;
+pub mod entry;
 pub mod enumerate;
 mod family;
 pub mod guess;

@@ -2,7 +2,7 @@
 //! them.
 
 use super::cell::{divisors, Cell};
-use super::entries::Entry;
+use super::entry::Entry;
 use super::passage::{price, KindPrices, Passage};
 use super::space::{self, shard};
 use super::swiftest::{swiftest_schedules, Swiftest};

@@ -10,7 +10,7 @@
 use super::cell::{divisors, Cell};
 use super::compositions::bound_below;
 use super::devices::Degrees;
-use super::entries::Entry;
+use super::entry::Entry;
 use super::octaves::Octaves;
 use super::passage::Passage;
 use super::prices::PriceList;

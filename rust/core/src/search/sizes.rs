@@ -10,7 +10,8 @@
 
 use super::best::{Best, Candidate};
 use super::cell::divisors;
-use super::entries::{Entries, Entry};
+use super::entries::Entries;
+use super::entry::Entry;
 use super::enumerate::{enumerate, search_entries};
 use super::octaves::Octaves;
 use super::report::{Counters, Cut, Ranked};

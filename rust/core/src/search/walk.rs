@@ -3,7 +3,8 @@
 use super::best::{Best, Candidate};
 use super::compositions::Listed;
 use super::counts::Composition;
-use super::entries::{Entries, Entry};
+use super::entries::Entries;
+use super::entry::Entry;
 use super::report::{Counters, Cut};
 use crate::estimate::least::Least;
 use crate::plan::Plan;
