@@ -17,7 +17,7 @@ PYTHON = ROOT / "python/autopar"
 
 RUST_ORDER = """
     units error
-    spec::model spec::cluster spec::kernels spec::framework spec::workload spec::problem
+    spec::model spec::workload spec::cluster spec::kernels spec::framework spec::problem
     spec::tensors spec
     plan plan::rules
     estimate::flops estimate::torus estimate::collective estimate::compute estimate::shard
@@ -46,13 +46,13 @@ RUST_ORDER = """
     graph::ilp graph::recursive graph::propagate graph::double_recursive graph::servers
     graph::transformer graph::transformer::attention graph::transformer::mlp graph
     calibrate::figure calibrate::point calibrate::least calibrate
-    bulk wire lib
+    bulk reading wire lib
 """.split()
 
 PYTHON_ORDER = """
     errors lines texts
     cluster framework spec bulk report fit forms graph sharding placement wire schema files protobuf
-    catalog
+    catalog entries
     runs points shelf trained as_run
     frontends frontends.apss frontends.hf_config frontends.hf
     frontends.shell_words frontends.shell frontends.places frontends.launch
@@ -78,7 +78,8 @@ PYTHON_ORDER = """
     export.sharding_table
     partition
     flags writing
-    cli.ends cli.asking cli.launchers cli.jobs cli.operators cli.measured cli.catalogs cli
+    cli.ends cli.asking cli.launchers cli.search cli.jobs cli.operators cli.measured cli.catalogs
+    cli
     __init__ __main__
 """.split()
 
@@ -94,6 +95,7 @@ RUST_OWNERS: dict[str, set[str]] = {
         "estimate",
         "search::report",
         "search::sizes",
+        "reading",
         "wire",
         "graph::form",
         "graph::ir",
@@ -101,7 +103,8 @@ RUST_OWNERS: dict[str, set[str]] = {
         "graph::servers",
         "graph::transformer",
     },
-    "serde_json": {"wire"},
+    "serde_json": {"reading", "wire"},
+    "serde_path_to_error": {"reading"},
     "rayon": {"calibrate", "graph::coarse", "graph::cost", "graph::routes", "search::*", "wire"},
     "std::time": {"search::watch"},
     "std::fs": set(),

@@ -155,9 +155,8 @@ def test_the_core_has_no_key_that_python_lacks(kind: str) -> None:
         at(wrong, path)["no such key"] = 1
         with pytest.raises(SpecError, match="no such key") as error:
             canonical(kind, wrong)
-        if "expected one of" in str(error.value):
-            listed = str(error.value).partition("expected one of")[2].partition(" at line")[0]
-            assert set(re.findall(r"`([^`]+)`", listed)) == known, path
+        listed = str(error.value).partition("the keys are ")[2].partition(". ")[0]
+        assert set(listed.split(", ")) == known, path
 
 
 @pytest.mark.parametrize("kind", ROOTS)
@@ -217,8 +216,8 @@ def test_both_sides_know_the_same_words(
     at(wrong, path[:-1])[path[-1]] = "no such word"
     with pytest.raises(SpecError) as error:
         canonical(kind, wrong)
-    listed = str(error.value).partition("expected")[2].partition(" at line")[0]
-    assert set(re.findall(r"`([^`]+)`", listed)) == set(allowed)
+    listed = str(error.value).partition("must be ")[2].partition(", found ")[0]
+    assert set(re.findall(r'"([^"]+)"', listed)) == set(allowed)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +248,7 @@ def test_recompute_by_parts_has_counts_of_layers_and_operators_on_both_sides() -
     made["stages"][0]["recompute"] = parts
     assert canonical("plan", made) == made
     del parts["regathers"]
-    with pytest.raises(SpecError, match="missing field `regathers`"):
+    with pytest.raises(SpecError, match="regathers: missing key"):
         canonical("plan", made)
 
 

@@ -21,6 +21,7 @@ pub mod error;
 pub mod estimate;
 pub mod graph;
 pub mod plan;
+pub mod reading;
 pub mod search;
 pub mod spec;
 #[doc(hidden)]

@@ -18,6 +18,7 @@ use crate::graph::transformer::{self, ModelGraph};
 use crate::graph::Programmed;
 use crate::plan::rules::require_legal;
 use crate::plan::Plan;
+use crate::reading::read;
 use crate::search::report::{Cut, Report};
 use crate::search::sizes::{Sizes, Wanted};
 use crate::search::watch::Watch;
@@ -370,12 +371,6 @@ fn read_searched(document: &str) -> Result<Problem, Error> {
         "Leave it out: a search offloads whole layers.",
     )?;
     Ok(problem)
-}
-
-fn read<T: DeserializeOwned>(kind: &str, document: &str) -> Result<T, Error> {
-    serde_json::from_str(document).map_err(|e| {
-        Error::new(kind, e.to_string(), "Write the document with this version of autopar.")
-    })
 }
 
 fn write<T: Serialize>(document: &T) -> Result<String, Error> {
