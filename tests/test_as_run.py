@@ -147,6 +147,16 @@ def test_recipes_for_grace_have_graphs_where_nobody_says(shelf: Shelf) -> None:
     assert usual("GB200", "no CUDA graphs") == usual("B200") == Graphs()
 
 
+def test_the_grouped_product_of_primus_turbo_is_one_kernel(shelf: Shelf) -> None:
+    def looped(notes: str) -> bool:
+        run = run_of(framework="Primus (Megatron-LM, ROCm)", chip="MI355X", notes=notes)
+        return setup(run, shelf).problem.framework.fused.looped_gemm
+
+    assert looped("grouped GEMM")
+    assert not looped("turbo grouped GEMM, fused activation")
+    assert not looped("as before with grouped GEMM of FlyDSL")
+
+
 def test_a_profile_s_own_graphs_stay_where_a_row_says_nothing(tmp_path: Path, shelf: Shelf) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('follows = "megatron-core"\n[graphs]\nmlp = true\n[source]\ngraphs = "mine"\n')

@@ -179,10 +179,10 @@ WRONG_SEARCH = {
         "'--schedule': \"2f2b\" is none of 1f1b,",
     ),
     "a ZeRO stage of 4": ((*SEARCH, "--zero", "4"), "options.zero: stages go from 0 to 3"),
-    "an unknown precision": ((*SEARCH, "--precision", "fp4"), "'--precision': 'fp4' is not one of"),
+    "an unknown precision": ((*SEARCH, "--precision", "fp2"), "'--precision': 'fp2' is not one of"),
     "a chip without the precision": (
         (*SEARCH, "--precision", "fp8"),
-        'chip "a800" has no fp8 matrix unit',
+        'chip "a800" has no fp8 matrix unit. Use bf16, fp16, tf32 or fp32 on this chip.',
     ),
     "negative time": ((*SEARCH, "--time-limit=-1"), "time_limit_s: must be"),
     "negative threads": ((*SEARCH, "--threads=-1"), "threads: must be"),

@@ -407,18 +407,6 @@ def test_the_table_names_the_launchers_that_can_say_each_plan(command: Command) 
     assert all("megatron" in row.split("  ")[-1].split() for row in held[1:10])
 
 
-@pytest.mark.parametrize(
-    "beside", [["--format", "json"], ["--export", "megatron"], ["--frontier"], ["--like", "x.sh"]]
-)
-def test_a_list_for_a_launcher_has_one_form(command: Command, beside: list[str]) -> None:
-    run = command(
-        "search", "--model", "llama2-7b", "--cluster", "a800:8", "--global-batch-size", "64",
-        "--sequence-length", "4096", "--launcher", "megatron", *beside,
-    )  # fmt: skip
-    assert (run.code, run.out) == (2, "")
-    assert run.err.startswith(f"error: --launcher: given beside {beside[0]}")
-
-
 def test_nothing_that_fits_is_an_answer_for_a_launcher_too(command: Command) -> None:
     run = command(
         "search", "--model", "llama3.1-405b", "--cluster", "a800:8", "--global-batch-size", "64",

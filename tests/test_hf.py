@@ -161,4 +161,4 @@ def test_a_configuration_serves_wherever_a_model_has_a_name(command: Command) ->
     same = command("search", "--model", "llama2-7b", *flags)
     rows = [run.out.split("\n\n")[0] for run in (table, same)]
     assert rows[0] == rows[1]
-    assert "family: llama" in command("models", "./config.json").out
+    assert 'family = "llama"' in command("models", "./config.json").out

@@ -116,7 +116,7 @@ WRONG = [
     ("sh", {"--sequence-parallel": "--model-parallel-size 2"},
      "run.sh:21: --model-parallel-size: no longer an argument of Megatron-LM. "
      "Write --tensor-model-parallel-size."),
-    ("sh", {"--sequence-parallel": "--fp4-format e2m1"}, "run.sh:21: --fp4-format: has no est"),
+    ("sh", {"--sequence-parallel": "--enable-hetero"}, "run.sh:21: --enable-hetero: has no est"),
     ("sh", {"--seq-length 4096": ""}, "run.sh:17: --seq-length: missing. Add it."),
     ("sh", {"--nproc-per-node 8": "", "--nnodes 4": ""},
      "run.sh: --nproc-per-node: a100_80 has no limit to take all of. Give devices, or a count as"),

@@ -189,7 +189,7 @@ BROKEN = [
      "--num-distributed-optimizer-instances needs ZeRO stage > 0. Change it or "
      "--use-distributed-optimizer."),
     ("sh", {"--bf16": "--bf16 --fp8-format hybrid"}, "--fp8-format hybrid",
-     'chip "a100_80" has no fp8 matrix unit. Use bf16 on this chip.'),
+     'chip "a100_80" has no fp8 matrix unit. Use bf16, fp16, tf32 or fp32 on this chip.'),
     ("sh", {"parallel-size 1": "parallel-size 2 --cp-comm-type a2a", "heads 32": "heads 2",
             "groups 32": "groups 2"}, "--context-parallel-size 2",
      "--tensor-model-parallel-size x --context-parallel-size = 4 does not divide 2 heads."),

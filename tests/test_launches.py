@@ -14,6 +14,7 @@ from autopar.export.job import Job
 from autopar.framework import Framework, Graphs
 from autopar.frontends import launches
 from autopar.report import NamedLayers
+from autopar.spec import Precision
 from conftest import Command
 from drawn_plans import drawn
 
@@ -341,6 +342,27 @@ def test_graphs_are_written_for_megatron_and_read_back(tmp_path: Path) -> None:
     assert "cuda-graph" not in written(graphs=Graphs(mlp=True))
     with pytest.raises(SpecError, match="must be full_iteration, or of attn"):
         read(script.replace(scope, "--cuda-graph-scope mamba"))
+
+
+@pytest.mark.parametrize(
+    ("precision", "said"), [("fp8", "--fp8-format hybrid"), ("fp4", "--fp4-format e2m1")]
+)
+def test_narrow_products_are_written_for_megatron_and_read_back(
+    precision: Precision, said: str, tmp_path: Path
+) -> None:
+    problem = autopar.problem(
+        "llama2-70b", "gb200:64", framework="megatron-core", global_batch_size=256,
+        sequence_length=4096, precision=precision,
+    )  # fmt: skip
+    plan = autopar.plan(problem, tp=4, sp=True, zero=1)
+    job = Job(problem, plan, autopar.estimate(problem, plan))
+    files = launchers.export("megatron", job)
+    script = next(file.text for file in files if file.name.endswith(".sh"))
+    assert said in script
+    assert "--bf16" in script
+    question = {"cluster": "gb200:64", "framework": "megatron-core"}
+    found, read = launched("megatron", script, "sh", tmp_path, question)
+    assert (found.workload.precision, read) == (precision, plan)
 
 
 def test_deepspeed_s_file_and_flags_make_a_plan(tmp_path: Path) -> None:

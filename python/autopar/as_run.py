@@ -129,9 +129,9 @@ GRAPHS = rf"(?P<none>\b(?:no|not|without) (?:any )?)?{_BEFORE}\bgraphs?\b{_BEHIN
 def _kernels(framework: Framework, run: Run) -> Framework:
     """Liger-Kernel joins norms, rotary embeddings and activations, each to one kernel.
 
-    A row may name a fused Adam, or a grouped product of its experts. Blocks share a scale in
-    MXFP8. Of Megatron's modules the up-projections of latent attention are computed again with
-    what stands beside them, as operators by name.
+    A row may name a fused Adam, or a grouped product of its experts, which is one kernel of
+    Primus-Turbo. Blocks share a scale in MXFP8. Of Megatron's modules the up-projections of latent
+    attention are computed again with what stands beside them, as operators by name.
     """
     if _said(run, r"liger\b"):
         joined = replace(framework.fused, norm="fused", activation=True, rope="fused")
@@ -140,6 +140,10 @@ def _kernels(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, fused=replace(framework.fused, optimizer=True))
     if _said(run, r"grouped[- _]?(gemm|mm|matmul)"):
         framework = replace(framework, fused=replace(framework.fused, grouped_gemm=True))
+    if _said(run, r"turbo grouped[- _]?gemm|grouped[- _]?gemm of flydsl"):
+        # AMD-AGI/Primus, technical guide of MoE training: one kernel, not a product an expert.
+        fused = replace(framework.fused, grouped_gemm=True, looped_gemm=False)
+        framework = replace(framework, fused=fused)
     if _said(run, UNFUSED_PERMUTATION):
         framework = replace(framework, fused=replace(framework.fused, permutation=False))
     if release := _said(run, r"(?:fa|flash[- ]?attention)[- ]?v?([34])\b"):

@@ -5,13 +5,12 @@ output of nccl-tests. Runs on other chips, doubted ones, and those without a tim
 it is said why. The fit itself is the core's.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, get_args
 
-from autopar import planner, wire
+from autopar import entries, planner, wire
 from autopar.catalog import ChipEntry
 from autopar.cluster import Chip
 from autopar.errors import SpecError, shown
@@ -128,6 +127,7 @@ def run_point(run: Run | BadRow, device: Chip, shelf: Shelf) -> Point:
 KEYS: dict[str, tuple[str, ...]] = {
     "gemm.efficiency": ("gemm.efficiency",),
     "gemm.fp8_efficiency": ("gemm.fp8_efficiency",),
+    "gemm.fp4_efficiency": ("gemm.fp4_efficiency",),
     "memory_efficiency": ("memory_efficiency",),
     "network.efficiency": ("network.efficiency",),
     "link": tuple(
@@ -180,38 +180,18 @@ def chip_toml(found: Calibration) -> str:
         "confidence": entry.confidence,
         "source": source,
     }
-    lines += _table("", table, notes)
     for rate in rates:
         rate["tflops"] = [round(value, 2) for value in rate["tflops"]]
-        lines += ["", "[[attention]]", *_table("", rate, notes)]
+    said = {key: _short(value) for key, value in table.items() if value not in ("", {})}
+    lines += entries.lines(said | {"attention": rates}, notes)
     return "\n".join(lines) + "\n"
 
 
-def _table(name: str, table: dict[str, Any], notes: dict[str, str]) -> list[str]:
-    """Returns the lines of a table, its plain keys first; empty ones are left out."""
-    known = {key: value for key, value in table.items() if value not in (None, "", {})}
-    lines = []
-    for key, value in known.items():
-        if not isinstance(value, dict):
-            note = notes.get(f"{name}.{key}" if name else key)
-            lines.append(f"{_key(key)} = {_value(value)}" + (f"  # {note}" if note else ""))
-    for key, value in known.items():
-        if isinstance(value, dict) and (inner := _table(key, value, notes)):
-            lines += ["", f"[{_key(key)}]", *inner]
-    return lines
-
-
-def _key(key: str) -> str:
-    return key if key.replace("_", "").isalnum() and key.isascii() else _value(key)
-
-
-def _value(value: object) -> str:
-    """Returns a value as TOML writes it; texts as JSON does, whose escapes TOML shares."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, float):
-        return repr(float(f"{value:.6g}"))
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _short(value: Any) -> Any:
+    """Returns a value of a table with six digits of each number, as many as a fit tells at most."""
+    if isinstance(value, dict):
+        return {key: _short(inner) for key, inner in value.items()}
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def _plain(text: str) -> str:

@@ -18,6 +18,7 @@ class Peaks:
         bf16: bfloat16.
         fp16: IEEE half.
         fp8: 8-bit floating point.
+        fp4: 4-bit floating point with a scale for each block of a row.
         tf32: TensorFloat-32.
         fp32: 32-bit products.
     """
@@ -25,6 +26,7 @@ class Peaks:
     bf16: float | None = None
     fp16: float | None = None
     fp8: float | None = None
+    fp4: float | None = None
     tf32: float | None = None
     fp32: float | None = None
 
@@ -36,6 +38,7 @@ class GemmCurve:
     Attributes:
         efficiency: Share of the 16-bit peak that a large, aligned product sustains in training.
         fp8_efficiency: The same of the 8-bit peak.
+        fp4_efficiency: The same of the 4-bit peak, on chips that have one.
         half_k: Inner dimension that costs as much again: time grows as (k + half_k)/k.
         fp8_half_k: The same for 8-bit operands.
         tile_m: Rows of an output tile.
@@ -54,6 +57,7 @@ class GemmCurve:
     processors: int
     alignment_bytes: int
     unaligned_slowdown: float
+    fp4_efficiency: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

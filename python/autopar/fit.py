@@ -10,6 +10,7 @@ from autopar.spec import Precision, Problem
 Figure = Literal[
     "gemm.efficiency",
     "gemm.fp8_efficiency",
+    "gemm.fp4_efficiency",
     "memory_efficiency",
     "link",
     "network.efficiency",

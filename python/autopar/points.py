@@ -23,6 +23,8 @@ FORMATS: dict[str, Precision] = {
     "bfloat16": "bf16",
     "float8": "fp8",
     "e4m3": "fp8",
+    "nvfp4": "fp4",
+    "e2m1": "fp4",
     "float32": "fp32",
     "float": "fp32",
     "tensorfloat32": "tf32",

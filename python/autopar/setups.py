@@ -99,7 +99,9 @@ def setup(run: Run, shelf: Shelf) -> Setup:
 def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]) -> Precision:
     """Returns the number format that the row names, else the framework's, else 16 bits."""
     text = run.precision.lower()
-    known: list[Precision] = sorted(get_args(Precision), key=lambda name: name != "fp8")
+    known: list[Precision] = sorted(
+        get_args(Precision), key=lambda name: name not in ("fp4", "fp8")
+    )
     for name in known:
         if name in text:
             return name

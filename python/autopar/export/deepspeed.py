@@ -58,7 +58,7 @@ def supports(job: Job) -> list[str]:
             (partial, f"shard groups of {plan.shard_group}"),
             (plan.optimizer_offload and plan.zero == 0, "optimizer offload without ZeRO"),
             (_interval(job) is None, "recompute of only some layers or operators"),
-            (job.problem.workload.precision in ("fp8", "tf32"),
+            (job.problem.workload.precision in ("fp8", "fp4", "tf32"),
              f"precision {job.problem.workload.precision}"),
         ),
     ]  # fmt: skip

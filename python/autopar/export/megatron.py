@@ -210,7 +210,8 @@ def plan_arguments(job: Job) -> Arguments:
     """Returns the arguments that describe the plan, its recompute left aside."""
     problem, plan = job.problem, job.plan
     overlap, number = problem.framework.overlap, problem.framework.bytes
-    precision = {"bf16": "bf16", "fp16": "fp16", "fp8": "bf16"}.get(problem.workload.precision)
+    rounded = {"bf16": "bf16", "fp16": "fp16", "fp8": "bf16", "fp4": "bf16"}
+    precision = rounded.get(problem.workload.precision)
     arguments: Arguments = {
         "micro-batch-size": plan.mbs,
         "global-batch-size": problem.workload.global_batch_size,
@@ -226,6 +227,8 @@ def plan_arguments(job: Job) -> Arguments:
     arguments |= _stage_arguments(plan)
     if problem.workload.precision == "fp8":
         arguments["fp8-format"] = "hybrid"
+    if problem.workload.precision == "fp4":
+        arguments["fp4-format"] = "e2m1"
     if problem.workload.attention == "unfused":
         arguments["attention-backend"] = "unfused"
     fsdp = plan.zero > 1

@@ -49,7 +49,7 @@ FIELDS = {
     ),
     "workload.global_batch_size": keys("global-batch-size"),
     "workload.sequence_length": keys("seq-length"),
-    "workload.precision": keys("fp8-format", "bf16", "fp16"),
+    "workload.precision": keys("fp4-format", "fp8-format", "bf16", "fp16"),
     "workload.attention": keys("attention-backend"),
     "cluster.devices": keys("nproc-per-node", "nnodes", called="world size"),
     **megatron_model.FIELDS,
@@ -155,6 +155,8 @@ def _check(given: Arguments) -> None:
 
 
 def _precision(given: Arguments) -> str:
+    if "fp4-format" in given:
+        return "fp4"
     if "fp8-format" in given:
         return "fp8"
     return "bf16" if "bf16" in given else "fp16" if "fp16" in given else "fp32"

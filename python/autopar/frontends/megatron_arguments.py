@@ -256,7 +256,7 @@ VALUED = frozenset(
     expert-model-parallel-size expert-tensor-parallel-size num-layers-per-virtual-pipeline-stage
     num-virtual-stages-per-pipeline-rank pipeline-model-parallel-layout
     decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers
-    num-distributed-optimizer-instances data-parallel-sharding-strategy fp8-format
+    num-distributed-optimizer-instances data-parallel-sharding-strategy fp8-format fp4-format
     attention-backend recompute-granularity recompute-method recompute-num-layers
     recompute-modules cuda-graph-impl cuda-graph-scope optimizer nnodes nproc-per-node
     """.split()
@@ -269,4 +269,4 @@ REPLACED = {
     "checkpoint-activations": "recompute-activations",
 }
 # Arguments that no plan says.
-UNSAID = {"enable-hetero", "fp4-format", "standalone-embedding-stage", "use-dualpipev"}
+UNSAID = {"enable-hetero", "standalone-embedding-stage", "use-dualpipev"}

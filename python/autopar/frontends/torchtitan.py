@@ -182,6 +182,8 @@ def _precision(settings: Settings) -> str:
     if not isinstance(converters, list):
         what = f"must be a list, found {shown(converters)}"
         raise settings.error("model.converters", what, "Write it in brackets.")
+    if any("nvfp4" in str(name) for name in converters):
+        return "fp4"
     if any("float8" in str(name) for name in converters):
         return "fp8"
     return "bf16" if "bfloat16" in (mixed, whole) else "fp32"

@@ -177,7 +177,7 @@ def cluster_of(entry: catalog.ClusterEntry, devices: int | None = None) -> Clust
                 hint = f"Give devices, or a count as {group.chip.name}:256."
                 what = f"{group.chip.name} has no limit to take all of"
                 raise SpecError("devices", what, hint, ("cluster.devices",))
-            whole += group.limit - group.limit % group.chip.devices_per_node
+            whole += group.limit - group.limit % max(1, group.chip.devices_per_node)
         devices = whole or sum(group.limit or 0 for group in entry.groups)
     return Cluster(
         groups=entry.groups,

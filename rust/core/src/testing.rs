@@ -22,6 +22,7 @@ pub fn a100() -> Chip {
             bf16: Some(312.0),
             fp16: Some(312.0),
             fp8: None,
+            fp4: None,
             tf32: Some(156.0),
             fp32: Some(19.5),
         },
@@ -29,6 +30,7 @@ pub fn a100() -> Chip {
         gemm: GemmCurve {
             efficiency: 0.8333,
             fp8_efficiency: 0.8333,
+            fp4_efficiency: None,
             half_k: 280.0,
             fp8_half_k: 280.0,
             tile_m: 128,
@@ -75,6 +77,7 @@ pub fn fast() -> Chip {
         bf16: Some(989.0),
         fp16: Some(989.0),
         fp8: Some(1979.0),
+        fp4: None,
         tf32: Some(494.5),
         fp32: Some(67.0),
     };

@@ -324,6 +324,30 @@ fn a_grouped_product_of_several_experts_costs_the_host_a_launch_each() {
 }
 
 #[test]
+fn biases_added_expert_by_expert_are_waited_for_forward() {
+    // 8 experts on one device whose host takes 20 us an operator, 10 in a bare loop: two an expert forward, once it has read
+    // their counts from the device, six backward, and one operator more backward than in one go. Where the host is what lasts
+    // they add up; where the device is, it waits for those forward alone.
+    let passes = |fused, fast| {
+        let mut problem = experts();
+        problem.framework.launch_us = 20.0;
+        problem.framework.fused.expert_bias = fused;
+        problem.model.moe.as_mut().unwrap().expert_bias = true;
+        let chip = &mut problem.cluster.groups[0].chip;
+        chip.peak_tflops.bf16 = Some(if fast { 1e9 } else { 1e-3 });
+        (chip.memory_bandwidth_gb_per_s, chip.host.kernel_us) = (1e12, 1e-6);
+        let cost = expert_layer(&problem, 1);
+        (cost.forward.compute.seconds(), cost.input_gradient.compute.seconds())
+    };
+    let ((apart, apart_back), (fused, fused_back)) = (passes(false, true), passes(true, true));
+    close(apart - fused, 2.0 * 8.0 * 10e-6, 1e-3);
+    close(apart_back - fused_back, 6.0 * 8.0 * 10e-6 + 20e-6, 1e-3);
+    let ((apart, apart_back), (fused, fused_back)) = (passes(false, false), passes(true, false));
+    close(apart - fused, 2.0 * 8.0 * 10e-6, 1e-3);
+    close(apart_back, fused_back, 1e-9);
+}
+
+#[test]
 fn tokens_that_no_other_rank_sent_are_sorted_once_more_by_some_frameworks() {
     // 8 experts on one device: 1,024 visits of 1,024 channels are read and written once before and once after the experts,
     // 4 passes of 2 bytes at 0.6 of the streaming rate. On two devices whoever asks sorts.

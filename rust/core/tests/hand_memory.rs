@@ -4,7 +4,7 @@ mod sums;
 
 use autopar_core::estimate::block;
 use autopar_core::estimate::layer::Pricer;
-use autopar_core::estimate::memory::{self, Holdings};
+use autopar_core::estimate::memory::{self, cast_sixteenths, Holdings};
 use autopar_core::estimate::shard::Shard;
 use autopar_core::estimate::{estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
@@ -168,8 +168,12 @@ fn eight_bit_copies_lie_beside_the_weights_of_the_layers_alone() {
     // 1050 parameters of 2 bytes, and 2 bytes for each of the 1000 that are not of embedding and head.
     let mut f = testing::framework();
     f.held.fp8_weight_bytes = 2;
-    let held =
-        Holdings { dense_parameters: 1050, end_parameters: 50, fp8: true, ..Holdings::default() };
+    let held = Holdings {
+        dense_parameters: 1050,
+        end_parameters: 50,
+        cast_sixteenths: cast_sixteenths(&f, Precision::Fp8),
+        ..Holdings::default()
+    };
     let items = memory::items(&held, &whole(), false, &f);
     assert_eq!(items.parameters, Bytes(1050 * 2 + 1000 * 2));
 }
@@ -403,6 +407,24 @@ fn eight_bit_products_keep_their_inputs_in_8_or_16_bits_as_the_framework_says() 
     let cast = layer(&problem, whole()).kept;
     problem.framework.held.fp8_input_bytes = 2;
     assert_eq!(layer(&problem, whole()).kept - cast, Bytes(SH * 6));
+}
+
+#[test]
+fn four_bit_products_keep_nine_sixteenths_of_a_byte_and_casts_beside_16_bit_weights() {
+    // The same 6 numbers in 9/16 of a byte in place of 1; with weights' casts by rows and by columns 2 x 9/16.
+    let mut problem = llama();
+    problem.workload.precision = Precision::Fp8;
+    let eight = layer(&problem, whole()).kept;
+    problem.workload.precision = Precision::Fp4;
+    assert_eq!(eight - layer(&problem, whole()).kept, Bytes(SH * 6 * 7 / 16));
+    let framework = &mut problem.framework;
+    framework.eight_bit_gathers.activations = false;
+    assert_eq!(cast_sixteenths(framework, Precision::Fp4), 0);
+    framework.eight_bit_gathers.activations = true;
+    assert_eq!(cast_sixteenths(framework, Precision::Fp4), 18);
+    framework.held.fp8_weight_bytes = 2;
+    assert_eq!(cast_sixteenths(framework, Precision::Fp8), 32);
+    assert_eq!(cast_sixteenths(framework, Precision::Bf16), 0);
 }
 
 #[test]

@@ -271,6 +271,51 @@ fn rows_that_share_a_scale_are_cast_for_each_product_and_results_scaled_backward
     close(gained(|c| c.weight_gradient), more(20_224.0, 5.0), 1e-6);
 }
 
+#[test]
+fn four_bit_products_are_faster_and_read_what_they_cast_twice() {
+    // The shapes of the test above: inputs of 1,344 units of 1,024 elements, outputs of 1,472. In 8 bits one kernel casts each
+    // of the four: 2 bytes read, 1 + 1 written. In 4 bits one reads 2 for the maxima, another 2 and writes 2 x 9/16: 5.125.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.launch_us = 0.0;
+    let chip = &mut problem.cluster.groups[0].chip;
+    (chip.peak_tflops.fp8, chip.peak_tflops.fp4) = (Some(624.0), Some(1248.0));
+    // Products as fast as in 8 bits, that the casts stand alone; what begins and ends them is the same 280 long.
+    chip.gemm.fp4_efficiency = Some(chip.gemm.fp8_efficiency / 2.0);
+    (chip.gemm.fp8_half_k, chip.memory_bandwidth_gb_per_s) = (1e-9, 1e5);
+    let shard = Shard { tp: 8, ..whole() };
+    problem.workload.precision = Precision::Fp8;
+    let eight = layer(&problem, shard);
+    problem.workload.precision = Precision::Fp4;
+    let four = layer(&problem, shard);
+    let device = Device::new(&problem.cluster.groups[0].chip, Precision::Fp4, &[], 8);
+    let more = |units: f64| {
+        device.traffic(1.125 * units * 1024.0) + 4.0 * (device.stream(1.0) - device.traffic(1.0))
+    };
+    let gained = |pass: fn(&LayerCost) -> Split| {
+        pass(&four).compute.seconds() - pass(&eight).compute.seconds()
+    };
+    close(gained(|c| c.forward), more(1_344.0), 1e-6);
+    close(gained(|c| c.input_gradient), more(1_472.0), 1e-6);
+    assert_eq!(four.weight_gradient, eight.weight_gradient);
+}
+
+#[test]
+fn a_large_product_runs_at_the_share_of_the_four_bit_peak() {
+    // 0.4 of 9,000 TFLOP/s on 16384 x 16384 x 16384, whose fixed part is that of 2 x 400 of the inner dimension.
+    let mut problem = gpt_problem(1024, 512);
+    let chip = &mut problem.cluster.groups[0].chip;
+    (chip.peak_tflops.fp4, chip.gemm.fp4_efficiency) = (Some(9000.0), Some(0.4));
+    (chip.gemm.fp8_half_k, chip.gemm.processors) = (400.0, 128);
+    let n = 16_384_u64;
+    let device = Device::new(chip, Precision::Fp4, &[], 1);
+    let seconds = 2.0 * (n as f64).powi(3) / 3.6e15 * (n as f64 + 800.0) / n as f64;
+    close(device.linear(Gemm::new(n, n, n)), seconds + chip.host.kernel_us * 1e-6, 1e-3);
+    // Half a peak does not do.
+    chip.gemm.fp4_efficiency = None;
+    let error = chip.validate().unwrap_err().to_string();
+    assert!(error.contains("gemm.fp4_efficiency"), "{error}");
+}
+
 // ---- What a framework chooses ----------------------------------------------------------------------------------------
 
 #[test]

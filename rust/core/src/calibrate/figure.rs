@@ -15,6 +15,9 @@ pub enum Figure {
     /// The same of the 8-bit peak.
     #[serde(rename = "gemm.fp8_efficiency")]
     Fp8,
+    /// The same of the 4-bit peak.
+    #[serde(rename = "gemm.fp4_efficiency")]
+    Fp4,
     /// Share of the memory bandwidth.
     #[serde(rename = "memory_efficiency")]
     Memory,
@@ -38,6 +41,7 @@ impl Figure {
         match self {
             Figure::Gemm => "gemm.efficiency",
             Figure::Fp8 => "gemm.fp8_efficiency",
+            Figure::Fp4 => "gemm.fp4_efficiency",
             Figure::Memory => "memory_efficiency",
             Figure::Link => "link",
             Figure::Network => "network.efficiency",
@@ -51,6 +55,7 @@ impl Figure {
         match self {
             Figure::Gemm => "Add runs of wide models, or products (m,n,k,dtype,time)",
             Figure::Fp8 => "Add runs or products in fp8",
+            Figure::Fp4 => "Add runs or products in fp4",
             Figure::Memory => "Add runs of narrow models with and without recompute",
             Figure::Link => "Add runs with tensor parallel in a node, or nccl-tests of one node",
             Figure::Network => "Add runs over several nodes, or nccl-tests of several nodes",
@@ -64,6 +69,7 @@ impl Figure {
         match self {
             Figure::Gemm => chip.gemm.efficiency,
             Figure::Fp8 => chip.gemm.fp8_efficiency,
+            Figure::Fp4 => chip.gemm.fp4_efficiency.unwrap_or(1.0),
             Figure::Memory => chip.memory_efficiency,
             Figure::Network => chip.network.efficiency,
             Figure::Link | Figure::Attention | Figure::Launch => 1.0,
@@ -76,6 +82,7 @@ impl Figure {
         match self {
             Figure::Gemm => share(&mut chip.gemm.efficiency),
             Figure::Fp8 => share(&mut chip.gemm.fp8_efficiency),
+            Figure::Fp4 => chip.gemm.fp4_efficiency.as_mut().map_or((), share),
             Figure::Memory => share(&mut chip.memory_efficiency),
             Figure::Network => share(&mut chip.network.efficiency),
             Figure::Link => {
@@ -101,7 +108,7 @@ impl Figure {
     pub fn most(self, chip: &Chip, link_line_gb_per_s: Option<f64>) -> f64 {
         let link = &chip.link;
         match self {
-            Figure::Gemm | Figure::Fp8 | Figure::Memory | Figure::Network => 1.0,
+            Figure::Gemm | Figure::Fp8 | Figure::Fp4 | Figure::Memory | Figure::Network => 1.0,
             Figure::Link => {
                 let rates = [link.all_gather_gb_per_s, link.all_to_all_gb_per_s, link.p2p_gb_per_s];
                 let fastest = rates.into_iter().fold(0.0, f64::max);

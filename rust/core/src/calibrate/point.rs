@@ -125,6 +125,7 @@ impl Measured {
                 let known = match precision {
                     Precision::Fp16 | Precision::Bf16 => peaks.bf16.or(peaks.fp16),
                     Precision::Fp8 => peaks.fp8,
+                    Precision::Fp4 => peaks.fp4,
                     Precision::Tf32 => peaks.tf32,
                     Precision::Fp32 => peaks.fp32,
                 };

@@ -5,7 +5,6 @@ use super::compute::{FusedAttention, Gemm};
 use super::repeats::Operator;
 use crate::spec::framework::{ContextExchange, Projections};
 use crate::spec::model::{LayerKind, Position, QkNorm};
-use crate::spec::workload::Precision;
 
 impl Block<'_, '_> {
     pub(super) fn attention(&mut self, kind: LayerKind) {
@@ -118,9 +117,9 @@ impl Block<'_, '_> {
         // Queries, keys, values and the output, which is the next product's input: in 8 bits a copy.
         self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * self.p.width;
         self.attention_output = p.tokens * v_out as f64 * self.p.width;
-        let cast = match p.workload.precision {
-            Precision::Fp8 => p.linear_input(p.tokens * v_out as f64),
-            _ => 0.0,
+        let cast = match p.workload.precision.cast_bytes() {
+            Some(_) => p.linear_input(p.tokens * v_out as f64),
+            None => 0.0,
         };
         self.kept += cast;
         if p.framework.held.copied_attention && s.mbs > 1 {

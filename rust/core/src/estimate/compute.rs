@@ -111,7 +111,7 @@ impl<'a> Device<'a> {
         let peaks = &chip.peak_tflops;
         let peak = match precision {
             Precision::Fp16 => peaks.fp16.or(peaks.bf16),
-            Precision::Bf16 | Precision::Fp8 => peaks.bf16.or(peaks.fp16),
+            Precision::Bf16 | Precision::Fp8 | Precision::Fp4 => peaks.bf16.or(peaks.fp16),
             Precision::Tf32 => peaks.tf32,
             Precision::Fp32 => peaks.fp32,
         };
@@ -120,12 +120,19 @@ impl<'a> Device<'a> {
         let pace = 1.0 / (1.0 + chip.speed_spread * deviations);
         let matrix = peak.unwrap_or(1.0) * 1e12 * chip.gemm.efficiency * pace;
         let width = precision.activation_bytes();
-        let (linear, linear_half_k, linear_bytes) = match (precision, peaks.fp8) {
-            (Precision::Fp8, Some(fp8)) => {
-                (fp8 * 1e12 * chip.gemm.fp8_efficiency * pace, chip.gemm.fp8_half_k, 1.0)
-            }
-            _ => (matrix, chip.gemm.half_k, width),
+        let gemm = &chip.gemm;
+        let narrow = match precision {
+            Precision::Fp8 => peaks.fp8.map(|peak| (peak * gemm.fp8_efficiency, gemm.fp8_half_k)),
+            // What begins and ends a product lasts as long as in 8 bits, in which the inner dimension passes twice as fast.
+            Precision::Fp4 => peaks
+                .fp4
+                .zip(gemm.fp4_efficiency)
+                .map(|(peak, share)| (peak * share, 2.0 * gemm.fp8_half_k)),
+            _ => None,
         };
+        let (linear, linear_half_k) =
+            narrow.map_or((matrix, gemm.half_k), |(rate, half_k)| (rate * 1e12 * pace, half_k));
+        let linear_bytes = precision.cast_bytes().unwrap_or(width);
         // Fused kernels were timed, and mostly exist, for 16-bit numbers alone.
         let kernels = if width == 2.0 { kernels } else { &[] };
         // Where the chip has none of the framework's kernels, PyTorch's fused attention calls its maker's own.
@@ -218,7 +225,9 @@ impl<'a> Device<'a> {
             .min(tile_seconds((tm / 2).max(1), (tn / 2).max(1)))
             / own;
         let mut arithmetic = 2.0 * elements * (g.k as f64 + format.half_k) / format.rate;
-        let row = curve.alignment_bytes as f64 / format.bytes;
+        // Scales lie apart from the numbers of a row, of which 4-bit ones share a byte.
+        let row =
+            curve.alignment_bytes as f64 / if format.bytes < 1.0 { 0.5 } else { format.bytes };
         let aligned = |width: u64| (width as f64 / row).fract() == 0.0;
         if !g.stored.iter().all(|&width| aligned(width)) {
             arithmetic *= curve.unaligned_slowdown;

@@ -168,8 +168,14 @@ impl Block<'_, '_> {
             self.stream(elements, 4.0, 1.0, (2, 1));
             return;
         }
-        let experts = experts.min(1 << 16) as u32;
-        self.stream(elements, 14.0, 20.0, (2 * experts + 2, 6 * experts + 2));
+        self.stream(elements, 14.0, 20.0, (2, 2));
+        // The loop's elementwise operators take the host no longer each than the products of a compiled one. Forward it reads
+        // how many tokens each expert has, for which it waits for the device, and the device then for it.
+        if experts > 1 {
+            self.forward.loops(experts, 2);
+            self.forward.compute += (2 * experts) as f64 * self.p.launch().looped;
+            self.input.loops(experts, 6);
+        }
     }
 
     /// Dispatch and combine of `bytes` from each rank: all-to-all over the expert group, of which one rank receives, and on the way back

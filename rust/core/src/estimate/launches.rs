@@ -49,13 +49,14 @@ impl Block<'_, '_> {
         self.repeats.set_kernels(before.repeated);
     }
 
-    /// Kernels of a compiled loop over `batch` products: each product, in 8 bits the casts of its input and of its output's
-    /// gradient, and where blocks share a scale those of both operands put in order for each product
+    /// Kernels of a compiled loop over `batch` products: each product, in 8 and 4 bits the casts of its input and of its
+    /// output's gradient, and where blocks share a scale those of both operands put in order for each product
     /// (NVIDIA/TransformerEngine, common/swizzle).
     pub(super) fn launch_in_turn(&mut self, batch: u64) {
         let (casts, ordered) = match (self.p.workload.precision, self.p.framework.fp8_scaling) {
             (Precision::Fp8, Fp8Scaling::Block) => (1, 2),
             (Precision::Fp8, Fp8Scaling::Tensor | Fp8Scaling::Row) => (CASTS, 0),
+            (Precision::Fp4, _) => (2, 2),
             _ => (0, 0),
         };
         self.forward.loops(batch, 1 + casts + ordered);

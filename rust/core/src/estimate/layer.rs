@@ -16,7 +16,7 @@ use crate::spec::kernels::NormKernel;
 use crate::spec::model::{LayerKind, Model, Norm, Position};
 use crate::spec::problem::Problem;
 use crate::spec::tensors::Cut;
-use crate::spec::workload::{Attention, Precision, Workload};
+use crate::spec::workload::{Attention, Workload};
 use crate::units::{Bytes, Time};
 
 /// One pass over a device, in seconds, with the number of kernels that the host must launch.
@@ -188,20 +188,21 @@ impl<'a> Pricer<'a> {
         &self.fabric
     }
 
-    /// Bytes of a linear layer's input of so many elements as it is kept for the weight gradient: cast to 8 bits where the
-    /// products run in 8 bits and the framework saves what they read (NVIDIA/TransformerEngine does, pytorch/ao does not).
+    /// Bytes of a linear layer's input of so many elements as it is kept for the weight gradient: as it was cast where the
+    /// products are narrow and the framework saves what they read (NVIDIA/TransformerEngine does, pytorch/ao does not).
     pub(super) fn linear_input(&self, elements: f64) -> f64 {
-        match self.workload.precision {
-            Precision::Fp8 => elements * self.framework.held.fp8_input_bytes as f64,
-            _ => elements * self.width,
+        match self.workload.precision.cast_bytes() {
+            Some(cast) if self.framework.held.fp8_input_bytes == 1 => elements * cast,
+            Some(_) => elements * self.framework.held.fp8_input_bytes as f64,
+            None => elements * self.width,
         }
     }
 
     /// Bytes of so many elements of a linear layer's input, or of its output's gradient, as a tensor-parallel group
     /// gathers them.
     pub(super) fn gathered(&self, elements: f64) -> f64 {
-        match self.workload.precision {
-            Precision::Fp8 if self.framework.eight_bit_gathers.activations => elements,
+        match self.workload.precision.cast_bytes() {
+            Some(cast) if self.framework.eight_bit_gathers.activations => elements * cast,
             _ => elements * self.width,
         }
     }

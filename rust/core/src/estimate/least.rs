@@ -13,7 +13,6 @@ use super::shard::{End, Shard, Totals};
 use crate::spec::framework::Gradients;
 use crate::spec::model::LayerKind;
 use crate::spec::problem::Problem;
-use crate::spec::workload::Precision;
 use crate::units::{Bytes, Time};
 
 /// Passes of one micro-batch, in seconds.
@@ -118,7 +117,10 @@ impl Prices {
             reduced_parameters: 0,
             gathered_parameters: gathered.gathered_parameters(unit, 0),
             unreduced_parameters: unit,
-            fp8: problem.workload.precision == Precision::Fp8,
+            cast_sixteenths: memory::cast_sixteenths(
+                &problem.framework,
+                problem.workload.precision,
+            ),
             boundary: Bytes::from_f64(if shard.pipelined { self.boundary } else { 0.0 }),
             single: problem.workload.global_batch_size == shard.dp * shard.mbs,
             ..Holdings::default()

@@ -8,6 +8,7 @@ use super::shard::Shard;
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::{Framework, Gradients};
 use crate::spec::problem::Schedule;
+use crate::spec::workload::Precision;
 use crate::units::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -108,8 +109,8 @@ pub struct Holdings {
     pub unreduced_parameters: u64,
     /// Parameters whose gradients pass through a bucket.
     pub reduced_parameters: u64,
-    /// Products run in 8 bits.
-    pub fp8: bool,
+    /// Bytes of the casts of each weight for narrow products, in sixteenths.
+    pub cast_sixteenths: u64,
     /// Activations of all micro-batches in flight.
     pub activations: Bytes,
     /// Logits and loss.
@@ -124,6 +125,19 @@ pub struct Holdings {
     pub casts: Bytes,
     /// No micro-batch comes after the first: gradients that pass are not there before its backward pass.
     pub single: bool,
+}
+
+/// Bytes, in sixteenths, of the casts of a weight that are kept beside it for products in `precision`.
+///
+/// In 4 bits the weight itself stays in 16 (NVIDIA-NeMo/Megatron-Bridge refuses fp4_param_gather). Megatron has Transformer
+/// Engine keep its casts by rows and by columns from the first micro-batch to the last; others cast for each pass.
+pub fn cast_sixteenths(framework: &Framework, precision: Precision) -> u64 {
+    let engine = framework.eight_bit_gathers.activations && framework.held.fp8_input_bytes == 1;
+    match precision {
+        Precision::Fp8 => 16 * framework.held.fp8_weight_bytes,
+        Precision::Fp4 if engine => 2 * 9,
+        _ => 0,
+    }
 }
 
 /// The items of a stage's memory.
@@ -189,10 +203,8 @@ pub fn items(
     let at_work = held.gathered_parameters.min(dense_again + expert_again);
     buffers += at_work * framework.held.gathered_copy_bytes;
     parameters += held.casts.0;
-    if held.fp8 {
-        let weights = held.dense_parameters - held.end_parameters + held.expert_parameters;
-        parameters += weights * framework.held.fp8_weight_bytes;
-    }
+    let cast = held.dense_parameters - held.end_parameters + held.expert_parameters;
+    parameters += cast * held.cast_sixteenths / 16;
     if gathers {
         buffers += held.gathered_parameters * bytes.parameter;
         // The gradient as it is computed, and the one before it as it travels, if that is wider.

@@ -43,7 +43,7 @@ pub fn graph(asked: &ModelGraph) -> Result<Graph, Error> {
     model.validate().map_err(|e| e.under("model"))?;
     check(asked)?;
     let dtype = match asked.precision {
-        Precision::Bf16 | Precision::Fp8 => Dtype::Bfloat16,
+        Precision::Bf16 | Precision::Fp8 | Precision::Fp4 => Dtype::Bfloat16,
         Precision::Fp16 => Dtype::Float16,
         Precision::Tf32 | Precision::Fp32 => Dtype::Float32,
     };

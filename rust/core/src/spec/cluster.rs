@@ -3,6 +3,7 @@
 //! Devices of one kind fill whole nodes. A group of devices is described by its size and the
 //! stride between its members' ranks; [`Group::members_within`] tells how many share a domain.
 
+use super::workload::Precision;
 use crate::error::{require, Error};
 use serde::{Deserialize, Serialize};
 
@@ -102,10 +103,41 @@ pub struct Peaks {
     pub fp16: Option<f64>,
     /// 8-bit floating point; absent on chips without it.
     pub fp8: Option<f64>,
+    /// 4-bit floating point with a scale for each block of a row; absent on chips without it.
+    pub fp4: Option<f64>,
     /// TensorFloat-32; absent on chips without it.
     pub tf32: Option<f64>,
     /// 32-bit matrix products.
     pub fp32: Option<f64>,
+}
+
+impl Peaks {
+    /// The peak of a job in `precision`; absent where the chip cannot run it. What a job in 8 or 4 bits leaves in
+    /// 16 runs in bfloat16.
+    pub fn of(&self, precision: Precision) -> Option<f64> {
+        match precision {
+            Precision::Bf16 => self.bf16,
+            Precision::Fp16 => self.fp16,
+            Precision::Fp8 => self.bf16.and(self.fp8),
+            Precision::Fp4 => self.bf16.and(self.fp4),
+            Precision::Tf32 => self.tf32,
+            Precision::Fp32 => self.fp32,
+        }
+    }
+
+    /// The formats that a job can use in place of one that is absent, as a sentence.
+    pub(super) fn cure(&self) -> String {
+        let known: Vec<_> = Precision::ALL
+            .into_iter()
+            .filter(|&precision| self.of(precision).is_some())
+            .map(|precision| format!("{precision:?}").to_lowercase())
+            .collect();
+        match known.as_slice() {
+            [] => "Give a peak.".to_owned(),
+            [only] => format!("Use {only} on this chip."),
+            [others @ .., last] => format!("Use {} or {last} on this chip.", others.join(", ")),
+        }
+    }
 }
 
 /// Efficiency of matrix products by shape: a few physical figures.
@@ -116,6 +148,8 @@ pub struct GemmCurve {
     pub efficiency: f64,
     /// The same of the 8-bit peak.
     pub fp8_efficiency: f64,
+    /// The same of the 4-bit peak, on chips that have one.
+    pub fp4_efficiency: Option<f64>,
     /// Inner dimension that costs as much again in prologue and epilogue: time grows as (k + half_k)/k.
     pub half_k: f64,
     /// The same for 8-bit operands.
@@ -265,6 +299,16 @@ impl Link {
     }
 }
 
+/// Passes for a delay of at most a second: what lasts longer was given in another unit.
+fn brief(us: f64, path: &str) -> Result<(), Error> {
+    require(
+        (0.0..=1e6).contains(&us),
+        path,
+        || format!("must be from 0 to 1,000,000 (a second), found {us}"),
+        "Give it in microseconds.",
+    )
+}
+
 impl Chip {
     /// Bytes a second that one device's share of the node's network cards carries, one direction.
     pub fn network_bytes_per_s(&self) -> f64 {
@@ -309,16 +353,21 @@ impl Chip {
             (self.link.all_gather_gb_per_s, "link.all_gather_gb_per_s"),
             (self.link.all_to_all_gb_per_s, "link.all_to_all_gb_per_s"),
             (self.link.p2p_gb_per_s, "link.p2p_gb_per_s"),
-            (self.link.latency_us, "link.latency_us"),
             (f64::from(self.network.nics_per_node), "network.nics_per_node"),
             (self.network.nic_gbit_per_s, "network.nic_gbit_per_s"),
-            (self.network.latency_us, "network.latency_us"),
             (self.host.pcie_gb_per_s, "host.pcie_gb_per_s"),
-            (self.host.kernel_us, "host.kernel_us"),
             (self.host.memory_gb_per_s, "host.memory_gb_per_s"),
             (self.host.pace, "host.pace"),
         ] {
             positive(v, path)?;
+        }
+        for (v, path) in [
+            (self.link.latency_us, "link.latency_us"),
+            (self.network.latency_us, "network.latency_us"),
+            (self.host.kernel_us, "host.kernel_us"),
+        ] {
+            positive(v, path)?;
+            brief(v, path)?;
         }
         require(
             (0.0..=0.1).contains(&self.speed_spread),
@@ -335,11 +384,19 @@ impl Chip {
         share(self.memory_efficiency, "memory_efficiency")?;
         share(self.gemm.efficiency, "gemm.efficiency")?;
         share(self.gemm.fp8_efficiency, "gemm.fp8_efficiency")?;
+        self.gemm.fp4_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp4_efficiency"))?;
+        require(
+            self.peak_tflops.fp4.is_none() || self.gemm.fp4_efficiency.is_some(),
+            "gemm.fp4_efficiency",
+            || "missing beside peak_tflops.fp4".to_owned(),
+            "Say which share of the 4-bit peak large products sustain.",
+        )?;
         share(self.network.efficiency, "network.efficiency")?;
         for (v, path) in [
             (self.peak_tflops.bf16, "peak_tflops.bf16"),
             (self.peak_tflops.fp16, "peak_tflops.fp16"),
             (self.peak_tflops.fp8, "peak_tflops.fp8"),
+            (self.peak_tflops.fp4, "peak_tflops.fp4"),
             (self.peak_tflops.tf32, "peak_tflops.tf32"),
             (self.peak_tflops.fp32, "peak_tflops.fp32"),
             (self.price_per_hour, "price_per_hour"),
@@ -435,11 +492,12 @@ impl Cluster {
         }
         if let Some(link) = &self.between_kinds {
             require(
-                link.bandwidth_gb_per_s > 0.0 && link.latency_us >= 0.0,
-                "between_kinds",
-                || "bandwidth must be positive and latency not negative".to_owned(),
-                "Give the link's figures for one device.",
+                link.bandwidth_gb_per_s > 0.0,
+                "between_kinds.bandwidth_gb_per_s",
+                || format!("must be a positive number, found {}", link.bandwidth_gb_per_s),
+                "Give the link's bandwidth for one device.",
             )?;
+            brief(link.latency_us, "between_kinds.latency_us")?;
         }
         Ok(())
     }

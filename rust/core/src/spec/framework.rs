@@ -4,6 +4,11 @@ use crate::error::{require, Error};
 use crate::spec::kernels::{NormKernel, RotaryKernel};
 use serde::{Deserialize, Serialize};
 
+/// Largest number to a multiple of which a size is padded: no vocabulary is larger.
+const MOST_MULTIPLE: u64 = 1 << 30;
+/// Most microseconds of a delay, a second, and most GiB.
+const MOST: f64 = 1e6;
+
 /// A training framework as far as it changes time or memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -473,24 +478,27 @@ impl Framework {
             (self.gather_copy_us, "gather_copy_us"),
         ] {
             require(
-                v.is_finite() && v >= 0.0,
+                (0.0..=MOST).contains(&v),
                 path,
-                || format!("must be a number from 0, found {v}"),
+                || format!("must be from 0 to {MOST}, found {v}"),
                 "Give the figure in the unit that the key names.",
             )?;
         }
-        require(
-            self.vocab_multiple > 0,
-            "vocab_multiple",
-            || "must be positive, found 0".to_owned(),
-            "Give 1 for no padding.",
-        )?;
-        require(
-            self.softmax_multiple > 0,
-            "softmax_multiple",
-            || "must be positive, found 0".to_owned(),
-            "Give 1 where fused softmax takes any number.",
-        )?;
+        for (multiple, path, cure) in [
+            (self.vocab_multiple, "vocab_multiple", "Give 1 for no padding."),
+            (
+                self.softmax_multiple,
+                "softmax_multiple",
+                "Give 1 where fused softmax takes any number.",
+            ),
+        ] {
+            require(
+                (1..=MOST_MULTIPLE).contains(&multiple),
+                path,
+                || format!("must be from 1 to {MOST_MULTIPLE}, found {multiple}"),
+                cure,
+            )?;
+        }
         require(
             (1..=1024).contains(&self.gather_pieces),
             "gather_pieces",

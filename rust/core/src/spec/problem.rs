@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use super::framework::{ContextExchange, Framework};
 use super::model::Model;
-use super::workload::{Precision, Workload};
+use super::workload::Workload;
 use crate::error::{require, Error};
 use serde::{Deserialize, Serialize};
 
@@ -134,27 +134,13 @@ impl Problem {
         self.framework.validate().map_err(|e| e.under("framework"))?;
         self.options.validate().map_err(|e| e.under("options"))?;
         for (i, group) in self.cluster.groups.iter().enumerate() {
-            let peaks = &group.chip.peak_tflops;
-            let (peak, cure) = match self.workload.precision {
-                Precision::Bf16 => (peaks.bf16, "Use fp16 on this chip."),
-                Precision::Fp16 => (peaks.fp16, "Use bf16 on this chip."),
-                Precision::Fp8 => (peaks.fp8.and(peaks.bf16), "Use bf16 on this chip."),
-                Precision::Tf32 => (peaks.tf32, "Use bf16 or fp32 on this chip."),
-                Precision::Fp32 => (peaks.fp32, "Use bf16 or fp16 on this chip."),
-            };
-            require(
-                peak.is_some(),
-                &format!("cluster.groups[{i}].chip.peak_tflops"),
-                || {
-                    format!(
-                        "chip \"{}\" has no {:?} matrix unit",
-                        group.chip.name, self.workload.precision
-                    )
-                    .to_lowercase()
-                },
-                cure,
-            )
-            .map_err(|error| error.about(&["workload.precision"]))?;
+            let (chip, precision) = (&group.chip, self.workload.precision);
+            if chip.peak_tflops.of(precision).is_none() {
+                let what = format!("chip \"{}\" has no {precision:?} matrix unit", chip.name);
+                let path = format!("cluster.groups[{i}].chip.peak_tflops");
+                return Err(Error::new(path, what.to_lowercase(), chip.peak_tflops.cure())
+                    .about(&["workload.precision"]));
+            }
         }
         // The most is where all tokens want the same topk experts.
         let most = self

@@ -35,10 +35,24 @@ pub enum Precision {
     Fp16,
     /// 8-bit linear layers (forward and backward), 16-bit elsewhere.
     Fp8,
+    /// 4-bit linear layers in NVFP4 (forward and backward): 16 numbers in a row share a scale of 8 bits. 16-bit elsewhere.
+    Fp4,
     /// 32-bit numbers, matrix products on tensor cores that round them to 19 bits.
     Tf32,
     /// 32-bit numbers throughout.
     Fp32,
+}
+
+impl Precision {
+    /// Every format, those of mixed precision by age first.
+    pub const ALL: [Precision; 6] = [
+        Precision::Bf16,
+        Precision::Fp16,
+        Precision::Fp8,
+        Precision::Fp4,
+        Precision::Tf32,
+        Precision::Fp32,
+    ];
 }
 
 /// How attention is computed.
@@ -55,8 +69,18 @@ impl Precision {
     /// Bytes of an activation.
     pub fn activation_bytes(self) -> f64 {
         match self {
-            Precision::Bf16 | Precision::Fp16 | Precision::Fp8 => 2.0,
+            Precision::Bf16 | Precision::Fp16 | Precision::Fp8 | Precision::Fp4 => 2.0,
             Precision::Tf32 | Precision::Fp32 => 4.0,
+        }
+    }
+
+    /// Bytes of an element that was cast for a product with its share of the scales, where the products are narrower than
+    /// the activations.
+    pub fn cast_bytes(self) -> Option<f64> {
+        match self {
+            Precision::Fp8 => Some(1.0),
+            Precision::Fp4 => Some(9.0 / 16.0),
+            Precision::Bf16 | Precision::Fp16 | Precision::Tf32 | Precision::Fp32 => None,
         }
     }
 }

@@ -5,7 +5,6 @@ use super::super::replica::Groups;
 use super::{Place, Table};
 use crate::plan::Recompute;
 use crate::spec::problem::Schedule;
-use crate::spec::workload::Precision;
 use crate::units::Bytes;
 
 impl Table<'_> {
@@ -165,7 +164,10 @@ impl Table<'_> {
                 .gathered_parameters(unit, dense_parameters + expert_parameters),
             unreduced_parameters: unit,
             reduced_parameters: dense_parameters + expert_parameters,
-            fp8: self.problem.workload.precision == Precision::Fp8,
+            cast_sixteenths: memory::cast_sixteenths(
+                &self.problem.framework,
+                self.problem.workload.precision,
+            ),
             activations,
             logits,
             working_set: self.working_set(place),
