@@ -307,7 +307,9 @@ def test_traces_that_cannot_be_written_leave_no_strategy_half_told(
     (tmp_path / "cache").write_text("a file")
     run = command("apss", "--model-name", "llama2-7b", "--num-gpus", "8", "--mode", "analytic")
     assert (run.code, run.out) == (2, "")
-    assert run.err.endswith("error: cache: cannot be written: file exists. Check the folder.\n")
+    assert run.err.endswith(
+        'error: --mode analytic: "cache" is no folder. Move the file away, or name a folder.\n'
+    )
 
 
 def test_a_trace_has_a_process_for_each_stage_whose_threads_do_not_overlap(

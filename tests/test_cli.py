@@ -195,9 +195,9 @@ def test_the_catalogs_are_listed_with_size_and_source(command: Command) -> None:
 
 
 def test_an_entry_of_a_catalog_is_shown_key_by_key(command: Command) -> None:
-    assert "layers: 80\n" in command("models", "llama2-70b").out
-    assert "derivation: " in command("models", "llama-540b").out
-    assert "memory_gib: 80.0\n" in command("chips", "A800-SXM4-80GB").out
+    assert "layers = 80\n" in command("models", "llama2-70b").out
+    assert "derivation = " in command("models", "llama-540b").out
+    assert "memory_gib = 80.0\n" in command("chips", "A800-SXM4-80GB").out
 
 
 @pytest.mark.parametrize("kind", ["model", "chip", "cluster", "framework"])
@@ -313,9 +313,10 @@ def test_notes_that_nobody_reads_keep_nothing_from_standard_output(
 
 def test_a_file_that_cannot_be_written_is_named(command: Command) -> None:
     run = command(*SEARCH, "-o", "absent/report.txt")
-    what = "cannot be written: no such file or directory. Check the folder."
     assert (run.code, run.out) == (2, "")
-    assert run.err == f"error: {Path('absent/report.txt')}: {what}\n"
+    assert run.err == 'error: --output: no folder "absent". Make it first, or check the path.\n'
+    run = command(*SEARCH, "-o", ".")
+    assert run.err == 'error: --output: "." is a folder. Give a file in it.\n'
 
 
 def test_a_full_disk_is_one_line() -> None:

@@ -124,6 +124,56 @@ def test_what_cannot_be_asked_is_refused(
     assert len(run.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("flag", "beside"),
+    [
+        (("--launcher", "megatron"), ("--export", "megatron")),
+        (("--launcher", "megatron"), ("--like", "x.sh")),
+        (("--launcher", "megatron"), ("--frontier",)),
+        (("--launcher", "megatron"), ("--format", "json")),
+        (("--like", "x.sh"), ("--export", "megatron")),
+        (("--like", "x.sh"), ("--at-most", "8")),
+        (("--like", "x.sh"), ("--frontier",)),
+        (("--like", "x.sh"), ("--objective", "cost")),
+        (("--like", "x.sh"), ("--format", "json")),
+        (("--like", "x.sh"), ("--format", "apss")),
+        (("--frontier",), ("--export", "megatron")),
+        (("--frontier",), ("--objective", "cost")),
+        (("--frontier",), ("--top", "3")),
+        (("--frontier",), ("--format", "apss")),
+        (("--export", "megatron"), ("--format", "json")),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_two_answers_at_once_are_refused(
+    command: Command, priced: str, flag: tuple[str, ...], beside: tuple[str, ...]
+) -> None:
+    run = command("search", *ASKED, "--cluster", priced, *flag, *beside)
+    assert (run.code, run.out) == (2, "")
+    what = " ".join(beside) if beside[0] in ("--format", "--objective") else beside[0]
+    assert run.err.startswith(f"error: {flag[0]}: given beside {what}. ")
+    assert len(run.err.splitlines()) == 1
+
+
+def test_a_frontier_is_found_again_and_its_rows_exported(
+    command: Command, priced: str, tmp_path: Path
+) -> None:
+    asked = ("search", *ASKED, "--cluster", priced, "--frontier", "--format", "json")
+    asked += ("--no-activation-offload",)
+    assert command(*asked, "-o", "frontier.json").code == 0
+    assert command("rerun", "frontier.json").out == (tmp_path / "frontier.json").read_text("utf-8")
+    sizes = report((tmp_path / "frontier.json").read_text("utf-8"))["sizes"]
+    assert len(sizes) > 1
+    for rank, size in enumerate(sizes, 1):
+        run = command("export", "frontier.json", "--to", "megatron", "--rank", str(rank))
+        assert run.code == 0
+        nodes, each = -(-size["devices"] // 8), min(8, size["devices"])
+        assert f"    --nnodes {nodes} --nproc-per-node {each} " in run.out
+    beyond = command("export", "frontier.json", "--to", "megatron", "--rank", str(len(sizes) + 1))
+    assert (beyond.code, beyond.out) == (2, "")
+    assert "--rank: no plan" in beyond.err
+
+
 def test_several_prices_are_refused_for_money(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "two.toml"
     groups = [f'[[groups]]\nchip = "{c}"\nlimit = 8\nprice_per_hour = {p}\n' for c, p in

@@ -36,8 +36,9 @@ def folder(written: "Sequence[File]", path: Path | None, force: bool) -> None:
         for file in written:
             document((f"==> {file.name} <==\n" if several else "") + file.text, None, False)
         return
+    flags.check_folder(path)
     for file in written:
-        flags.check_output(path / file.name, force)
+        flags.check_new(path / file.name, force)
     files.make_folder(path)
     files.write_all({path / file.name: file.text.encode() for file in written})
 

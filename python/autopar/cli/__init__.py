@@ -12,6 +12,7 @@ import click
 from autopar import catalog, files, planner
 from autopar.cli import catalogs, jobs, launchers, measured, operators
 from autopar.cli.ends import DEFECT, DONE, STOPPED, WRONG_INPUT, fail, forget
+from autopar.cli.search import search
 from autopar.errors import AutoparError
 
 
@@ -79,7 +80,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     commands=[
-        jobs.search,
+        search,
         jobs.estimate,
         jobs.apss,
         launchers.export,
@@ -91,6 +92,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> No
         operators.atc,
         catalogs.models,
         catalogs.chips,
+        catalogs.frameworks,
         catalogs.schema,
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from autopar import planner, wire
 from autopar.errors import SpecError
-from autopar.report import Report
+from autopar.report import Report, Sizes
 from autopar.spec import Problem
 from autopar.texts import Text
 
@@ -47,6 +47,19 @@ def solve(problem: Problem, threads: int, time_limit: float | None) -> str:
 def reported(problem: Problem, threads: int, time_limit: float | None) -> Report:
     """Returns the report as data, asked for likewise."""
     return wire.loads(Report, solve(problem, threads, time_limit))
+
+
+def answered(said: Text) -> Report | Sizes:
+    """Returns the answer of a search that a document holds.
+
+    Raises:
+        SpecError: It holds none.
+    """
+    place = f"{said.file}: "
+    with said.placing():
+        if isinstance(said.value, dict) and "sizes" in said.value:
+            return wire.read(Sizes, said.value, place)
+        return wire.read(Report, said.value, place)
 
 
 def with_devices(question: dict[str, Any], devices: int | None) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """The commands that show what is there: models, chips, the schemas of documents."""
 
-from typing import Any
-
 import click
 
-from autopar import catalog, planner, wire, writing
+from autopar import catalog, entries, planner, writing
 from autopar.cli.ends import DONE
+from autopar.errors import SpecError, shown
 
 DOCUMENTS = (
     "problem",
@@ -30,12 +29,11 @@ def models(name: str | None, example: bool) -> int:
     from autopar.render import text as render
 
     if example:
-        return _print_example("model")
+        return _print_example("model", name)
     if name is not None:
-        entry = planner.model_of(name)
-        return _print_entry(wire.write(entry.model), wire.write(entry), "model")
-    entries = [catalog.model(name) for name in catalog.names("models")]
-    rows = [(entry, planner.model_facts(entry.model)) for entry in entries]
+        return _print(entries.model_toml(planner.model_of(name)))
+    found = [catalog.model(name) for name in catalog.names("models")]
+    rows = [(entry, planner.model_facts(entry.model)) for entry in found]
     writing.text(render.plain(render.models_table(rows)), None, False)
     return DONE
 
@@ -52,12 +50,27 @@ def chips(name: str | None, example: str | None) -> int:
     from autopar.render import text as render
 
     if example:
-        return _print_example(example)
+        return _print_example(example, name)
     if name is not None:
-        entry = catalog.chip(name)
-        return _print_entry(wire.write(entry.chip), wire.write(entry), "chip")
-    entries = [catalog.chip(name) for name in catalog.names("chips")]
-    writing.text(render.plain(render.chips_table(entries)), None, False)
+        return _print(entries.chip_toml(catalog.chip(name)))
+    found = [catalog.chip(name) for name in catalog.names("chips")]
+    writing.text(render.plain(render.chips_table(found)), None, False)
+    return DONE
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--example", is_flag=True, help="Print an annotated TOML file to start from.")
+def frameworks(name: str | None, example: bool) -> int:
+    """List the training frameworks, or show the profile of a NAME."""
+    from autopar.render import text as render
+
+    if example:
+        return _print_example("framework", name)
+    if name is not None:
+        return _print(entries.framework_toml(catalog.framework(name)))
+    found = [catalog.framework(name) for name in catalog.names("frameworks")]
+    writing.text(render.plain(render.frameworks_table(found)), None, False)
     return DONE
 
 
@@ -71,15 +84,13 @@ def schema(document: str) -> int:
     return DONE
 
 
-def _print_example(kind: str) -> int:
-    text = (catalog.ROOT / "examples" / f"{kind}.toml").read_text(encoding="utf-8")
-    writing.text(text.rstrip(), None, False)
-    return DONE
+def _print_example(kind: str, name: str | None) -> int:
+    if name is not None:
+        what = f"given beside {shown(name)}"
+        raise SpecError("--example", what, "Leave one out: a NAME's entry is an example too.")
+    return _print((catalog.ROOT / "examples" / f"{kind}.toml").read_text(encoding="utf-8"))
 
 
-def _print_entry(spec: dict[str, Any], entry: dict[str, Any], kind: str) -> int:
-    """Writes an entry of a catalog, a key a line."""
-    provenance = {key: value for key, value in entry.items() if key != kind}
-    for key, value in (spec | provenance).items():
-        writing.text(f"{key}: {value}", None, False)
+def _print(toml: str) -> int:
+    writing.text(toml.rstrip(), None, False)
     return DONE

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autopar import files, flags, planner, texts, wire, writing
-from autopar.cli.asking import MARGIN, QUESTION, of_plan, reported, with_devices
+from autopar.cli.asking import MARGIN, QUESTION, answered, of_plan, reported, with_devices
 from autopar.cli.ends import DONE, print_notes, verdict
 from autopar.errors import SpecError
-from autopar.report import Plan, Report
+from autopar.report import Plan, Report, Sizes
 from autopar.spec import Problem
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def export(
 ) -> int:
     """Write a plan as the files that a launcher starts from.
 
-    DOCUMENT is a report (`search --format json`), or a plan with the flags that say what it is for;
-    - reads standard input. What the launcher cannot say exactly is refused. Time and memory are
-    those in the framework that the launcher starts, unless --framework names one.
+    DOCUMENT is a report or a frontier (`search --format json`), or a plan with the flags that say
+    what it is for; - reads standard input. What the launcher cannot say exactly is refused. Time
+    and memory are those in the framework that the launcher starts, unless --framework names one.
     """
     from autopar.export import launchers
 
@@ -164,19 +164,20 @@ def _job(document: str, rank: int | None, asked: dict[str, Any]) -> tuple["Job",
     said = texts.parse_json(files.read_bytes(document), place)
     table = said.value
     given = [key for key in asked if is_given(key)]
-    if isinstance(table, dict) and "ranked" in table:
+    if isinstance(table, dict) and table.keys() & {"ranked", "sizes"}:
         given = [key for key in given if key != "framework"]
         if given:
             what = f"given beside a report, --{given[0].replace('_', '-')}"
             raise SpecError(place, what, "A report holds its question; leave the flag out.")
-        with said.placing():
-            report = wire.read(Report, table, f"{place}: ")
+        report = answered(said)
+        jobs = _listed(report)
         rank = rank or 1
-        if rank > len(report.ranked):
-            what = f"no plan {rank} in a report of {len(report.ranked)}"
-            raise SpecError("--rank", what, "Search with a larger --top.")
-        ranked = report.ranked[rank - 1]
-        return Job(report.problem, ranked.plan, ranked.estimate), report
+        if rank > len(jobs):
+            what = f"no plan {rank} in a report of {len(jobs)}"
+            top = isinstance(report, Report)
+            cure = "Search with a larger --top." if top else "Give the row of a count."
+            raise SpecError("--rank", what, cure)
+        return jobs[rank - 1], report if isinstance(report, Report) else None
     if rank is not None:
         raise SpecError("--rank", "given beside a plan", "Leave it out, or give a report.")
     with said.placing():
@@ -189,6 +190,24 @@ def _job(document: str, rank: int | None, asked: dict[str, Any]) -> tuple["Job",
     with of_plan(said):
         cost = wire.loads(Estimate, planner.estimate_json(problem, plan))
     return Job(problem, plan, cost), None
+
+
+def _listed(report: Report | Sizes) -> list["Job"]:
+    """Returns the plans of an answer, each with its problem; those of device counts use no more."""
+    from autopar.export.job import Job
+
+    problem = report.problem
+    if isinstance(report, Report):
+        return [Job(problem, each.plan, each.estimate) for each in report.ranked]
+    cluster = problem.cluster
+    return [
+        Job(
+            replace(problem, cluster=replace(cluster, devices=size.devices)),
+            size.best.plan,
+            size.best.estimate,
+        )
+        for size in report.sizes
+    ]
 
 
 def is_given(name: str) -> bool:

@@ -46,7 +46,7 @@ def validate(runs: tuple[str, ...], document: Path | None, by: By, worst: int, f
     from autopar.render import errors as render
     from autopar.runs import read_runs
 
-    flags.check_output(document, force)
+    flags.check_output(document, force, "--json")
     rows = validation.check([run for file in runs for run in read_runs(file)])
     summary = validation.summarise(rows, by)
     if document is not None:

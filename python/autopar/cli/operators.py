@@ -48,8 +48,9 @@ def shard(
     """
     from autopar.render import sharding as render
 
-    for path in (save, save_mindspore, output):
-        flags.check_output(path, force)
+    flags.check_output(save, force, "--save")
+    flags.check_output(save_mindspore, force, "--save-mindspore")
+    flags.check_output(output, force)
     graph = _graph(subject, asked, inference=asked.pop("inference"))
     graph = recomputed(graph, asked.pop("recompute"))
     function = _function(graph, asked)

@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable
 from os import fspath
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from autopar import _core, bulk, wire
 from autopar.cluster import Cluster
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("autopar")
 
 Progress = Callable[[int, int], object]
+Answer = TypeVar("Answer", Report, Sizes)
 
 
 def search(
@@ -180,19 +181,21 @@ def sizes(
     return wire.loads(Sizes, text)
 
 
-def rerun(report: Report, *, threads: int = 0) -> Report:
+def rerun(report: Answer, *, threads: int = 0) -> Answer:
     """Returns the answer to a report's own problem, found again.
 
     A report of a search that ran to its end comes out equal, by the same version of this package.
 
     Args:
-        report: The report; of its answers nothing is used.
+        report: The report, or the sizes; of their answers nothing is used.
         threads: Threads of the search; 0 takes every core.
 
     Raises:
         SpecError: The report's problem is wrong.
         KeyboardInterrupt: Ctrl-C ended the search.
     """
+    if isinstance(report, Sizes):
+        return sizes(report.problem, report.wanted, threads=threads)
     return solve(report.problem, threads=threads)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from itertools import groupby
 
 from autopar import wire
-from autopar.catalog import ChipEntry, ModelEntry
+from autopar.catalog import ChipEntry, FrameworkEntry, ModelEntry
 from autopar.report import (
     Cut,
     DeviceShortage,
@@ -109,10 +109,11 @@ def sizes_note(found: Sizes) -> str:
     if not found.sizes:
         return f"{proved}: {counts}, a plan was found at none."
     listed = f"{len(found.sizes):,}"
+    unbeaten = f"{listed} {'is' if len(found.sizes) == 1 else 'are'} beaten by none"
     best = f"{found.sizes[0].devices:,}"
     what = {
         "every": f"a plan fits at {listed}",
-        "frontier": f"{listed} are beaten by none in both time and money",
+        "frontier": f"{unbeaten} in both time and money",
         "fastest": f"{best} is the fastest",
         "cheapest": f"{best} is the cheapest",
     }
@@ -267,6 +268,22 @@ def models_table(rows: list[tuple[ModelEntry, ModelFacts]]) -> Table:
             for entry, facts in rows
         ),
         frozenset({0, 6, 7}),
+    )
+
+
+def frameworks_table(entries: list[FrameworkEntry]) -> Table:
+    """Returns the catalog of frameworks: whose choices each shares, and what it is."""
+    return Table(
+        ("framework", "follows", "what"),
+        tuple(
+            (
+                entry.framework.name,
+                entry.follows or "",
+                entry.text.text.partition("\n")[0].removeprefix("# "),
+            )
+            for entry in entries
+        ),
+        frozenset({0, 1, 2}),
     )
 
 
