@@ -6,9 +6,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, replace
 
+import numpy
 import pytest
 
 import autopar
@@ -268,6 +270,99 @@ def test_wrong_arguments_raise_spec_error(change: dict[str, object], message: st
     assert str(error.value).startswith(message)
     assert isinstance(error.value, ValueError)
     assert isinstance(error.value, autopar.AutoparError)
+
+
+WRONG_TYPES: dict[str, tuple[Callable[[Problem], object], str]] = {
+    "a model": (
+        lambda p: autopar.search(3, "a800:8", global_batch_size=8, sequence_length=4096),  # type: ignore[arg-type]
+        "model: must be a name or a path, found 3.",
+    ),
+    "a cluster": (
+        lambda p: autopar.problem("llama2-7b", {}, global_batch_size=8, sequence_length=4096),  # type: ignore[arg-type]
+        "cluster: must be a name or a path, found a table.",
+    ),
+    "a name that is no file": (
+        lambda p: autopar.model_facts("m" * 100_000),
+        'model: no model named "mmm',
+    ),
+    "threads": (
+        lambda p: autopar.solve(p, threads=1.5),  # type: ignore[arg-type]
+        "threads: must be a whole number from 0 to 1024, found 1.5.",
+    ),
+    "too many threads": (
+        lambda p: autopar.solve(p, threads=10**300),
+        "threads: must be a whole number from 0 to 1024, found 1000",
+    ),
+    "a time limit": (
+        lambda p: autopar.solve(p, time_limit_s="x"),  # type: ignore[arg-type]
+        "time_limit_s: must be seconds from 0, found 'x'.",
+    ),
+    "a problem": (
+        lambda p: autopar.solve(None),  # type: ignore[arg-type]
+        "problem: must be a Problem, found null.",
+    ),
+    "a plan": (
+        lambda p: autopar.estimate(p, {"tp": 2}),  # type: ignore[arg-type]
+        "plan: must be a Plan, found a table.",
+    ),
+    "what sizes are wanted": (
+        lambda p: autopar.sizes(p, 3),  # type: ignore[arg-type]
+        "wanted: must be one of every, frontier, fastest, cheapest, found 3.",
+    ),
+    "a degree": (
+        lambda p: autopar.plan(p, tp="2"),  # type: ignore[arg-type]
+        'tp: must be a whole number, found "2".',
+    ),
+    "half a stage": (
+        lambda p: autopar.plan(p, pp=2.5),  # type: ignore[arg-type]
+        "pp: must be a whole number, found 2.5.",
+    ),
+    "fewer layers than none": (
+        lambda p: autopar.plan(p, pp=2, layers=[33, -1]),
+        "layers[1]: must be from 0 to 2^64 - 1, found -1.",
+    ),
+    "what is recomputed": (
+        lambda p: autopar.plan(p, recompute=3),  # type: ignore[arg-type]
+        "recompute: must be a Recompute, found 3.",
+    ),
+    "a field of a plan": (
+        lambda p: autopar.estimate(p, replace(autopar.plan(p), mbs="1")),  # type: ignore[arg-type]
+        'plan.mbs: must be a whole number from 0 to 18446744073709551615, found "1".',
+    ),
+    "a list of plans": (
+        lambda p: autopar.estimate_many(p, [1]),  # type: ignore[arg-type]
+        "plans: must be a structured array, found a list of 1.",
+    ),
+    "a column of lists": (
+        lambda p: autopar.estimate_many(p, numpy.ones(2, dtype=[("tp", int, (2,))])),
+        "plans.tp: must be one number a plan",
+    ),
+}
+
+
+@pytest.mark.parametrize(("ask", "message"), WRONG_TYPES.values(), ids=WRONG_TYPES)
+def test_arguments_of_another_type_raise_spec_error(
+    small: Problem, ask: Callable[[Problem], object], message: str
+) -> None:
+    with pytest.raises(SpecError) as error:
+        ask(small)
+    assert str(error.value).startswith(message)
+
+
+def test_numbers_of_numpy_are_numbers(small: Problem) -> None:
+    one, two = numpy.int64(1), numpy.array([1, 2], dtype=numpy.int8)
+    sizes = {"global_batch_size": numpy.int32(64), "sequence_length": numpy.uint16(4096)}
+    asked = autopar.problem(
+        "llama2-7b", "a800:8", tp=two, memory_margin=numpy.float32(0.5), **sizes
+    )
+    plain = autopar.problem(
+        "llama2-7b", "a800:8", tp=range(1, 3), memory_margin=0.5,
+        global_batch_size=64, sequence_length=4096,
+    )  # fmt: skip
+    assert asked == plain
+    assert autopar.plan(small, mbs=one, tp=two[1]) == autopar.plan(small, mbs=1, tp=2)
+    odd = replace(autopar.plan(small), mbs=one)
+    assert autopar.estimate(small, odd) == autopar.estimate(small, autopar.plan(small))
 
 
 def test_documents_cannot_be_changed(small: Problem) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
-from autopar.errors import SpecError
+from autopar.errors import SpecError, shown
 from autopar.spec import Granularity, Problem, Schedule
 
 if TYPE_CHECKING:
@@ -68,6 +68,9 @@ def rows(problem: Problem, plans: NDArray[Any]) -> NDArray[np.int32]:
     """
     import numpy as np
 
+    if not isinstance(plans, np.ndarray):
+        what = f"must be a structured array, found {shown(plans)}"
+        raise SpecError("plans", what, "Give it columns as tp, pp and mbs.")
     names = plans.dtype.names
     if names is None or plans.ndim != 1:
         what = f"must be a structured array of one dimension, found {plans.dtype}, {plans.ndim}-d"
@@ -76,6 +79,9 @@ def rows(problem: Problem, plans: NDArray[Any]) -> NDArray[np.int32]:
         if name not in COLUMNS:
             hint = f"The columns are {', '.join(COLUMNS)}."
             raise SpecError("plans", f'has an unknown column "{name}"', hint)
+        if plans.dtype[name].shape:
+            what = f"must be one number a plan, found {plans.dtype[name]}"
+            raise SpecError(f"plans.{name}", what, "Give layers of stages as layers.")
 
     filled = np.empty((len(plans), len(COLUMNS)), np.int32)
 

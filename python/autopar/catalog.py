@@ -553,7 +553,7 @@ def _open(kind: Kind, name: str, path: str) -> tuple[Text, str]:
         file: str | Path = name
     elif found := _find(kind, name):
         file = found
-    elif Path(name).is_file():
+    elif files.is_file(name):
         file = name
     else:
         raise _unknown(kind, name, path)

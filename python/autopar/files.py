@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from autopar.errors import SpecError
+from autopar.errors import SpecError, shown
 
 LARGEST_BYTES = 16 * 2**20
 
@@ -19,6 +19,25 @@ def printable(path: str | os.PathLike[str]) -> str:
         return os.fsencode(path).decode("utf-8", "replace")
     except UnicodeEncodeError:
         return str(path).encode("utf-8", "replace").decode()
+
+
+def named(value: object, path: str) -> str:
+    """Returns the name or the path that a caller gave as text.
+
+    Args:
+        value: What was given.
+        path: What an error calls it.
+
+    Raises:
+        SpecError: It is neither.
+
+    Example:
+        >>> named(Path("chips/my-chip.toml"), "chip")
+        'chips/my-chip.toml'
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise SpecError(path, f"must be a name or a path, found {shown(value)}", "Give a text.")
+    return os.fsdecode(value)
 
 
 def stem(name: str) -> str:
@@ -40,6 +59,20 @@ def is_path(text: str) -> bool:
     """
     separators = {"/", os.sep, os.altsep or "/"}
     return text.endswith(".toml") or any(separator in text for separator in separators)
+
+
+def is_file(path: str) -> bool:
+    """Returns whether a text that may be a name is a file; one too long for a path is none."""
+    with suppress(OSError, ValueError):
+        return Path(path).is_file()
+    return False
+
+
+def is_folder(path: str) -> bool:
+    """Returns whether a text that may be a name is a folder; one too long for a path is none."""
+    with suppress(OSError, ValueError):
+        return Path(path).is_dir()
+    return False
 
 
 def read_bytes(path: str | os.PathLike[str], largest: int = LARGEST_BYTES) -> bytes:

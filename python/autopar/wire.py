@@ -6,11 +6,13 @@ No number of any document is negative, infinite or NaN, and whole numbers have a
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache, partial
+from numbers import Integral, Real
+from operator import index
 from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin
 
 from autopar import texts
 from autopar.errors import SpecError, shown
@@ -111,8 +113,49 @@ def loads(cls: type[T], text: str | bytes, file: str = "") -> T:
 
 
 def dumps(document: object) -> str:
-    """Returns a dataclass as JSON text on one line."""
-    return json.dumps(write(document), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """Returns a dataclass as JSON text on one line.
+
+    Raises:
+        SpecError: It holds what no document holds.
+    """
+    kind = type(document).__name__
+    try:
+        return json.dumps(
+            write(document),
+            ensure_ascii=False,
+            allow_nan=False,
+            separators=(",", ":"),
+            default=_number,
+        )
+    except (TypeError, ValueError) as error:
+        hint = "Give its fields the types that they name."
+        raise SpecError(kind, f"cannot be written: {error}", hint) from None
+
+
+def check(cls: type[Any], document: object, path: str) -> None:
+    """Refuses an argument that is no `cls`.
+
+    Raises:
+        SpecError: It is another thing.
+    """
+    if not isinstance(document, cls):
+        what = f"must be a {cls.__name__}, found {shown(document)}"
+        raise SpecError(path, what, f"Give an autopar.{cls.__name__}.")
+
+
+def spelled(cls: type[Any], document: object, path: str) -> str:
+    """Returns the JSON text of an argument that should be a `cls`.
+
+    Raises:
+        SpecError: It is another thing, or holds what no document holds.
+
+    Example:
+        >>> from autopar.spec import Window
+        >>> spelled(Window, Window(size=4096), "window")
+        '{"size":4096,"global_every":0}'
+    """
+    check(cls, document, path)
+    return dumps(document)
 
 
 def join(path: str, key: str) -> str:
@@ -176,7 +219,7 @@ def _reader(kind: Any) -> Reader:
     """Returns what reads a value as the annotated type `kind`."""
     scalars: dict[Any, Reader] = {
         bool: _read_bool,
-        int: _read_int,
+        int: integer,
         float: _read_float,
         str: _read_str,
     }
@@ -191,7 +234,7 @@ def _reader(kind: Any) -> Reader:
         return partial(_read_list, _reader(args[0]))
     if origin is dict:
         return partial(_read_dict, _reader(args[0]), _reader(args[1]))
-    if origin is UnionType or isinstance(kind, UnionType):
+    if origin in (Union, UnionType):
         return _union_reader(args)
     raise TypeError(f"no reading of {kind}")
 
@@ -220,9 +263,16 @@ def _read_choice(choices: tuple[str, ...], value: object, path: str) -> str:
 
 
 def _read_list(reader: Reader, value: object, path: str) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
+    if not is_list(value):
         raise SpecError(path, f"must be a list, found {shown(value)}", "Write it in brackets.")
     return tuple([reader(item, f"{path}[{i}]") for i, item in enumerate(value)])
+
+
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Returns whether a value is a list, a tuple, a range, an array: no text."""
+    if isinstance(value, Sequence):
+        return not isinstance(value, str | bytes)
+    return bool(getattr(value, "shape", ()))
 
 
 def _read_dict(keys: Reader, values: Reader, value: object, path: str) -> dict[Any, Any]:
@@ -253,18 +303,28 @@ def _read_bool(value: object, path: str) -> bool:
     raise SpecError(path, what, "Write one of the two without quotes.")
 
 
-def _read_int(value: object, path: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+def integer(value: object, path: str) -> int:
+    """Returns a whole number from 0 of at most 64 bits.
+
+    Raises:
+        SpecError: It is none.
+    """
+    try:
+        # NumPy's too; a boolean is a number to Python alone.
+        number = index(value) if not isinstance(value, bool) else None  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None:
         what = f"must be a whole number, found {shown(value)}"
         raise SpecError(path, what, "Give a count.")
-    if not 0 <= value <= LARGEST:
+    if not 0 <= number <= LARGEST:
         what = f"must be from 0 to 2^64 - 1, found {shown(value)}"
         raise SpecError(path, what, "Give a count.")
-    return value
+    return number
 
 
 def _read_float(value: object, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         what = f"must be a number, found {shown(value)}"
         raise SpecError(path, what, UNIT)
     if isinstance(value, int) and not 0 <= value <= LARGEST:
@@ -294,6 +354,13 @@ def _write_value(value: object) -> Any:
     if isinstance(value, dict):
         return {key: _write_value(item) for key, item in value.items()}
     return value
+
+
+def _number(value: object) -> int | float:
+    """Returns a number of another library, as NumPy's, as Python's own."""
+    if isinstance(value, Real) and not isinstance(value, Integral):
+        return float(value)
+    return index(value)  # type: ignore[arg-type]
 
 
 def _nearest(key: str, known: list[str]) -> str:

@@ -22,7 +22,7 @@ def is_config(name: str) -> bool:
         >>> is_config("llama2-7b"), is_config("config.json"), is_config("my.toml")
         (False, True, False)
     """
-    folder = files.is_path(name) and not name.endswith(".toml") and Path(name).is_dir()
+    folder = files.is_path(name) and not name.endswith(".toml") and files.is_folder(name)
     return folder or name.endswith(".json")
 
 

@@ -3,12 +3,11 @@
 import json
 import logging
 from collections.abc import Callable, Iterable
-from os import fspath
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, get_args
 
-from autopar import _core, bulk, wire
+from autopar import _core, bulk, files, wire
 from autopar.cluster import Cluster
-from autopar.errors import SpecError
+from autopar.errors import SpecError, shown
 from autopar.framework import Framework
 from autopar.planner.question import Limits, Name, check_one_price, model_of, problem
 from autopar.report import Estimate, ModelFacts, Plan, Report, Sizes, Timeline, Wanted
@@ -130,10 +129,9 @@ def solve_json(
     progress: Progress | None = None,
 ) -> str:
     """Returns the report on a problem as the JSON text of the core; otherwise as `solve`."""
+    question = wire.spelled(Problem, problem, "problem")
     log.info("problem: catalog %s, %d devices", problem.catalog, problem.cluster.devices)
-    text = _core.search(
-        wire.dumps(problem), threads=threads, time_limit_s=time_limit_s, progress=progress
-    )
+    text = _core.search(question, threads=threads, time_limit_s=time_limit_s, progress=progress)
     log.info("report: %d characters", len(text))
     return text
 
@@ -173,11 +171,13 @@ def sizes(
         >>> [size.devices for size in sizes(question, "fastest").sizes]
         [16]
     """
+    question = wire.spelled(Problem, problem, "problem")
+    if wanted not in get_args(Wanted):
+        what = f"must be one of {', '.join(get_args(Wanted))}, found {shown(wanted)}"
+        raise SpecError("wanted", what, "Write one of them in quotes.")
     if wanted in ("frontier", "cheapest"):
         check_one_price(problem)
-    text = _core.sizes(
-        wire.dumps(problem), json.dumps(wanted), threads=threads, time_limit_s=time_limit_s
-    )
+    text = _core.sizes(question, json.dumps(wanted), threads=threads, time_limit_s=time_limit_s)
     return wire.loads(Sizes, text)
 
 
@@ -196,6 +196,9 @@ def rerun(report: Answer, *, threads: int = 0) -> Answer:
     """
     if isinstance(report, Sizes):
         return sizes(report.problem, report.wanted, threads=threads)
+    if not isinstance(report, Report):
+        what = f"must be a Report or Sizes, found {shown(report)}"
+        raise SpecError("report", what, "Give what a search returned.")
     return solve(report.problem, threads=threads)
 
 
@@ -221,7 +224,7 @@ def estimate(problem: Problem, plan: Plan) -> Estimate:
 
 def estimate_json(problem: Problem, plan: Plan) -> str:
     """Returns what a plan costs as the JSON text that the core wrote."""
-    return _core.estimate(wire.dumps(problem), wire.dumps(plan))
+    return _core.estimate(*_asked(problem, plan))
 
 
 def estimate_many(
@@ -275,7 +278,7 @@ def estimate_many(
     if chips is not None and layers is None:
         raise SpecError("chips", "given without layers", "Give the layers of each stage too.")
     words = _core.estimate_many(
-        wire.dumps(problem),
+        wire.spelled(Problem, problem, "problem"),
         bulk.rows(problem, plans),
         layers=None if layers is None else bulk.lines(layers, "layers"),
         chips=None if chips is None else bulk.lines(chips, "chips"),
@@ -294,7 +297,7 @@ def fastest(problem: Problem, choices: Iterable[Iterable[Plan]]) -> Plan:
     Raises:
         SpecError: The problem is wrong, or no plan is legal.
     """
-    question = wire.dumps(problem)
+    question = wire.spelled(Problem, problem, "problem")
     best: tuple[bool, int] | None = None
     found: Plan | None = None
     refused: SpecError | None = None
@@ -344,7 +347,8 @@ def stage_communications(
         >>> found[0].operators, found[0].compiled  # 8 a layer, 4 at the ends, 4 of the loss
         (264, 4)
     """
-    text = _core.stage_communications(wire.dumps(problem), wire.dumps(plan), reuse_limit)
+    limit = wire.integer(reuse_limit, "reuse_limit")
+    text = _core.stage_communications(*_asked(problem, plan), limit)
     return tuple(wire.read(Communications, each) for each in json.loads(text))
 
 
@@ -370,7 +374,7 @@ def timeline(problem: Problem, plan: Plan) -> Timeline:
         >>> sum(each.kind == "forward" for each in events)  # two stages of two micro-batches
         4
     """
-    return wire.loads(Timeline, _core.timeline(wire.dumps(problem), wire.dumps(plan)))
+    return wire.loads(Timeline, _core.timeline(*_asked(problem, plan)))
 
 
 def model_facts(model: Name | Model) -> ModelFacts:
@@ -383,5 +387,14 @@ def model_facts(model: Name | Model) -> ModelFacts:
         >>> model_facts("llama2-7b").parameters
         6738415616
     """
-    spec = model if isinstance(model, Model) else model_of(fspath(model)).model
+    spec = model if isinstance(model, Model) else model_of(files.named(model, "model")).model
     return wire.loads(ModelFacts, _core.model_facts(wire.dumps(spec)))
+
+
+def _asked(problem: Problem, plan: Plan) -> tuple[str, str]:
+    """Returns a problem and a plan as the core reads them.
+
+    Raises:
+        SpecError: One is another thing.
+    """
+    return wire.spelled(Problem, problem, "problem"), wire.spelled(Plan, plan, "plan")

@@ -3,10 +3,9 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from os import fspath
 from typing import Any
 
-from autopar import _core, catalog, wire
+from autopar import _core, catalog, files, wire
 from autopar.cluster import Chip
 from autopar.fit import Figure, Fit, MeasuredOperator, MeasuredRun, Point, PointError
 from autopar.planner.question import Name
@@ -31,7 +30,7 @@ def operator_seconds(chip: Name | Chip, operators: Sequence[MeasuredOperator]) -
         >>> 200e12 < 2 * 8192**3 / seconds < 312e12
         True
     """
-    spec = chip if isinstance(chip, Chip) else catalog.chip(fspath(chip)).chip
+    spec = chip if isinstance(chip, Chip) else catalog.chip(files.named(chip, "chip")).chip
     asked = {"chip": wire.write(spec), "operators": [_tagged(what) for what in operators]}
     found: list[float] = json.loads(_core.operators(json.dumps(asked)))
     return found

@@ -3,10 +3,9 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from os import fspath
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from autopar import _core, catalog, wire
+from autopar import _core, catalog, files, wire
 from autopar.cluster import Cluster
 from autopar.framework import Framework
 from autopar.graph import Graph
@@ -58,9 +57,9 @@ def model_graph(
         >>> len(graph.operators), graph.operators[-1].name
         (29, 'loss')
     """
-    spec = model if isinstance(model, Model) else catalog.model(fspath(model)).model
+    spec = model if isinstance(model, Model) else catalog.model(files.named(model, "model")).model
     if not isinstance(framework, Framework):
-        framework = catalog.framework(fspath(framework)).framework
+        framework = catalog.framework(files.named(framework, "framework")).framework
     asked = {
         "model": wire.write(spec),
         "batch": batch,
@@ -205,7 +204,7 @@ def placed(cluster: Name | Cluster, devices: int | None) -> tuple[Cluster, str]:
     """
     digests: tuple[str, ...] = ()
     if not isinstance(cluster, Cluster):
-        entry = catalog.cluster(fspath(cluster))
+        entry = catalog.cluster(files.named(cluster, "cluster"))
         cluster, digests = cluster_of(entry, devices), entry.digests
     elif devices is not None:
         cluster = replace(cluster, devices=devices)
@@ -291,7 +290,7 @@ def read_graph(
     """
     from autopar.frontends import graph_file
 
-    return graph_file.read(path, input_shapes, inference=inference)
+    return graph_file.read(files.named(path, "path"), input_shapes, inference=inference)
 
 
 def check_graph(graph: Graph) -> list[str]:

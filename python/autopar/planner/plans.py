@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autopar import _core, wire
@@ -58,7 +58,8 @@ def plan(
         offload: Layers of each stage whose activations wait in host memory.
 
     Raises:
-        SpecError: A share is not whole, or a list does not have one item a stage.
+        SpecError: An argument has another type, a share is not whole, or a list does not have one
+            item a stage.
 
     Example:
         >>> question = problem("llama2-7b", "a800:8", global_batch_size=64, sequence_length=4096)
@@ -66,60 +67,122 @@ def plan(
         >>> two.dp, [stage.layers for stage in two.stages]
         (4, [16, 16])
     """
+    wire.check(Problem, problem, "problem")
     kinds = len(problem.cluster.groups)
-    if chips is None:
-        chips = (0,) * pp
+    # Arguments come from callers without a type checker too.
+    asked = wire.read(
+        _Asked,
+        {
+            "dp": dp,
+            "tp": tp if wire.is_list(tp) else (wire.integer(tp, "tp"),) * kinds,
+            "sp": sp,
+            "cp": cp,
+            "ep": ep,
+            "etp": etp,
+            "pp": pp,
+            "vpp": vpp,
+            "mbs": mbs,
+            "zero": zero,
+            "shard_group": shard_group,
+            "schedule": schedule,
+            "optimizer_offload": optimizer_offload,
+            "chips": chips,
+            "layers": layers,
+            "offload": offload,
+        },
+    )
+    stages = _stages(problem, asked, recompute)
+    of_kind = _degree_of_kinds(asked.tp, {stage.chip for stage in stages}, kinds)
+    largest = max(of_kind)
+    replicas = asked.dp
+    if replicas is None:
+        ranks = asked.cp * sum(of_kind[stage.chip] for stage in stages)
+        total = problem.cluster.devices
+        product = "tp x cp x pp =" if len({*of_kind}) == 1 else "tp x cp of all stages,"
+        what, hint = f"{product} {ranks} does not divide {total} devices", "Give degrees that do."
+        cuts = ("plan.tp", "plan.cp", "plan.pp", "cluster.devices")
+        replicas = _share(total, ranks, SpecError("dp", what, hint, cuts))
+    cuts_experts = problem.model.moe is not None and problem.options.expert_tensor_parallel
+    return Plan(
+        dp=replicas,
+        tp=largest,
+        tp_of_kind=of_kind if {*of_kind} - {0, largest} else (),
+        sp=largest > 1 if asked.sp is None else asked.sp,
+        cp=asked.cp,
+        ep=asked.ep,
+        etp=(largest if cuts_experts else 1) if asked.etp is None else asked.etp,
+        pp=asked.pp,
+        vpp=asked.vpp,
+        mbs=asked.mbs,
+        zero=asked.zero,
+        shard_group=asked.shard_group or (replicas * asked.cp if asked.zero else 1),
+        schedule=asked.schedule or ("interleaved" if asked.vpp > 1 else "1f1b"),
+        optimizer_offload=asked.optimizer_offload,
+        stages=stages,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """The arguments of `plan`, of which None is to be filled in; `tp` of each kind of chip."""
+
+    dp: int | None
+    tp: tuple[int, ...]
+    sp: bool | None
+    cp: int
+    ep: int
+    etp: int | None
+    pp: int
+    vpp: int
+    mbs: int
+    zero: int
+    shard_group: int | None
+    schedule: Schedule | None
+    optimizer_offload: bool
+    chips: tuple[int, ...] | None
+    layers: tuple[int, ...] | None
+    offload: int
+
+
+def _stages(
+    problem: Problem, asked: _Asked, recompute: Recompute | Sequence[Recompute] | None
+) -> tuple[Stage, ...]:
+    """Returns the stages: their chips, their layers, and what those recompute."""
+    kinds, pp, layers = len(problem.cluster.groups), asked.pp, asked.layers
     if layers is None:
         total = problem.model.layers
         what, hint = f"pp {pp} does not divide {total} layers", "Give the layers of each stage."
         fields = ("plan.stages.layers", "plan.pp", "model.layers")
         layers = (_share(total, pp, SpecError("layers", what, hint, fields)),) * pp
-    for name, items in (("chips", chips), ("layers", layers)):
-        if len(items) != pp:
+    for name, items in (("layers", layers), ("chips", asked.chips)):
+        if items is not None and len(items) != pp:
             what = f"must have one item for each of {pp} stages, found {len(items)}"
             hint = "List the stages from first to last."
             raise SpecError(name, what, hint, (_field(name), "plan.pp"))
-    if recompute is None or isinstance(recompute, Recompute):
-        recompute = (recompute or Recompute(),) * kinds
-    if len(recompute) != kinds or not all(0 <= chip < kinds for chip in chips):
+    chips = asked.chips or (0,) * pp
+    again: Sequence[Any] = (recompute or Recompute(),) * kinds
+    if wire.is_list(recompute):
+        again = recompute
+    for item in again:
+        wire.check(Recompute, item, "recompute")
+    if len(again) != kinds or max(chips) >= kinds:
         what = f"must name each of {kinds} kinds of chip by its index and recompute"
         raise SpecError("chips", what, "Count the kinds from 0.")
-    of_kind = (tp,) * kinds if isinstance(tp, int) else tuple(tp)
-    if len(of_kind) != kinds:
-        what = f"must have one degree for each of {kinds} kinds of chip, found {len(of_kind)}"
-        raise SpecError("tp", what, "Give one degree for all, or list them as the cluster does.")
-    if any(of_kind[chip] < 1 for chip in chips):
-        what = f"must be positive for every kind that holds a stage, found {list(of_kind)}"
-        raise SpecError("tp", what, "Give 1 where nothing is cut.")
-    of_kind = tuple(tp if kind in chips else 0 for kind, tp in enumerate(of_kind))
-    largest = max(of_kind)
-    if dp is None:
-        ranks, total = cp * sum(of_kind[chip] for chip in chips), problem.cluster.devices
-        product = "tp x cp x pp =" if len({*of_kind}) == 1 else "tp x cp of all stages,"
-        what, hint = f"{product} {ranks} does not divide {total} devices", "Give degrees that do."
-        cuts = ("plan.tp", "plan.cp", "plan.pp", "cluster.devices")
-        dp = _share(total, ranks, SpecError("dp", what, hint, cuts))
-    cuts_experts = problem.model.moe is not None and problem.options.expert_tensor_parallel
-    return Plan(
-        dp=dp,
-        tp=largest,
-        tp_of_kind=of_kind if {*of_kind} - {0, largest} else (),
-        sp=largest > 1 if sp is None else sp,
-        cp=cp,
-        ep=ep,
-        etp=(largest if cuts_experts else 1) if etp is None else etp,
-        pp=pp,
-        vpp=vpp,
-        mbs=mbs,
-        zero=zero,
-        shard_group=shard_group or (dp * cp if zero else 1),
-        schedule=schedule or ("interleaved" if vpp > 1 else "1f1b"),
-        optimizer_offload=optimizer_offload,
-        stages=tuple(
-            Stage(chip=chip, layers=count, recompute=recompute[chip], offload=offload)
-            for chip, count in zip(chips, layers, strict=True)
-        ),
+    return tuple(
+        Stage(chip=chip, layers=count, recompute=again[chip], offload=asked.offload)
+        for chip, count in zip(chips, layers, strict=True)
     )
+
+
+def _degree_of_kinds(tp: tuple[int, ...], used: set[int], kinds: int) -> tuple[int, ...]:
+    """Returns the tensor-parallel degree of each kind of chip, 0 of one that holds no stage."""
+    if len(tp) != kinds:
+        what = f"must have one degree for each of {kinds} kinds of chip, found {len(tp)}"
+        raise SpecError("tp", what, "Give one degree for all, or list them as the cluster does.")
+    if any(tp[kind] < 1 for kind in used):
+        what = f"must be positive for every kind that holds a stage, found {list(tp)}"
+        raise SpecError("tp", what, "Give 1 where nothing is cut.")
+    return tuple(degree if kind in used else 0 for kind, degree in enumerate(tp))
 
 
 def launched(

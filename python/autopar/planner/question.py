@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from autopar import _core, catalog, wire
+from autopar import _core, catalog, files, wire
 from autopar.cluster import Cluster
 from autopar.errors import SpecError
 from autopar.framework import Framework
@@ -83,17 +83,17 @@ def problem(
     digests: list[str] = []
     sources: list[_Source] = []
     if not isinstance(model, Model):
-        model_entry = model_of(fspath(model))
+        model_entry = model_of(files.named(model, "model"))
         model = model_entry.model
         digests.append(model_entry.digest)
         sources.append(_Source("model", model_entry.text, model_entry.keys))
     if not isinstance(framework, Framework):
-        framework_entry = catalog.framework(fspath(framework))
+        framework_entry = catalog.framework(files.named(framework, "framework"))
         framework = framework_entry.at(precision)
         digests.append(framework_entry.digest)
         sources.append(_Source("framework", framework_entry.text))
     if not isinstance(cluster, Cluster):
-        cluster_entry = catalog.cluster(fspath(cluster))
+        cluster_entry = catalog.cluster(files.named(cluster, "cluster"))
         cluster = cluster_of(cluster_entry, devices)
         digests.extend(cluster_entry.digests)
         chips = enumerate(cluster_entry.chip_texts)

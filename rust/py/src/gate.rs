@@ -4,8 +4,9 @@ use autopar_core::{Error, Watch};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::any::Any;
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::panic::{catch_unwind, set_hook, AssertUnwindSafe};
 use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -16,25 +17,54 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Stack of the thread that searches, the size a main thread usually has.
 const STACK_BYTES: usize = 8 << 20;
 
+/// Where the latest panic happened: file and line.
+static PANICKED: Mutex<String> = Mutex::new(String::new());
+
 /// A call of the core: its answer, wrong input, or a panic.
 type Outcome<T> = thread::Result<Result<T, Error>>;
 
-/// Threads and watch of a search.
-pub fn run(threads: i64, time_limit_s: Option<f64>) -> PyResult<(usize, Watch)> {
+/// Keeps the place of a panic for the error that a caller sees, and standard error clean of it.
+pub fn keep_panics() {
+    set_hook(Box::new(|panic| {
+        if let Some(place) = panic.location() {
+            *PANICKED.lock().unwrap_or_else(PoisonError::into_inner) =
+                format!("{}:{}", place.file(), place.line());
+        }
+    }));
+}
+
+/// Threads and watch of a search. Callers without a type checker give anything.
+pub fn run(
+    threads: &Bound<'_, PyAny>,
+    time_limit_s: Option<&Bound<'_, PyAny>>,
+) -> PyResult<(usize, Watch)> {
     let threads = thread_count(threads)?;
-    let limit = time_limit_s.map(Duration::try_from_secs_f64).transpose().map_err(|_| {
-        let what = format!("must be seconds from 0, found {}", time_limit_s.unwrap_or_default());
-        raise(Error::new("time_limit_s", what, "Leave it out for no limit."))
-    })?;
+    let limit = time_limit_s.map(seconds).transpose()?;
     Ok((threads, Watch::new(limit)))
 }
 
 /// Threads that a caller may ask for.
-pub fn thread_count(threads: i64) -> PyResult<usize> {
-    usize::try_from(threads).ok().filter(|&n| n <= 1024).ok_or_else(|| {
-        let what = format!("must be from 0 to 1024, found {threads}");
+pub fn thread_count(threads: &Bound<'_, PyAny>) -> PyResult<usize> {
+    threads.extract().ok().filter(|&n: &usize| n <= 1024).ok_or_else(|| {
+        let what = format!("must be a whole number from 0 to 1024, found {}", shown(threads));
         raise(Error::new("threads", what, "Leave it out to use every core."))
     })
+}
+
+/// A time limit.
+fn seconds(limit: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    limit.extract().ok().and_then(|s| Duration::try_from_secs_f64(s).ok()).ok_or_else(|| {
+        let what = format!("must be seconds from 0, found {}", shown(limit));
+        raise(Error::new("time_limit_s", what, "Leave it out for no limit."))
+    })
+}
+
+/// The first characters of how Python writes a value.
+fn shown(value: &Bound<'_, PyAny>) -> String {
+    value.repr().map_or_else(
+        |_| "another thing".to_owned(),
+        |text| text.to_string_lossy().chars().take(60).collect(),
+    )
 }
 
 /// Runs work that takes milliseconds while other Python threads run.
@@ -88,8 +118,9 @@ fn answer<T>(outcome: Outcome<T>) -> PyResult<T> {
     match outcome {
         Ok(answer) => answer.map_err(raise),
         Err(panic) => Err(PyRuntimeError::new_err(format!(
-            "autopar's core failed: {}. This is a defect of autopar; please report it with the input.",
-            message(panic.as_ref())
+            "autopar's core failed: {} ({}); please report it with the input",
+            message(panic.as_ref()),
+            PANICKED.lock().unwrap_or_else(PoisonError::into_inner)
         ))),
     }
 }

@@ -8,7 +8,7 @@ mod gate;
 use autopar_core::bulk::{Stages, WORDS};
 use autopar_core::graph::Programmed;
 use autopar_core::{wire, Watch};
-use gate::{brief, gate, run, thread_count};
+use gate::{brief, gate, keep_panics, run, thread_count};
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -26,6 +26,12 @@ mod _core {
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_init]
+    fn init(_module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {
+        super::keep_panics();
+        Ok(())
+    }
 }
 
 /// Report of the best plans of a problem.
@@ -33,12 +39,12 @@ mod _core {
 /// threads: 0 takes every core. time_limit_s: seconds after which the best plans so far are returned; None is no limit.
 /// progress: called about 50 times a second with the classes done and the classes in all; what it raises ends the search.
 #[pyfunction]
-#[pyo3(signature = (problem, *, threads = 0, time_limit_s = None, progress = None))]
+#[pyo3(signature = (problem, *, threads, time_limit_s = None, progress = None))]
 fn search(
     py: Python<'_>,
     problem: &str,
-    threads: i64,
-    time_limit_s: Option<f64>,
+    threads: &Bound<'_, PyAny>,
+    time_limit_s: Option<&Bound<'_, PyAny>>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let (threads, watch) = run(threads, time_limit_s)?;
@@ -47,13 +53,13 @@ fn search(
 
 /// Best plans of the device counts up to the problem's that are wanted, a JSON string; the other arguments are those of `search`.
 #[pyfunction]
-#[pyo3(signature = (problem, wanted, *, threads = 0, time_limit_s = None))]
+#[pyo3(signature = (problem, wanted, *, threads, time_limit_s = None))]
 fn sizes(
     py: Python<'_>,
     problem: &str,
     wanted: &str,
-    threads: i64,
-    time_limit_s: Option<f64>,
+    threads: &Bound<'_, PyAny>,
+    time_limit_s: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<String> {
     let (threads, watch) = run(threads, time_limit_s)?;
     gate(py, &watch, None, || wire::sizes(problem, wanted, threads, &watch))
@@ -63,8 +69,8 @@ fn sizes(
 ///
 /// threads: 0 takes every core.
 #[pyfunction]
-#[pyo3(signature = (document, *, threads = 0))]
-fn calibrate(py: Python<'_>, document: &str, threads: i64) -> PyResult<String> {
+#[pyo3(signature = (document, *, threads))]
+fn calibrate(py: Python<'_>, document: &str, threads: &Bound<'_, PyAny>) -> PyResult<String> {
     let threads = thread_count(threads)?;
     let watch = Watch::new(None);
     gate(py, &watch, None, || wire::calibrate(document, threads, &watch))
