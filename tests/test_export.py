@@ -259,6 +259,12 @@ def test_several_kinds_of_chip_are_refused_by_launchers_of_equal_nodes() -> None
         assert "several kinds of chip" in LAUNCHERS[name].supports(said)
 
 
+def test_launchers_of_pytorch_refuse_chips_that_it_does_not_drive() -> None:
+    said = job(problem("llama3-8b", "tpu_v5p:64", "megatron-core"), tp=2)
+    for name in LAUNCHERS.keys() - {"kubernetes", "mindspore"}:
+        assert "the chip tpu_v5p" in LAUNCHERS[name].supports(said)
+
+
 def test_a_node_that_is_not_full_is_refused() -> None:
     asked = problem("llama3-8b", "h100:16", "megatron-core", devices=12)
     said = job(asked, pp=3, layers=[10, 11, 11])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autopar import catalog, validate
-from autopar.runs import Run, read_runs
+from autopar.runs import Run, parse_runs, read_runs
 from autopar.validate import Checked, kendall_tau, summarise
 from conftest import Command
 from stated import STATED, checked, table
@@ -187,8 +187,34 @@ def test_wrong_arguments_are_one_line(
 def test_a_file_without_a_row_to_score_says_so(command: Command, tmp_path: Path) -> None:
     (tmp_path / "runs.csv").write_bytes(table(STATED | {"gbs": ""}))
     done = command("validate", "runs.csv")
-    assert done.code == 0
-    assert "all rows" in done.out
+    assert "Skipped of mine: 1 (gbs: missing)." in done.out
+    said = "error: no row could be estimated; the reasons stand above\n"
+    assert (done.code, done.err) == (2, said)
+    (tmp_path / "runs.csv").write_bytes(table(STATED).splitlines(keepends=True)[0])
+    done = command("validate", "runs.csv")
+    said = "error: runs.csv: no row below its first line. Write one run a line.\n"
+    assert (done.code, done.out, done.err) == (2, "", said)
+
+
+def test_columns_and_words_that_nobody_reads_are_told(command: Command, tmp_path: Path) -> None:
+    odd = STATED | {"iter_times": "3", "framework": "megatrom", "attention": "flush"}
+    (tmp_path / "runs.csv").write_bytes(table(odd))
+    done = command("validate", "runs.csv")
+    assert (done.code, done.err.splitlines()) == (
+        0,
+        [
+            'note: column "iter_times" is not read; the nearest is iter_time_s',
+            'note: framework "megatrom" is not known; taken as megatron-core',
+            'note: attention "flush" is not known; taken as flash',
+        ],
+    )
+
+
+@pytest.mark.parametrize("cell", ["-1", "nan", "inf", "1e-320", "1e15", "ten"])
+def test_a_cell_out_of_range_is_told(cell: str) -> None:
+    [row] = validate.check(parse_runs(table(STATED | {"iter_time_s": cell}), "runs.csv"))
+    what = f'iter_time_s: must be a number from 0 to 10^15, found "{cell}"'
+    assert row.skipped == f"{what}. Leave it empty if unknown"
 
 
 # --- The published runs

@@ -6,8 +6,11 @@ header that begin with `#` are comments. Columns beyond those of `Run` are kept 
 
 import csv
 import io
+import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from os import PathLike
 from typing import Any
 
@@ -244,7 +247,7 @@ def read_runs(path: str | PathLike[str]) -> list[Run | BadRow]:
     """Returns the runs of a CSV file, in the order of its lines.
 
     Raises:
-        SpecError: The file cannot be read, is no CSV table, or has no column of a run.
+        SpecError: The file cannot be read, is no CSV table, or has no column of a run or no row.
     """
     return parse_runs(files.read_bytes(path), files.printable(path))
 
@@ -253,7 +256,7 @@ def parse_runs(data: bytes, name: str) -> list[Run | BadRow]:
     """Returns the runs of a CSV text; `name` is what errors call it.
 
     Raises:
-        SpecError: The text is not UTF-8, is no CSV table, or has no column of a run.
+        SpecError: The text is not UTF-8, is no CSV table, or has no column of a run or no row.
 
     Example:
         >>> [run] = parse_runs(b"id,layers,tp,colour\\nmine-1,32,4,red", "runs.csv")
@@ -287,7 +290,25 @@ def parse_runs(data: bytes, name: str) -> list[Run | BadRow]:
             raise SpecError(f"{name}: row {number}", what, "Quote cells that hold a comma.")
         row = dict(zip(header, (cell.strip() for cell in cells), strict=False))
         runs.append(_run(row, f"row-{number}"))
+    if not runs:
+        raise SpecError(name, "no row below its first line", "Write one run a line.")
     return runs
+
+
+def misspelt(runs: Iterable[Run | BadRow]) -> list[str]:
+    """Returns what is said of columns that are kept unread and whose names are almost a run's.
+
+    Example:
+        >>> misspelt(parse_runs(b"id,layers,iter_times\\nmine-1,32,1.5", "runs.csv"))
+        ['column "iter_times" is not read; the nearest is iter_time_s']
+    """
+    unread = {column for run in runs if isinstance(run, Run) for column in run.extra}
+    nearest = {column: get_close_matches(column, KNOWN, 1, cutoff=0.8) for column in unread}
+    return [
+        f"column {shown(column)} is not read; the nearest is {near[0]}"
+        for column, near in sorted(nearest.items())
+        if near
+    ]
 
 
 def _run(row: dict[str, str], name: str) -> Run | BadRow:
@@ -315,9 +336,11 @@ def _cell(text: str, kind: Any, key: str) -> Any:
     try:
         number = float(text)
     except ValueError:
-        number = -1.0
-    if not 0 <= number < 1e15:
-        raise SpecError(key, f"must be a number, found {shown(text)}", "Leave it empty if unknown.")
+        number = math.nan
+    # Smaller than any time, larger than any count; NaN is neither.
+    if number != 0 and not 1e-12 <= number < 1e15:
+        what = f"must be a number from 0 to 10^15, found {shown(text)}"
+        raise SpecError(key, what, "Leave it empty if unknown.")
     if kind == float | None:
         return number
     if number != int(number):

@@ -119,7 +119,9 @@ def _attention(run: Run, entry: FrameworkEntry, assumed: list[str]) -> Attention
     text = (run.attention or run.notes).lower()
     if stores_scores(run):
         return "unfused"
-    if re.search(r"\bflash|\bsdpa\b|fused attention", text):
+    if re.search(r"\bflash|\bsdpa\b|fused attention", text) or re.search(
+        r"\bfused\b|\bflex", run.attention, re.I
+    ):
         return "flash"
     assumed.append(f"attention={entry.run.attention}")
     return entry.run.attention

@@ -192,7 +192,7 @@ def check(runs: Iterable[Run | BadRow]) -> list[Checked]:
 def check_one(run: Run | BadRow, shelf: Shelf) -> Checked:
     """Returns one run beside its estimate, or why it has none."""
     if isinstance(run, BadRow):
-        return Checked(run=run, skipped=str(run.error))
+        return Checked(run=run, skipped=str(run.error).rstrip("."))
     try:
         known = setup(run, shelf)
         cost = planner.estimate(known.problem, known.plan)
@@ -214,6 +214,25 @@ def check_one(run: Run | BadRow, shelf: Shelf) -> Checked:
         predicted_mem_gib=peak / GIB,
         skipped="nothing was measured" if nothing else None,
     )
+
+
+def misread(rows: Iterable[Checked]) -> list[str]:
+    """Returns what is said of words that no estimate knows, and of what was taken in their place.
+
+    Example:
+        >>> from autopar.runs import parse_runs
+        >>> head = b"id,model,chip,gpus,tp,pp,seq_len,gbs,framework,attention\\n"
+        >>> table = head + b"mine-1,llama2-7b,a800,8,1,1,4096,8,megatron-core,flush\\n"
+        >>> misread(check(parse_runs(table, "mine.csv")))
+        ['attention "flush" is not known; taken as flash']
+    """
+    said: dict[str, None] = {}
+    for row in rows:
+        for setting in row.setup.assumed if row.setup else ():
+            key, _, taken = setting.partition("=")
+            if word := getattr(row.run, key, ""):
+                said[f"{key} {shown(word)} is not known; taken as {taken}"] = None
+    return list(said)
 
 
 def _is_allocated(run: Run) -> bool:

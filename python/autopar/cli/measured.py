@@ -7,7 +7,7 @@ from typing import Any, Literal
 import click
 
 from autopar import catalog, flags, writing
-from autopar.cli.ends import DONE
+from autopar.cli.ends import DONE, WRONG_INPUT, fail, print_notes
 
 By = Literal["source", "chip", "model"]
 
@@ -44,15 +44,19 @@ def validate(runs: tuple[str, ...], document: Path | None, by: By, worst: int, f
     """
     from autopar import validate as validation
     from autopar.render import errors as render
-    from autopar.runs import read_runs
+    from autopar.runs import misspelt, read_runs
 
     flags.check_output(document, force, "--json")
-    rows = validation.check([run for file in runs for run in read_runs(file)])
+    read = [run for file in runs for run in read_runs(file)]
+    rows = validation.check(read)
+    print_notes([*misspelt(read), *validation.misread(rows)])
     summary = validation.summarise(rows, by)
     if document is not None:
         text = json.dumps(validation.document(rows, summary), ensure_ascii=False, indent=1)
         writing.save(f"{text}\n".encode(), document, force)
     writing.text(render.validation_text(summary, validation.worst(rows, worst), by), None, False)
+    if all(row.skipped for row in rows):
+        return fail("no row could be estimated; the reasons stand above", WRONG_INPUT)
     return DONE
 
 

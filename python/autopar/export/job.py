@@ -119,12 +119,18 @@ def unsaid_selective(job: Job) -> list[str]:
     return when(("selective" in kinds and other, "recompute of single operators"))
 
 
+# Chips that only JAX and torch_xla's own launchers drive, by how their names begin.
+XLA_CHIPS = ("tpu", "trainium")
+
+
 def unsaid_framework(job: Job) -> list[str]:
-    """Returns what MindSpore and MindFormers do beside a plan and no other launcher can be told."""
+    """Returns what no launcher of PyTorch can be told: chips of XLA, what MindSpore does beside."""
     framework, plan = job.problem.framework, job.plan
+    chips = {job.problem.cluster.groups[kind].chip.name for kind in job.kinds}
     again = any(stage.recompute.granularity != "none" for stage in plan.stages)
     cut = plan.tp > 1
     return when(
+        *((name.startswith(XLA_CHIPS), f"the chip {name}") for name in sorted(chips)),
         (plan.zero > 0 and framework.whole_below_bytes > 0, "small parameters that stay whole"),
         (cut and framework.sums_in_fp32, "sums of activations in 32 bits"),
         (cut and framework.whole_vocabulary, "a whole vocabulary on each tensor-parallel rank"),
