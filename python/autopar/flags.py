@@ -108,7 +108,11 @@ def _problem(command: F, *, required: bool) -> F:
                 required=required,
                 help="Chips with how many at most, as a800:128,h800:160, or a cluster's TOML file.",
             ),
-            click.option("--devices", type=int, help="Devices to use; all listed by default."),
+            click.option(
+                "--devices",
+                type=int,
+                help="Devices to use; all listed by default, and of one plan those of its degrees.",
+            ),
             click.option(
                 "--global-batch-size", type=int, required=required, help="Sequences in one step."
             ),

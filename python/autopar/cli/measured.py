@@ -40,7 +40,9 @@ def validate(runs: tuple[str, ...], document: Path | None, by: By, worst: int, f
     """Estimate measured RUNS (CSV files; - reads standard input) and print how far off it is.
 
     The columns are those of a run: layers, hidden, heads, seq_len, gbs, chip, gpus, dp, tp, pp,
-    mbs, recompute, zero, iter_time_s, mem_gb_per_gpu and so on; an empty cell is unknown.
+    mbs, recompute, zero, iter_time_s, mem_gb_per_gpu and so on; an empty cell is unknown. Words of
+    framework and notes are read too ("CUDA graphs", "grouped GEMM", "OOM"): --json tells what was
+    assumed. python -c "help('autopar.runs.Run')" explains every column.
     """
     from autopar import validate as validation
     from autopar.render import errors as render
