@@ -23,7 +23,7 @@ MAKERS = (
 FORMS = r"[ _-]*\b(sxm\d?|oam|hbm\d?e?)\b"
 SLICE = r"(?<=v\d)-\d+$|(?<=v\d[ep])-\d+$|(?<=litepod)-\d+$"  # of a TPU pod, as v5p-128
 MEMORY = r"(?<![\d.])(\d+) ?gi?b?\b"
-GATED = ("swiglu", "geglu")
+GATED = ("swiglu", "clamped_swiglu", "geglu")
 
 
 @dataclass(slots=True)

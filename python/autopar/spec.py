@@ -13,7 +13,7 @@ from autopar.framework import Framework
 
 Norm: TypeAlias = Literal["rmsnorm", "layernorm"]
 Position: TypeAlias = Literal["rope", "learned", "alibi", "relative"]
-Activation: TypeAlias = Literal["swiglu", "geglu", "gelu", "relu", "relu2"]
+Activation: TypeAlias = Literal["swiglu", "clamped_swiglu", "geglu", "gelu", "relu", "relu2"]
 QkNorm: TypeAlias = Literal["none", "head", "full"]
 Precision: TypeAlias = Literal["bf16", "fp16", "fp8", "fp4", "tf32", "fp32"]
 Attention: TypeAlias = Literal["flash", "unfused"]

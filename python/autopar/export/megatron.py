@@ -139,7 +139,7 @@ def unsaid_model(problem: Problem) -> list[str]:
             model.position == "learned" and problem.workload.sequence_length > model.position_rows,
             f"a sequence beyond {model.position_rows} learned positions",
         ),
-        (model.activation in ("geglu", "relu"), f"activation {model.activation}"),
+        (model.activation in ("clamped_swiglu", "geglu", "relu"), f"activation {model.activation}"),
         (
             biases not in ((True,) * 3, (False,) * 3, (True, False, False)),
             "biases of only some projections",

@@ -361,6 +361,18 @@ fn separate_operators_keep_the_norm_s_32_bit_input_its_normalised_copy_and_the_a
 }
 
 #[test]
+fn clamps_in_separate_operators_keep_both_of_their_results_and_the_sigmoid_s() {
+    // Beside the output before the gate three more of 3 h numbers in 2 bytes; in one kernel none of them.
+    let mut problem = llama();
+    problem.model.activation = Activation::ClampedSwiglu;
+    let fused = layer(&problem, whole()).kept;
+    problem.framework.fused.activation = false;
+    assert_eq!(layer(&problem, whole()).kept - fused, Bytes(SH * 4 * 6));
+    problem.model.activation = Activation::Swiglu;
+    assert_eq!(layer(&problem, whole()).kept - fused, Bytes(SH * 6));
+}
+
+#[test]
 fn a_layer_norm_keeps_the_same_in_any_framework() {
     let mut problem = llama();
     problem.model.norm = Norm::Layernorm;

@@ -366,6 +366,30 @@ fn projections_apart_sum_the_gradient_of_their_input_each_by_itself() {
 }
 
 #[test]
+fn clamps_in_separate_operators_pass_over_each_half_again_and_again() {
+    // 1024 tokens of 8192 inner channels in 2 bytes at 2,039 GB/s x 0.87: 16 passes in place of 5 forward, 53 in place of 12
+    // backward.
+    let mut problem = gpt_problem(2048, 1024);
+    problem.framework.fused.activation = false;
+    problem.model.activation = Activation::Swiglu;
+    let plain = layer(&problem, whole());
+    problem.model.activation = Activation::ClampedSwiglu;
+    let clamped = layer(&problem, whole());
+    let pass = 1024.0 * 8192.0 * 2.0 / (2039e9 * 0.87);
+    for (with, without, passes) in [
+        (clamped.forward, plain.forward, 11.0),
+        (clamped.input_gradient, plain.input_gradient, 41.0),
+    ] {
+        let more = with.compute.seconds() - without.compute.seconds();
+        close(more, passes * pass, 1e-4);
+    }
+    problem.framework.fused.activation = true;
+    let fused = layer(&problem, whole());
+    problem.model.activation = Activation::Swiglu;
+    assert_eq!(layer(&problem, whole()).forward, fused.forward);
+}
+
+#[test]
 fn weights_in_32_bits_are_cast_before_each_product_and_their_gradients_after() {
     // 12 h^2 weights in four products: 6 bytes each way at 2,039 GB/s x 0.87, and four kernels of 3 us.
     let mut problem = gpt_problem(2048, 1024);

@@ -406,7 +406,7 @@ impl<'p, 'a> Block<'p, 'a> {
     /// Bytes that the nonlinearity keeps of what it reads.
     pub(super) fn activation_inputs(&self, elements: f64) -> f64 {
         let inputs = match self.p.model.activation {
-            Activation::Swiglu | Activation::Geglu => 2.0,
+            Activation::Swiglu | Activation::ClampedSwiglu | Activation::Geglu => 2.0,
             Activation::Gelu | Activation::Relu2 => 1.0,
             // Its output tells where it was positive.
             Activation::Relu => 0.0,
@@ -415,30 +415,39 @@ impl<'p, 'a> Block<'p, 'a> {
     }
 
     /// Bytes that are kept of what it makes: the input of the next product, and of separate operators with a gate its output
-    /// before the gate.
+    /// before the gate; with clamps their outputs and the sigmoid too.
     fn activation_results(&self, elements: f64) -> f64 {
         let p = self.p;
-        let apart = p.model.activation.gated() && !p.framework.fused.activation;
-        let before_gate = if apart { elements * p.width } else { 0.0 };
-        before_gate + p.linear_input(elements)
+        let before_gate = match p.model.activation {
+            _ if p.framework.fused.activation => 0.0,
+            Activation::ClampedSwiglu => 4.0,
+            activation => f64::from(u8::from(activation.gated())),
+        };
+        before_gate * elements * p.width + p.linear_input(elements)
     }
 
     /// The nonlinearity over `elements` inner channels, with its gate and bias.
     pub(super) fn activation(&mut self, elements: f64) {
-        let gated = self.p.model.activation.gated();
-        let (forward, backward, kernels) = match (gated, self.p.framework.fused.activation) {
-            // Read both halves, write their product; backward read three, write two.
-            (true, true) => (3.0, 5.0, (1, 1)),
-            // Nonlinearity (2), product (3); backward product (5), nonlinearity (3), joining halves (4).
-            (true, false) => (5.0, 12.0, (2, 4)),
-            (false, true) => (2.0, 3.0, (1, 1)),
-            // Bias (2) and nonlinearity (2).
-            (false, false) => (4.0, 3.0, (2, 1)),
-        };
+        let activation = self.p.model.activation;
+        let (forward, backward, kernels) =
+            match (activation.gated(), self.p.framework.fused.activation) {
+                // Read both halves, write their product; backward read three, write two.
+                (true, true) => (3.0, 5.0, (1, 1)),
+                // The halves lie interleaved (pytorch/torchtitan, models/gpt_oss/moe.py): two clamps (2 times 3), scale (2), sigmoid
+                // (2), product (3), sum of products (3). Backward the latter (6, 3 for their sum), product (6), sigmoid (3), scale (2),
+                // their sum (3), one comparison and choice for the upper clamp (5), four operators for both (9), each half
+                // copied into zeros (2 times 5), and the sum of these (6). The host starts the backward of each of 8 operators.
+                (true, false) if activation == Activation::ClampedSwiglu => (16.0, 53.0, (6, 8)),
+                // Nonlinearity (2), product (3); backward product (5), nonlinearity (3), joining halves (4).
+                (true, false) => (5.0, 12.0, (2, 4)),
+                (false, true) => (2.0, 3.0, (1, 1)),
+                // Bias (2) and nonlinearity (2).
+                (false, false) => (4.0, 3.0, (2, 1)),
+            };
         let before = self.forward;
         self.stream(elements, forward, backward, kernels);
         // To compute ReLU again its input would have to be kept in place of its output.
-        if self.p.model.activation != Activation::Relu {
+        if activation != Activation::Relu {
             self.may_repeat(Operator::Activation, before, self.activation_results(elements));
         }
     }

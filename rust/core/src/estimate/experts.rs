@@ -94,6 +94,7 @@ impl Block<'_, '_> {
         }
         self.activation(arrived * width as f64);
         if moe.expert_bias {
+            self.biases(arrived * (inputs * width) as f64);
             self.weighted_biases(arrived * h, experts);
         }
         self.kept += self.activation_kept(arrived * width as f64) + p.linear_input(arrived * h);
@@ -154,6 +155,15 @@ impl Block<'_, '_> {
                 self.linear(Gemm::new(rows, n, k));
                 self.saved.product((rows * n) as f64, true);
             }
+        }
+    }
+
+    /// The biases of the experts' first products, over `elements` results: in the product or the activation's kernel, or each row's
+    /// copied out (1) and added (3), and the gradients summed by expert (1) (pytorch/torchtitan, models/gpt_oss/moe.py).
+    fn biases(&mut self, elements: f64) {
+        let fused = &self.p.framework.fused;
+        if fused.expert_bias && !fused.activation {
+            self.stream(elements, 4.0, 1.0, (2, 1));
         }
     }
 

@@ -93,6 +93,9 @@ pub enum Position {
 pub enum Activation {
     /// SiLU-gated.
     Swiglu,
+    /// SiLU-gated, both halves clamped and the linear one raised by 1 (gpt-oss).
+    #[serde(rename = "clamped_swiglu")]
+    ClampedSwiglu,
     /// GELU-gated.
     Geglu,
     /// Plain GELU.
@@ -107,7 +110,7 @@ impl Activation {
     /// Whether the MLP has a second input projection as a gate.
     pub fn gated(self) -> bool {
         match self {
-            Activation::Swiglu | Activation::Geglu => true,
+            Activation::Swiglu | Activation::ClampedSwiglu | Activation::Geglu => true,
             Activation::Gelu | Activation::Relu | Activation::Relu2 => false,
         }
     }

@@ -95,6 +95,7 @@ impl Build<'_> {
         let model = &self.asked.model;
         let source = match model.activation {
             Activation::Swiglu => "Silu",
+            Activation::ClampedSwiglu => "ClampedSilu",
             Activation::Geglu | Activation::Gelu => "Gelu",
             Activation::Relu => "Relu",
             Activation::Relu2 => "SquaredRelu",
