@@ -72,14 +72,19 @@ def leave_out(
                 entry,
                 framework=replace(entry.framework, launch_us=entry.framework.launch_us * launch),
             )
-            if "launch_us" in entry.fitted
+            if source in entry.fitted.get("launch_us", ())
             else entry
             for entry in shelf.frameworks
         )
+    pace = _pace(source, own, known)
+    if pace != 1.0:
+        refitted.append(f"host.pace x {pace:.3f}")
     for row in own:
-        if factors and isinstance(row.run, Run) and row.setup and not is_mixed(row):
-            chip = chip_as_written(row.run.chip)
-            shelf.chips[row.run.chip] = changed(chip, factors.get(root(chip.name), {}))
+        if isinstance(row.run, Run) and row.setup and not is_mixed(row):
+            chip = changed(chip_as_written(row.run.chip), factors.get(root(chip_of(row).name), {}))
+            if source in _pace_sources(chip.name):
+                chip = replace(chip, host=replace(chip.host, pace=chip.host.pace * pace))
+            shelf.chips[row.run.chip] = chip
     return LeftOut(
         rows=[check_one(row.run, shelf) for row in own],
         refitted=tuple(refitted),
@@ -156,6 +161,32 @@ def _launch(source: str, own: Sequence[Checked], known: Sequence[Checked]) -> fl
     if not others:
         return None
     points = _points(row for row in known if source_of(row) in others)
+    entry = catalog.chip(root(chip_of(own[0]).name))
+    fit = planner.calibrate(entry.chip, points, figures=("launch_us",), cross_validate=False)
+    [figure] = fit.figures
+    return figure.after / figure.before
+
+
+def _pace_sources(name: str) -> tuple[str, ...]:
+    """Returns the sources to whose runs the pace of a chip's host was fitted."""
+    return catalog.chip(name).fitted.get("host.pace", ())
+
+
+def _pace(source: str, own: Sequence[Checked], known: Sequence[Checked]) -> float:
+    """Returns the factor on a host's pace that its other sources tell, 1 where this one did not.
+
+    A step depends on the pace times the time an operator, so the fit of that one finds it.
+    """
+    names = {chip_of(row).name for row in own if row.setup and not is_mixed(row)}
+    told = next((s for name in sorted(names) if source in (s := _pace_sources(name))), ())
+    if not told:
+        return 1.0
+    points = _points(
+        row
+        for row in known
+        if row.setup and not is_mixed(row) and source_of(row) in told and source_of(row) != source
+        if _pace_sources(chip_of(row).name) == told
+    )
     entry = catalog.chip(root(chip_of(own[0]).name))
     fit = planner.calibrate(entry.chip, points, figures=("launch_us",), cross_validate=False)
     [figure] = fit.figures
