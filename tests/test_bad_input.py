@@ -126,6 +126,10 @@ def test_apss_refuses_in_one_line(
 
 SHARD = ("shard", "llama2-7b", "--layers", "1", "--chip", "a800", "--devices", "8")
 WRONG_SEARCH = {
+    "a dataset that is none": (
+        (*SHARD, "--dataset", "x"),
+        "Invalid value for '--dataset': \"x\" is no name with sizes from 1. Write",
+    ),
     "no model of the name": (
         replaced("--model", "lama2-70b"),
         'model: no model named "lama2-70b" in the catalog. Nearest: llama2-70b',

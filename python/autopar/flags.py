@@ -457,7 +457,10 @@ def shapes(text: str) -> dict[str, tuple[int, ...]]:
         >>> shapes("ids:8,512")
         {'ids': (8, 512)}
     """
-    return input_shapes(text)
+    try:
+        return input_shapes(text)
+    except SpecError as error:  # click names the flag.
+        raise click.BadParameter(f"{error.what}. {error.hint}") from None
 
 
 def atc(command: F) -> F:
