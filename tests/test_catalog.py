@@ -187,6 +187,20 @@ def test_every_figure_has_a_source_and_every_group_a_confidence(name: str) -> No
     assert entry.architecture
 
 
+def test_a_narrow_head_fills_its_share_of_a_systolic_array() -> None:
+    rates = {
+        (rate.kernel, rate.pass_, rate.causal, rate.head_dim): rate
+        for rate in catalog.chip("tpu_v5p").chip.attention
+    }
+    halves = [key for key in rates if key[3] == 64]
+    assert len(halves) >= 2
+    for key in halves:
+        narrow, wide = rates[key], rates[(*key[:3], 128)]
+        assert narrow.sequence == wide.sequence
+        assert narrow.tflops == pytest.approx([rate / 2 for rate in wide.tflops], abs=0.06)
+    assert {rate.head_dim for rate in catalog.chip("h100").chip.attention} >= {64, 128}
+
+
 @pytest.mark.parametrize("name", CHIPS)
 def test_what_a_chip_inherits_it_says(name: str) -> None:
     entry = catalog.chip(name)

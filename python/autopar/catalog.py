@@ -79,6 +79,8 @@ class ChipEntry:
             sheet, 10^9 bytes a second.
         inherits_attention: Chip whose attention rates it has, scaled, of kernels that it names none
             of its own for.
+        systolic: Its products run on an array that a head fills as far as it is wide: one narrower
+            than the widest that attention was measured with gets that share of the rate.
         inherits_gemm: Chip whose curve of matrix products it has, where it names none of its own.
         text: The chip's own file.
         digest: SHA-256 of the files.
@@ -98,6 +100,7 @@ class ChipEntry:
     steady_tflops: Peaks = field(default_factory=Peaks)
     link_line_gb_per_s: float | None = None
     inherits_attention: str | None = None
+    systolic: bool = False
     inherits_gemm: str | None = None
     text: Text
     digest: str
@@ -509,6 +512,8 @@ def _read_chip(text: Text, digest: str, heirs: tuple[str, ...]) -> ChipEntry:
     if giver := parents.get("inherits_attention"):
         own_kernels = {rate.kernel for rate in spec.attention}
         inherited = _scaled_attention(giver.chip, spec)
+        if provenance.get("systolic") is True:
+            inherited = _by_width(inherited)
         others = (rate for rate in inherited if rate.kernel not in own_kernels)
         spec = replace(spec, attention=(*spec.attention, *others))
     provenance.setdefault("confidence", {})
@@ -534,6 +539,23 @@ def _scaled_attention(measured: Chip, other: Chip) -> tuple[AttentionRate, ...]:
         replace(row, tflops=tuple(round(rate * ratio, 1) for rate in row.tflops))
         for row in measured.attention
     )
+
+
+def _by_width(rates: tuple[AttentionRate, ...]) -> tuple[AttentionRate, ...]:
+    """Returns attention rates with those of narrow heads as shares of the widest's."""
+
+    def like(rate: AttentionRate) -> AttentionRate:
+        alike = (
+            r
+            for r in rates
+            if (r.kernel, r.pass_, r.causal) == (rate.kernel, rate.pass_, rate.causal)
+        )
+        widest = max(alike, key=lambda r: r.head_dim)
+        share = rate.head_dim / widest.head_dim
+        tflops = tuple(round(t * share, 1) for t in widest.tflops)
+        return replace(widest, head_dim=rate.head_dim, tflops=tflops)
+
+    return tuple(map(like, rates))
 
 
 def _even_head_dim(table: dict[str, Any], file: str) -> Any:

@@ -18,7 +18,7 @@ def model_toml(entry: ModelEntry) -> str:
 
 def chip_toml(entry: ChipEntry) -> str:
     """Returns the file of a chip with the rates that it has from others."""
-    return _file(entry.chip, entry, "chip", {"inherits_attention", "inherits_gemm"})
+    return _file(entry.chip, entry, "chip", {"inherits_attention", "inherits_gemm", "systolic"})
 
 
 def framework_toml(entry: FrameworkEntry) -> str:
