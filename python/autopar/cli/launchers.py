@@ -126,11 +126,7 @@ def search_for(
     """Searches what a launcher can say and writes the fastest plan that it says exactly."""
     from autopar.export import launchers
 
-    def found(part: Problem) -> Report:
-        return reported(part, threads, time_limit)
-
-    questions = launchers.questions if is_given("framework") else launchers.own_questions
-    jobs, reports = launchers.fastest(name, questions(name, problem), found)
+    jobs, reports = sayable(name, problem, 1, threads, time_limit)
     if not all(report.proved for report in reports):
         print_notes(["not proved, the search was stopped"])
     if not jobs:
@@ -138,6 +134,19 @@ def search_for(
     job = replace(jobs[0], image=image)
     writing.folder(launchers.export(name, job), output, force)
     return DONE
+
+
+def sayable(
+    name: str, problem: Problem, top: int, threads: int, time_limit: float | None
+) -> tuple[list["Job"], list[Report]]:
+    """Returns the fastest plans that a launcher can say exactly, and the reports they stand in."""
+    from autopar.export import launchers
+
+    def found(part: Problem) -> Report:
+        return reported(part, threads, time_limit)
+
+    questions = launchers.questions if is_given("framework") else launchers.own_questions
+    return launchers.fastest(name, questions(name, problem), found, top)
 
 
 def launched(launcher: str | None, file: str, spelled: dict[str, Any]) -> tuple[Problem, Plan]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from autopar import flags, planner, wire, writing
-from autopar.cli.asking import reported, solve
+from autopar.cli.asking import solve
 from autopar.cli.ends import DONE, NO_PLAN, fail, print_notes, verdict
-from autopar.cli.launchers import check_image, is_given, search_for, search_like
+from autopar.cli.launchers import check_image, is_given, sayable, search_for, search_like
 from autopar.errors import SpecError
 from autopar.report import Ranked, Report, Wanted
 from autopar.spec import Problem
@@ -211,11 +211,7 @@ def _list_within(
     """Prints the fastest plans that a launcher can say exactly."""
     from autopar.export import launchers
 
-    def found(part: Problem) -> Report:
-        return reported(part, threads, time_limit)
-
-    questions = launchers.questions if is_given("framework") else launchers.own_questions
-    jobs, reports = launchers.fastest(name, questions(name, problem), found, problem.options.top)
+    jobs, reports = sayable(name, problem, problem.options.top, threads, time_limit)
     if len(jobs) < problem.options.top and launchers.stopped_listing(reports):
         looked = sum(len(report.ranked) for report in reports)
         print_notes([f"{name} can say {len(jobs):,} of the {looked:,} plans that were looked at"])
