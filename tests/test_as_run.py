@@ -1,10 +1,11 @@
 """What the words of a row say of its framework."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autopar.framework import Graphs
+from autopar.framework import Framework, Graphs
 from autopar.setups import setup
 from autopar.shelf import Shelf
 from stated import run_of
@@ -94,6 +95,58 @@ def test_a_loss_is_in_separate_operators_where_nothing_says_that_it_is_fused(she
     assert said("Pai-Megatron-Patch") == (True, 8)
     assert said("Primus (Megatron-LM)") == said("Megatron-LM", "TE cross-entropy") == (True, 2)
     assert said("NeMo 24.07")[0]
+
+
+def test_a_loss_in_one_kernel_reads_16_bits(shelf: Shelf) -> None:
+    def said(framework: str, notes: str = "") -> tuple[bool, int]:
+        used = setup(run_of(framework=framework, notes=notes), shelf).problem.framework
+        assert used.fused.cross_entropy == used.loss_in_16_bits
+        return used.loss_in_16_bits, used.held.logit_bytes
+
+    # 16-bit logits with gradients as wide beside them, or in their place.
+    assert (
+        said("PyTorch DDP", "Xentropy") == said("PyTorch DDP", "fused cross entropy") == (True, 4)
+    )
+    assert said("llm.c", "a fused classifier") == (True, 4)
+    assert said("PyTorch DDP", "Liger kernels") == (True, 2)
+    assert said("PyTorch DDP", "no Liger kernels") == said("PyTorch DDP")
+    assert not said("PyTorch DDP")[0]
+
+
+def test_the_release_of_flash_attention_is_read_or_of_the_time(shelf: Shelf) -> None:
+    def used(**cells: str) -> tuple[str, ...]:
+        return setup(run_of(**cells), shelf).problem.framework.attention_kernels
+
+    old = {"framework": "Megatron-DeepSpeed", "date": "2023-05"}
+    assert used(**old, attention="unfused") == ()
+    assert used(**old, attention="flash") == ("fa1", "fa2")
+    assert used(**old | {"date": "2023-08"}, attention="flash") == ("fa2",)
+    assert used(**old, attention="FlashAttention 3") == ("fa3", "fa1", "fa2")
+    later = {"framework": "FSDP", "date": "2023-12"}
+    assert used(**later, attention="flash attention 1") == ("fa1", *used(**later))
+
+
+def test_operators_in_one_kernel_are_read_from_words(shelf: Shelf) -> None:
+    def used(notes: str = "", framework: str = "FSDP", date: str = "2025-01") -> Framework:
+        return setup(run_of(framework=framework, notes=notes, date=date), shelf).problem.framework
+
+    plain = used()
+    assert plain.fused.norm == "eager"
+    unfused = plain.fused.activation, plain.fused.residual, plain.fused.optimizer
+    assert not any(unfused)
+    assert used("fused LayerNorm").fused == replace(plain.fused, norm="fused")
+    assert used("fused bias-GELU").fused == replace(plain.fused, activation=True)
+    assert used("fused dropout").fused == replace(plain.fused, residual=True)
+    assert used("fused AdamW").fused == replace(plain.fused, optimizer=True)
+    # Its modules under FSDP, not the whole of what stands beside them.
+    under = used("layers with Transformer Engine")
+    joined = replace(plain.fused, norm="fused", activation=True, rope="fused")
+    assert (under.fused, under.projections, under.repeats_key_heads) == (joined, "packed", False)
+    assert used("layers without Transformer Engine").fused == plain.fused
+    # Hugging Face's default since PyTorch 2.8.
+    assert used(framework="HF Trainer FSDP", date="2025-09").fused.optimizer
+    assert not used(framework="HF Trainer FSDP", date="2025-07").fused.optimizer
+    assert used(framework="torchtune").fused.optimizer
 
 
 def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: Shelf) -> None:

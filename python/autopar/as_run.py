@@ -7,6 +7,7 @@ from autopar.catalog import FrameworkEntry
 from autopar.framework import Framework, Graphs, Named
 from autopar.runs import Run
 from autopar.shelf import Shelf, words_of
+from autopar.spec import Attention
 from autopar.trained import noted
 
 NORMS = set(words_of("norm norms layernorm rmsnorm"))
@@ -16,7 +17,7 @@ PROJECTIONS = "mla_up_proj"
 ALL_BUT_ATTENTION = "all but attention"
 
 
-def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
+def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) -> Framework:
     """Returns a profile's framework with a row's own settings of it.
 
     What a row denies (`no Liger`) counts as not said.
@@ -25,8 +26,11 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
         entry: The profile.
         run: The row.
         shelf: The catalog, for the profile that this one follows.
+        attention: How the row's attention was computed: where it was fused under a profile that
+            knows no kernel, FlashAttention of the time it was.
     """
-    framework = _kernels(_dispatch(entry.framework, run), run)
+    framework = _fused(_dispatch(entry.framework, run), run)
+    framework = _recomputed(_attended(framework, run, attention), run)
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
     framework = _stored(_separated(framework, entry, run), run)
     if framework.gathers == "step" and re.search(r"3|fsdp", run.zero, re.I):
@@ -126,63 +130,102 @@ _BEHIND = rf"(?:[ ,]+(?:of|for|on|in|and|the|{PART}))*"
 GRAPHS = rf"(?P<none>\b(?:no|not|without) (?:any )?)?{_BEFORE}\bgraphs?\b{_BEHIND}"
 
 
-def _kernels(framework: Framework, run: Run) -> Framework:
-    """Liger-Kernel joins norms, rotary embeddings and activations, each to one kernel.
+def _fused(framework: Framework, run: Run) -> Framework:
+    """Operators in one kernel each.
 
-    A row may name a fused Adam, or a grouped product of its experts, which is one kernel of
-    Primus-Turbo. Blocks share a scale in MXFP8. Of Megatron's modules the up-projections of latent
-    attention are computed again with what stands beside them, as operators by name.
+    Liger-Kernel joins norms, rotary embeddings and activations, and so does Transformer Engine
+    under PyTorch, whose layers pack projections and share key heads too. A fused Adam is Hugging
+    Face's own since PyTorch 2.8. A grouped product of experts is one kernel of Primus-Turbo.
     """
+    fused = framework.fused
+    if fused.norm == "eager" and _said(run, r"with (TE|Transformer Engine)\b"):
+        framework = replace(framework, projections="packed", repeats_key_heads=False)
+        fused = replace(fused, norm="fused", activation=True, rope="fused")
     if _said(run, r"liger\b"):
-        joined = replace(framework.fused, norm="fused", activation=True, rope="fused")
-        framework = replace(framework, fused=joined)
-    if _said(run, r"fused adamw?\b"):
-        framework = replace(framework, fused=replace(framework.fused, optimizer=True))
+        fused = replace(fused, norm="fused", activation=True, rope="fused")
+    if fused.norm != "tuned" and _said(run, r"fused (layer|rms)?[- ]?norms?\b"):
+        fused = replace(fused, norm="fused")
+    if _said(run, r"fused (bias[- ])?(gelu|swiglu|activations?)\b"):
+        fused = replace(fused, activation=True)
+    if _said(run, r"fused (bias[- ])?dropout\b"):
+        fused = replace(fused, residual=True)
+    by_default = run.month >= FUSED_ADAM_SINCE and _said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")
+    if by_default or _said(run, r"fused (adamw?|optimizer)\b"):
+        fused = replace(fused, optimizer=True)
     if _said(run, r"grouped[- _]?(gemm|mm|matmul)"):
-        framework = replace(framework, fused=replace(framework.fused, grouped_gemm=True))
+        fused = replace(fused, grouped_gemm=True)
     if _said(run, r"turbo grouped[- _]?gemm|grouped[- _]?gemm of flydsl"):
         # AMD-AGI/Primus, technical guide of MoE training: one kernel, not a product an expert.
-        fused = replace(framework.fused, grouped_gemm=True, looped_gemm=False)
-        framework = replace(framework, fused=fused)
+        fused = replace(fused, grouped_gemm=True, looped_gemm=False)
     if _said(run, UNFUSED_PERMUTATION):
-        framework = replace(framework, fused=replace(framework.fused, permutation=False))
-    if release := _said(run, r"(?:fa|flash[- ]?attention)[- ]?v?([34])\b"):
-        asked = KERNELS[release[2]]
-        framework = replace(framework, attention_kernels=asked + framework.attention_kernels)
+        fused = replace(fused, permutation=False)
     if _said(run, r"(mx-?fp8|fp8[- ]mx)\b"):
-        framework = replace(framework, fp8_scaling="block")
-    if run.recompute == ALL_BUT_ATTENTION:
-        again = Named(norm=True, projections=True, expansion=True, activation=True)
-        framework = replace(framework, selective="named", named=again)
-    if PROJECTIONS in run.recompute:
-        words = set(words_of(run.recompute))
-        again = Named(
-            projections=True, norm=bool(words & NORMS), activation=bool(words & ACTIVATIONS)
-        )
-        framework = replace(framework, selective="named", named=again)
-    return framework
+        framework = replace(framework, fp8_scaling="block")  # a scale is of a block in MXFP8
+    return replace(framework, fused=fused)
 
 
 UNFUSED_PERMUTATION = (
     r"permutation (is |was )?not fused|unfused permutation|no (moe )?permute fusion"
 )
 
-# FlashAttention-4 has no rates of its own here; its authors' are close to cuDNN's of the time.
-KERNELS = {"3": ("fa3",), "4": ("cudnn",)}
+# huggingface/transformers (training_args.py: default_optim) takes PyTorch's fused AdamW where that
+# is 2.8 or later, of August 2025.
+FUSED_ADAM_SINCE = "2025-08"
+
+
+def _attended(framework: Framework, run: Run, attention: Attention) -> Framework:
+    """The kernels of attention that a row names, else of its time under a profile of none."""
+    kernels = framework.attention_kernels
+    if release := re.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
+        kernels = KERNELS[release[1]] + kernels
+    if attention == "flash" and not framework.attention_kernels:
+        first = KERNELS["1"] if run.month and run.month < SECOND_FLASH else ()
+        kernels = (*kernels, *first, "fa2")
+    return replace(framework, attention_kernels=kernels)
+
+
+# FlashAttention-2 (arXiv:2307.08691) is of July 2023. FlashAttention-4 has no rates of its own
+# here; its authors' are close to cuDNN's of the time.
+SECOND_FLASH = "2023-07"
+FLASH_RELEASE = rf"{TAKEN_BACK}(?:fa|flash[- ]?attention)[- ]?v?([134])\b"
+KERNELS = {"1": ("fa1",), "3": ("fa3",), "4": ("cudnn",)}
+
+
+def _recomputed(framework: Framework, run: Run) -> Framework:
+    """What is computed again by name: Megatron's modules of latent attention, or all but attention.
+
+    Up-projections come with what stands beside them: norms and activations as named.
+    """
+    if run.recompute == ALL_BUT_ATTENTION:
+        again = Named(norm=True, projections=True, expansion=True, activation=True)
+    elif PROJECTIONS in run.recompute:
+        words = set(words_of(run.recompute))
+        again = Named(
+            projections=True, norm=bool(words & NORMS), activation=bool(words & ACTIVATIONS)
+        )
+    else:
+        return framework
+    return replace(framework, selective="named", named=again)
 
 
 def _separated(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
-    """The loss in separate operators, where that was usual and the row does not say otherwise.
+    """The loss: in one kernel as a row says, else in separate operators where that was usual.
 
-    Transformer Engine's kernel writes gradients of 16-bit logits into their place.
+    One kernel reads 16-bit logits and makes gradients as wide, which Transformer Engine's and
+    Liger's write into their place. What Megatron calls fused is not one: the compiler joined it.
     """
     width = entry.run.loss_bytes
-    of_te = _said(run, LOSS_OF_TE)
-    if not width or (_said(run, FUSED_LOSS) and not of_te):
+    fused = framework.fused
+    in_place = _said(run, LOSS_IN_PLACE)
+    said = _said(run, FUSED_LOSS)
+    one = in_place or _said(run, LOSS_KERNEL) or (said and not width and not fused.cross_entropy)
+    if one:
+        framework = replace(framework, loss_in_16_bits=True)
+        width = 2 if in_place else 4
+    elif said or not width:
         return framework
-    width = 2 if of_te else width
     held = replace(framework.held, logit_bytes=width, split_logit_bytes=width)
-    fused = replace(framework.fused, cross_entropy=bool(of_te))
+    fused = replace(fused, cross_entropy=bool(one))
     return replace(framework, fused=fused, held=held)
 
 
@@ -191,7 +234,8 @@ def _separated(framework: Framework, entry: FrameworkEntry, run: Run) -> Framewo
 FUSED_LOSS = (
     r"fused cross[- ]?entropy|cross[- ]?entropy (loss )?fusion|fused loss|Pai-Megatron-Patch"
 )
-LOSS_OF_TE = r"(TE|Transformer Engine) (fused )?cross[- ]?entropy|cross[- ]?entropy of TE|Primus\b"
+# Dao-AILab/flash-attention, losses/cross_entropy.py; karpathy/llm.c, llmc/fused_classifier.cuh.
+LOSS_KERNEL = r"xentropy\b|fused classifier"
 
 
 def _stored(framework: Framework, run: Run) -> Framework:
@@ -242,4 +286,8 @@ NARROW_STATES = r"states (all )?(in )?(bf16|16 bits)\b|(all|pure)[- ](bf16|16[- 
 NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
 OFFLOADED = r"checkpoints (are )?offloaded|offload(ed|ing)? (of )?[\w ]*\bcheckpoints"
 LIGER_LOSS = r"liger(?! kernels but not its loss)|fused linear cross-?entropy"
+LOSS_IN_PLACE = (
+    r"(TE|Transformer Engine) (fused )?cross[- ]?entropy|cross[- ]?entropy of TE|Primus\b|"
+    + LIGER_LOSS
+)
 IN_PIECES = rf"loss in \w+ (pieces|chunks)|chunked (loss|cross-?entropy)|{LIGER_LOSS}"

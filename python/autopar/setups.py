@@ -69,14 +69,15 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     model = trained(run, shelf, assumed)
     precision = _precision(run, entry, device, assumed)
     entry = replace(entry, framework=entry.at(precision))
+    attention = _attention(run, entry, assumed)
     problem = planner.problem(
         model,
         Cluster(groups=groups, devices=degrees.pop("devices")),
         global_batch_size=run.gbs or 0,
         sequence_length=run.seq_len or 0,
         precision=precision,
-        framework=as_run(entry, run, shelf),
-        attention=_attention(run, entry, assumed),
+        framework=as_run(entry, run, shelf, attention),
+        attention=attention,
         dropout=entry.run.dropout if run.dropout is None else run.dropout,
         expert_load_variation=run.expert_load_variation or 0.0,
         memory_margin=0.0,
