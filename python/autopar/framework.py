@@ -296,6 +296,8 @@ class Framework:
             expert once more all the same, or copied for their experts before they are sorted and
             widened to 32 bits before they are summed.
         whole_vocabulary: Each tensor-parallel rank holds and works out embedding and head whole.
+        gathered_logits: Where the vocabulary is cut, each tensor-parallel rank gathers the logits
+            of all of it, for a loss of its own.
         shard_copies: What ZeRO copies on the device beside its collectives in every pass.
         eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
         fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`, a
@@ -358,6 +360,7 @@ class Framework:
     dispatch_by_products: bool = False
     permutes_twice: bool = False
     whole_vocabulary: bool = False
+    gathered_logits: bool = False
     shard_copies: ShardCopies = ShardCopies()
     eight_bit_gathers: EightBitGathers = EightBitGathers()
     fp8_scaling: Fp8Scaling = "tensor"

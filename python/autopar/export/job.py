@@ -134,6 +134,7 @@ def unsaid_framework(job: Job) -> list[str]:
         (plan.zero > 0 and framework.whole_below_bytes > 0, "small parameters that stay whole"),
         (cut and framework.sums_in_fp32, "sums of activations in 32 bits"),
         (cut and framework.whole_vocabulary, "a whole vocabulary on each tensor-parallel rank"),
+        (cut and framework.gathered_logits, "logits gathered over tensor-parallel ranks"),
         (
             cut and again and not plan.sp and framework.slices_kept_inputs,
             "inputs of recomputed layers kept in slices",

@@ -141,6 +141,7 @@ pub fn framework() -> Framework {
         expert_dispatch: ExpertDispatch::Copies,
         permutes_twice: false,
         whole_vocabulary: false,
+        gathered_logits: false,
         shard_copies: ShardCopies { gathered: false, reduced: false },
         eight_bit_gathers: EightBitGathers { activations: false, parameters: false },
         fp8_scaling: Fp8Scaling::Tensor,

@@ -155,10 +155,10 @@ fn parameters_kept_whole_between_passes_lie_beside_the_shards_that_are_updated()
 
 #[test]
 fn gradients_that_wait_for_the_last_micro_batch_add_up_whole_as_they_will_travel() {
-    // 1050 in 2 bytes beside this rank's 132 in 4. The only micro-batch reduces them as they come.
+    // 1050 in 2 bytes, of which this rank's 132 in 4 are left in the end. The only micro-batch reduces them as they come.
     let mut f = testing::framework();
     (f.gathers, f.reduces_once, f.bytes.gradient_sent) = (Gathers::MicroBatch, true, 2);
-    assert_eq!(sharded(&f, fsdp()).gradients, Bytes(1050 * 2 + 132 * 4));
+    assert_eq!(sharded(&f, fsdp()).gradients, Bytes(1050 * 2));
     let only = Holdings { dense_parameters: 1050, single: true, ..Holdings::default() };
     assert_eq!(memory::items(&only, &fsdp(), false, &f).gradients, Bytes(132 * 4));
 }

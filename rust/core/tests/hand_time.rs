@@ -202,6 +202,42 @@ fn a_whole_vocabulary_needs_no_sums_and_eight_times_the_parameters() {
 }
 
 #[test]
+fn logits_that_are_gathered_make_each_rank_s_loss_that_of_the_whole_vocabulary() {
+    // 512 tokens by 51,200 rows in 16 bits from 8 ranks, joined in a copy (4 bytes a logit) and taken out of their gradient
+    // (4 of a rank's own); 12 bytes a logit held. Three sums of 512 numbers are spared, that of the input's gradient stays.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { tp: 8, ..whole() };
+    let chip = problem.cluster.groups[0].chip.clone();
+    let device = Device::new(&chip, Precision::Bf16, &[], 8);
+    let cluster = problem.cluster.clone();
+    let fabric = Fabric::new(&cluster, &chip);
+    let group = Group { size: 8, stride: 1 };
+    problem.framework.launch_us = 0.0;
+    let of = |problem: &Problem| Pricer::new(problem, 0, shard).head();
+    let cut = of(&problem);
+    problem.framework.gathered_logits = true;
+    let gathered = of(&problem);
+    let logits = 512.0 * 51_200.0;
+    let held = problem.framework.held.logit_bytes as f64;
+    assert_eq!(gathered.logits, Bytes::from_f64(held * logits));
+    assert_eq!(gathered.cost.dense_parameters, cut.cost.dense_parameters);
+    let sums = cut.cost.forward.tensor.seconds();
+    close(sums, 3.0 * fabric.all_reduce(4.0 * 512.0, group), 1e-6);
+    close(gathered.cost.forward.tensor.seconds(), fabric.all_gather(2.0 * logits, group), 1e-6);
+    assert_eq!(gathered.cost.input_gradient.tensor, cut.cost.input_gradient.tensor);
+    let more = |pass: fn(&LayerCost) -> Split| {
+        pass(&gathered.cost).compute.seconds() - pass(&cut.cost).compute.seconds()
+    };
+    let others = logits * 7.0 / 8.0;
+    let copies = [device.stream(4.0 * logits), device.stream(4.0 / 8.0 * logits)];
+    close(more(|c| c.forward), device.traffic(38.0 * others) + copies[0], 1e-6);
+    close(more(|c| c.input_gradient), device.traffic(14.0 * others) + copies[1], 1e-6);
+    // Of a vocabulary that is whole on each rank there is nothing to gather.
+    problem.framework.whole_vocabulary = true;
+    assert_eq!(of(&problem).cost.forward.tensor, Time::ZERO);
+}
+
+#[test]
 fn a_loss_in_16_bits_reads_and_writes_logits_of_16() {
     // 512 tokens by 51,200 rows: forward 4 bytes a logit for 38 and one kernel for eight, backward 4 for 14 and one for three.
     // Cut over 8 ranks: 16 bytes in five kernels.

@@ -351,15 +351,24 @@ impl<'a> Pricer<'a> {
         input.run(self.device.plain(logits.input_gradient()));
         let stored = self.framework.bytes.gradient as f64;
         weight.run(self.device.plain_added(logits.weight_gradient(), stored));
-        // Tensor-parallel vocabulary: gather the input, sum the maxima, the targets and the exponentials.
+        // Tensor-parallel vocabulary: gather the input, and sum the maxima, the targets and the exponentials or gather the logits.
         forward.tensor += self.tensor_gather(self.tokens * h as f64 * self.width);
-        if !self.framework.whole_vocabulary {
+        let mut elements = self.tokens * rows as f64;
+        let cut = self.shard.tp > 1 && !self.framework.whole_vocabulary;
+        let whole = !cut || self.framework.gathered_logits;
+        if cut {
             input.tensor += self.tensor_sum(self.tokens * h as f64 * self.width);
             let group = self.shard.tensor_group();
-            forward.tensor += 3.0 * self.fabric.all_reduce(self.tokens * 4.0, group);
+            if whole {
+                // Ranks' shares are joined along the vocabulary in a copy, and taken out of its gradient again.
+                input.run_many(self.device.stream(2.0 * self.width * elements), 1);
+                elements *= self.shard.tp as f64;
+                forward.tensor += self.fabric.all_gather(self.width * elements, group);
+                forward.run_many(self.device.stream(2.0 * self.width * elements), 1);
+            } else {
+                forward.tensor += 3.0 * self.fabric.all_reduce(self.tokens * 4.0, group);
+            }
         }
-        let elements = self.tokens * rows as f64;
-        let whole = self.shard.tp == 1 || self.framework.whole_vocabulary;
         self.loss(&mut forward, &mut input, elements, whole);
         let held = &self.framework.held;
         let logit = if whole { held.logit_bytes } else { held.split_logit_bytes } as f64

@@ -191,10 +191,11 @@ pub fn items(
         let beside = if kept { share(2) - left } else { 0 };
         parameters += (share(3) + whole + beside) * bytes.parameter;
         if !(gathers && framework.held.gradients == Gradients::Replace) {
-            gradients += (if each { share(2) } else { count }) * bytes.gradient;
-            // Until they are reduced they add up whole, as they will travel.
+            let reduced = (if each { share(2) } else { count }) * bytes.gradient;
+            // Until they are reduced they add up whole, as they will travel; each that is leaves a share in its place.
             let waits = each && framework.reduces_once && shard.zero >= 2 && !held.single;
-            gradients += if waits { (count - left) * bytes.gradient_sent } else { 0 };
+            let whole_sums = (count - left) * bytes.gradient_sent + left * bytes.gradient;
+            gradients += if waits { reduced.max(whole_sums) } else { reduced };
             gradients += if whole > 0 { share(3) * bytes.gradient } else { 0 };
         }
         optimizer += share(1) * bytes.optimizer;

@@ -262,9 +262,14 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Maxima, targets and exponentials are summed over a vocabulary that is cut, the loss over the replicas.
+    /// Maxima, targets and exponentials are summed over a vocabulary that is cut, or its logits gathered; the loss is summed
+    /// over the replicas.
     fn loss(&mut self) {
-        if !self.problem.framework.whole_vocabulary {
+        let framework = &self.problem.framework;
+        if framework.gathered_logits && !framework.whole_vocabulary {
+            let logits = self.tokens * self.problem.model.vocab as f64 * self.width;
+            self.add(Collective::AllGather, TENSOR, logits, 1);
+        } else if !framework.whole_vocabulary {
             self.add(Collective::AllReduce, TENSOR, self.tokens * 4.0, 3);
         }
         self.add(Collective::AllReduce, REPLICAS, 4.0, 1);

@@ -31,6 +31,8 @@ pub struct Framework {
     pub vocab_multiple: u64,
     /// Each tensor-parallel rank holds embedding and head whole and repeats their work.
     pub whole_vocabulary: bool,
+    /// Where the vocabulary is cut, each tensor-parallel rank gathers the logits of all of it, for a loss of its own.
+    pub gathered_logits: bool,
     /// When ZeRO gathers parameters and reduces gradients.
     pub gathers: Gathers,
     /// Whatever is gathered for each pass, gradients add up whole on each rank and are reduced once a step, after the last of several

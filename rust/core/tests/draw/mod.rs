@@ -122,6 +122,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     }
     let f = &mut p.framework;
     f.whole_vocabulary = draw.once_in(4);
+    f.gathered_logits = draw.once_in(4);
     f.sums_in_fp32 = draw.once_in(4);
     f.overlap.every_send = draw.once_in(4);
     f.overlap.backward_gather = draw.once_in(2);
