@@ -114,10 +114,11 @@ def test_memory_in_gb_and_in_gib_are_told_apart() -> None:
 
 
 def test_memory_of_the_allocator_is_held_against_what_it_hands_out() -> None:
-    inside, reserved, outside = checked(
+    inside, reserved, outside, unsure = checked(
         {"mem_gb_per_gpu": "60", "mem_kind": "allocated"},
         {"mem_gb_per_gpu": "60", "mem_kind": "reserved"},
         {"mem_gb_per_gpu": "60", "mem_kind": "smi"},
+        {"mem_gb_per_gpu": "60", "mem_kind": "allocated", "notes": "max_mem (method not stated)"},
     )
     cost = inside.estimate
     assert cost is not None
@@ -125,6 +126,7 @@ def test_memory_of_the_allocator_is_held_against_what_it_hands_out() -> None:
     assert inside.predicted_mem_gib == stage.allocated_bytes / 2**30
     assert reserved.predicted_mem_gib == stage.reserved_bytes / 2**30
     assert outside.predicted_mem_gib == stage.memory_bytes / 2**30
+    assert unsure.predicted_mem_gib == outside.predicted_mem_gib
 
 
 def test_memory_of_rank_0_is_held_against_the_first_stage() -> None:

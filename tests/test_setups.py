@@ -315,6 +315,10 @@ def test_the_layers_of_each_stage(
             "selective (moe_act)",
             Recompute("parts", 0, regathers=False, operators=NamedLayers(activation=32)),
         ),
+        (
+            "layer-partial",
+            Recompute("parts", 0, regathers=False, operators=NamedLayers(norm=32, activation=32)),
+        ),
         ("mla_up_proj, moe_act", Recompute("selective")),
         ("gradient checkpointing", Recompute("uniform", 1)),
         ("full AC", Recompute("uniform", 1)),

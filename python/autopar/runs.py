@@ -76,7 +76,8 @@ class Run:
         mfu: The same over the 16-bit peak.
         flops_convention: Which operations were counted.
         mem_gb_per_gpu: Most memory of a device.
-        mem_kind: Which number that is: allocated, reserved, or smi (what the driver shows).
+        mem_kind: Which number that is: allocated, reserved, or smi (what the driver shows), as
+            which it counts too where the notes say `method not stated`.
         mem_unit: GiB, or GB of 10^9 bytes.
         notes: Anything else, in words.
         extra: Cells of unknown columns.

@@ -418,12 +418,15 @@ SCHEDULES: dict[str, Schedule] = {
     "1f1b": "1f1b",
 }
 NOTHING = ("none", "no", "off", "0", "false")
+# kwai/Megatron-Kwai (Yuan et al., USENIX ATC 2024): what is cheap to compute again.
+PART_OF_EACH_LAYER = "layer-partial"
 
 
 def _is_stated(recompute: str) -> bool:
     """Returns whether a text says what is recomputed, and how much of it."""
     text = recompute.lower()
-    return bool(text) and "partial" not in text and text not in UNSAID
+    part = "partial" in text and text != PART_OF_EACH_LAYER
+    return bool(text) and not part and text not in UNSAID
 
 
 UNSAID = ("unknown", "?", "n/a", "na", "-", "not stated", "unspecified")
@@ -440,6 +443,8 @@ def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Reco
         return Recompute()
     if PROJECTIONS in text or text == ALL_BUT_ATTENTION:
         return Recompute("selective")
+    if text == PART_OF_EACH_LAYER:
+        text = "norms and activations"
     words = set(words_of(text)) - {"selective"}
     if words and words <= NORMS | ACTIVATIONS | FILLERS:
         norm, activation = (chunk if words & named else 0 for named in (NORMS, ACTIVATIONS))

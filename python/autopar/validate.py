@@ -236,8 +236,8 @@ def misread(rows: Iterable[Checked]) -> list[str]:
 
 
 def _is_allocated(run: Run) -> bool:
-    """Returns whether a run's memory is what the allocator handed out."""
-    return "alloc" in run.mem_kind.lower()
+    """Returns whether a run's memory is what the allocator handed out, as far as that is known."""
+    return "alloc" in run.mem_kind.lower() and "method not stated" not in run.notes
 
 
 def _is_inside(run: Run) -> bool:
