@@ -25,6 +25,18 @@ def test_the_width_of_moments_is_read_from_words(shelf: Shelf) -> None:
     assert said("8-bit Adam", "torchtune") == 2
 
 
+def test_gradients_in_16_bits_may_be_added_to_wider_sums(shelf: Shelf) -> None:
+    def said(notes: str, framework: str) -> tuple[int, int]:
+        stored = setup(run_of(notes=notes, framework=framework), shelf).problem.framework.bytes
+        return stored.gradient, stored.gradient_sent
+
+    assert said("", "Megatron-Core") == (4, 4)
+    assert said("gradients reduced in bf16", "Megatron-Core") == (2, 2)
+    # DeepSpeed's bf16 optimizer: 16 bits, and 32 of the sum.
+    assert said("", "GPT-NeoX") == (6, 4)
+    assert said("gradients reduced in bf16", "GPT-NeoX") == (6, 2)
+
+
 def test_the_host_s_part_follows_what_is_said_of_graphs(shelf: Shelf) -> None:
     def said(notes: str, framework: str = "Megatron-Bridge") -> float:
         run = run_of(framework=framework, notes=notes, date="2026-07")

@@ -248,7 +248,9 @@ def _stored(framework: Framework, run: Run) -> Framework:
     """
     stored = framework.bytes
     if _said(run, rf"({NARROW_GRADIENTS})\b"):
-        stored = replace(stored, gradient=2, gradient_sent=2)
+        # Where sums lie beside the gradients that are added to them, only what travels is narrow.
+        sums = stored.gradient > stored.gradient_sent
+        stored = replace(stored, gradient=stored.gradient if sums else 2, gradient_sent=2)
     if _said(run, NARROW_STATES):
         stored = replace(stored, parameter=2, gradient=2, gradient_sent=2, optimizer=4)
     elif re.search(r"8-?bit adam", run.notes, re.I):
