@@ -289,7 +289,7 @@ NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
 OFFLOADED = r"checkpoints (are )?offloaded|offload(ed|ing)? (of )?[\w ]*\bcheckpoints"
 LIGER_LOSS = r"liger(?! kernels but not its loss)|fused linear cross-?entropy"
 LOSS_IN_PLACE = (
-    r"(TE|Transformer Engine) (fused )?cross[- ]?entropy|cross[- ]?entropy of TE|Primus\b|"
+    r"(TE|Transformer Engine) (fused )?cross[- ]?entropy|cross[- ]?entropy of TE|Primus\b(?!-)|"
     + LIGER_LOSS
 )
 IN_PIECES = rf"loss in \w+ (pieces|chunks)|chunked (loss|cross-?entropy)|{LIGER_LOSS}"
