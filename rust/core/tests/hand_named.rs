@@ -162,6 +162,22 @@ fn groups_start_once_each_and_the_first_parameters_show() {
 }
 
 #[test]
+fn computing_an_operator_again_takes_the_host_four_launches_beside_its_kernels() {
+    // Launches of a second each outlast everything else: two fused norms are a kernel each, the fused activation is one.
+    let mut problem = llama(named());
+    problem.framework.launch_us = 1e6;
+    problem.framework.selective = Selective::Named;
+    let mut again = |norm: bool, activation: bool| {
+        problem.framework.named = Named { norm, activation, ..named() };
+        layer(&problem, whole()).recompute_selective.total().seconds().round()
+    };
+    assert_eq!(again(false, false), 0.0);
+    assert_eq!(again(true, false), 2.0 * (1.0 + 4.0));
+    assert_eq!(again(false, true), 1.0 + 4.0);
+    assert_eq!(again(true, true), 15.0);
+}
+
+#[test]
 fn every_second_product_s_recompute_repeats_gathers_and_no_sum_or_exchange_of_a_sequence() {
     // Launches of a second each outlast everything else: with tensor parallel the host launches two gathers and two sums more,
     // of which it repeats the gathers; with context parallel one gather of keys and values more, which it does not repeat.

@@ -1,6 +1,7 @@
 //! What is computed again of a layer by its operators: which they are, and what selective recompute makes of them.
 
 use super::block::Block;
+use super::launches::CHECKPOINT;
 use super::layer::Pass;
 use super::repeats::Operator;
 use crate::spec::framework::Selective;
@@ -12,7 +13,7 @@ impl Block<'_, '_> {
         let (again, dropped) = &mut self.repeats.each[operator as usize];
         again.compute += self.forward.compute - before.compute;
         again.tensor += self.forward.tensor - before.tensor;
-        again.kernels += self.forward.kernels - before.kernels;
+        again.kernels += self.forward.kernels - before.kernels + CHECKPOINT;
         again.looped += self.forward.looped - before.looped;
         *dropped += made;
     }
@@ -52,7 +53,12 @@ impl Block<'_, '_> {
                 let (again, made) = self.repeats.sum(p.framework.named, gather);
                 (again, self.kept - made)
             }
-            Selective::Attention => (self.core, self.kept - self.kept_core),
+            Selective::Attention => {
+                // What is in a graph launches nothing of its own.
+                let checkpoint = if self.core.kernels > 0 { CHECKPOINT } else { 0 };
+                let kernels = self.core.kernels + checkpoint;
+                (Pass { kernels, ..self.core }, self.kept - self.kept_core)
+            }
             Selective::Operators => {
                 let (seconds, count) = self.products;
                 let again = Pass {
