@@ -23,6 +23,8 @@ def test_the_width_of_moments_is_read_from_words(shelf: Shelf) -> None:
     # torchtune's have 16 bits as it is, and no copy.
     assert said("", "torchtune") == said("bf16 moments", "torchtune") == 4
     assert said("8-bit Adam", "torchtune") == 2
+    # Two moments of 16 bits and no copy.
+    assert said("bf16 weights and AdamW states") == said("pure bf16") == 4
 
 
 def test_gradients_in_16_bits_may_be_added_to_wider_sums(shelf: Shelf) -> None:
@@ -124,6 +126,15 @@ def test_a_loss_in_one_kernel_reads_16_bits(shelf: Shelf) -> None:
     assert said("PyTorch DDP", "Liger kernels") == (True, 2)
     assert said("PyTorch DDP", "no Liger kernels") == said("PyTorch DDP")
     assert not said("PyTorch DDP")[0]
+
+
+def test_hugging_face_s_checkpoints_run_a_layer_to_its_end(shelf: Shelf) -> None:
+    def early(notes: str) -> bool:
+        run = run_of(framework="PyTorch FSDP", recompute="full", notes=notes)
+        return setup(run, shelf).problem.framework.recompute_stops_early
+
+    assert early("")
+    assert not early("HF gradient checkpointing")
 
 
 def test_the_release_of_flash_attention_is_read_or_of_the_time(shelf: Shelf) -> None:

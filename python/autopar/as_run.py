@@ -194,8 +194,11 @@ KERNELS = {"1": ("fa1",), "3": ("fa3",), "4": ("cudnn",)}
 def _recomputed(framework: Framework, run: Run) -> Framework:
     """What is computed again by name: Megatron's modules of latent attention, or all but attention.
 
-    Up-projections come with what stands beside them: norms and activations as named.
+    Up-projections come with what stands beside them: norms and activations as named. Hugging Face's
+    checkpoints are reentrant ones, which run a layer to its end.
     """
+    if _said(run, r"(HF|Hugging ?Face) (gradient )?checkpointing|reentrant checkpoint"):
+        framework = replace(framework, recompute_stops_early=False)
     if run.recompute == ALL_BUT_ATTENTION:
         again = Named(norm=True, projections=True, expansion=True, activation=True)
     elif PROJECTIONS in run.recompute:
@@ -284,7 +287,10 @@ def _pieces(run: Run) -> int:
 
 
 NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
-NARROW_STATES = r"states (all )?(in )?(bf16|16 bits)\b|(all|pure)[- ](bf16|16[- ]bits?)\b"
+NARROW_STATES = (
+    r"states (all )?(in )?(bf16|16 bits)\b|(all|pure)[- ](bf16|16[- ]bits?)\b"
+    r"|bf16 weights and (bf16 )?(adamw?|optimizer) states\b"
+)
 NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
 OFFLOADED = r"checkpoints (are )?offloaded|offload(ed|ing)? (of )?[\w ]*\bcheckpoints"
 LIGER_LOSS = r"liger(?! kernels but not its loss)|fused linear cross-?entropy"

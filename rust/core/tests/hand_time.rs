@@ -2,6 +2,7 @@
 
 mod sums;
 
+use autopar_core::estimate::block;
 use autopar_core::estimate::collective::Fabric;
 use autopar_core::estimate::compute::{Device, Gemm};
 use autopar_core::estimate::layer::Pricer;
@@ -13,10 +14,10 @@ use autopar_core::spec::cluster::Group;
 use autopar_core::spec::framework::{
     EightBitGathers, Fp8Scaling, Graphs, Projections, ShardCopies, TensorOverlap,
 };
-use autopar_core::spec::model::Activation;
+use autopar_core::spec::model::{Activation, LayerKind};
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
-use autopar_core::testing::whole;
+use autopar_core::testing::{self, whole};
 use autopar_core::units::{Bytes, Time};
 use sums::{close, gpt_problem, layer, replicas};
 
@@ -199,6 +200,24 @@ fn a_whole_vocabulary_needs_no_sums_and_eight_times_the_parameters() {
     assert_eq!((embedding.forward.tensor, head.input_gradient.tensor), (Time::ZERO, Time::ZERO));
     close(embedding.input_gradient.tensor.seconds(), gather, 1e-6);
     close(head.forward.tensor.seconds(), gather, 1e-6);
+}
+
+#[test]
+fn experts_whose_products_are_not_grouped_have_two_products_and_an_activation_each() {
+    // Launches of a second each outlast everything else. Eight experts instead of one group: seven times two products and one
+    // fused activation more forward, and seven times as many of the gradients of inputs.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.launch_us = 1e6;
+    problem.framework.fused.activation = true;
+    problem.model.moe = Some(testing::moe(8, 2, 1024));
+    let mut launches = |grouped: bool| {
+        problem.framework.fused.grouped_gemm = grouped;
+        let kind = LayerKind { moe: true, windowed: false };
+        let cost = block::price(&Pricer::new(&problem, 0, whole()), kind).cost;
+        [cost.forward, cost.input_gradient].map(|pass| pass.total().seconds().round())
+    };
+    let [grouped, apart] = [true, false].map(&mut launches);
+    assert_eq!([apart[0] - grouped[0], apart[1] - grouped[1]], [21.0, 21.0]);
 }
 
 #[test]
