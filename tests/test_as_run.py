@@ -128,13 +128,16 @@ def test_a_loss_in_one_kernel_reads_16_bits(shelf: Shelf) -> None:
     assert not said("PyTorch DDP")[0]
 
 
-def test_hugging_face_s_checkpoints_run_a_layer_to_its_end(shelf: Shelf) -> None:
-    def early(notes: str) -> bool:
-        run = run_of(framework="PyTorch FSDP", recompute="full", notes=notes)
+def test_hugging_face_s_checkpoints_ran_a_layer_to_its_end(shelf: Shelf) -> None:
+    def early(notes: str, date: str = "2024-12") -> bool:
+        run = run_of(framework="PyTorch FSDP", recompute="full", notes=notes, date=date)
         return setup(run, shelf).problem.framework.recompute_stops_early
 
     assert early("")
     assert not early("HF gradient checkpointing")
+    assert early("HF gradient checkpointing", "2026-03")
+    assert not early("reentrant checkpoints", "2026-03")
+    assert early("non-reentrant checkpoints")
 
 
 def test_the_release_of_flash_attention_is_read_or_of_the_time(shelf: Shelf) -> None:

@@ -131,6 +131,7 @@ def test_what_a_launcher_cannot_say_is_refused_by_name(
     [
         ({"sums_in_fp32": True}, "sums of activations in 32 bits"),
         ({"whole_vocabulary": True}, "a whole vocabulary on each tensor-parallel rank"),
+        ({"gathered_logits": True}, "logits gathered over tensor-parallel ranks"),
         ({"slices_kept_inputs": True}, "inputs of recomputed layers kept in slices"),
         ({"keeps_tensor_results": True}, "recompute that does not repeat communication"),
     ],

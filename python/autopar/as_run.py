@@ -195,9 +195,10 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
     """What is computed again by name: Megatron's modules of latent attention, or all but attention.
 
     Up-projections come with what stands beside them: norms and activations as named. Hugging Face's
-    checkpoints are reentrant ones, which run a layer to its end.
+    checkpoints were reentrant ones, which run a layer to its end.
     """
-    if _said(run, r"(HF|Hugging ?Face) (gradient )?checkpointing|reentrant checkpoint"):
+    hugging_face = run.month < STOPS_EARLY_SINCE and _said(run, HF_CHECKPOINTS)
+    if hugging_face or _said(run, r"(?<!non-)reentrant checkpoints?\b"):
         framework = replace(framework, recompute_stops_early=False)
     if run.recompute == ALL_BUT_ATTENTION:
         again = Named(norm=True, projections=True, expansion=True, activation=True)
@@ -209,6 +210,12 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
     else:
         return framework
     return replace(framework, selective="named", named=again)
+
+
+HF_CHECKPOINTS = r"(HF|Hugging ?Face) (gradient )?checkpointing"
+# huggingface/transformers (modeling_utils.py: use_reentrant): True in release 4, False in 5, which
+# is of January 2026.
+STOPS_EARLY_SINCE = "2026-01"
 
 
 def _separated(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:

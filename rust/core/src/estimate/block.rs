@@ -390,7 +390,7 @@ impl<'p, 'a> Block<'p, 'a> {
         }
         let made = self.activation_inputs(kept_tokens * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
-        self.activation(tokens * width as f64);
+        self.activation(tokens * width as f64, 1);
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
         self.saved.product(tokens * m.hidden as f64, false);
         self.kept += self.activation_kept(kept_tokens * width as f64);
@@ -426,8 +426,8 @@ impl<'p, 'a> Block<'p, 'a> {
         before_gate * elements * p.width + p.linear_input(elements)
     }
 
-    /// The nonlinearity over `elements` inner channels, with its gate and bias.
-    pub(super) fn activation(&mut self, elements: f64) {
+    /// The nonlinearity over `elements` inner channels, with its gate and bias, in so many `parts` one after another.
+    pub(super) fn activation(&mut self, elements: f64, parts: u32) {
         let activation = self.p.model.activation;
         let (forward, backward, kernels) =
             match (activation.gated(), self.p.framework.fused.activation) {
@@ -445,7 +445,7 @@ impl<'p, 'a> Block<'p, 'a> {
                 (false, false) => (4.0, 3.0, (2, 1)),
             };
         let before = self.forward;
-        self.stream(elements, forward, backward, kernels);
+        self.stream(elements, forward, backward, (parts * kernels.0, parts * kernels.1));
         // To compute ReLU again its input would have to be kept in place of its output.
         if activation != Activation::Relu {
             self.may_repeat(Operator::Activation, before, self.activation_results(elements));

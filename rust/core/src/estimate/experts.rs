@@ -92,14 +92,9 @@ impl Block<'_, '_> {
             let both = self.forward.since(before);
             after = after.plus(Pass { compute: both.compute / 2.0, kernels: 2, ..Pass::default() });
         }
-        let before = (self.forward.kernels, self.input.kernels);
-        self.activation(arrived * width as f64);
-        if !p.framework.fused.grouped_gemm {
-            // Between two products of each expert its own.
-            let others = experts as u32 - 1;
-            self.forward.kernels += others * (self.forward.kernels - before.0);
-            self.input.kernels += others * (self.input.kernels - before.1);
-        }
+        // Products that are not grouped have an activation each between them.
+        let apart = if p.framework.fused.grouped_gemm { 1 } else { experts };
+        self.activation(arrived * width as f64, apart as u32);
         if moe.expert_bias {
             self.biases(arrived * (inputs * width) as f64);
             self.weighted_biases(arrived * h, experts);

@@ -318,6 +318,19 @@ mod tests {
     }
 
     #[test]
+    fn logits_that_are_gathered_spare_the_sums_over_the_vocabulary() {
+        // One gather of all logits in place of three sums of a number a token.
+        let mut asked = asked(gpt(4, 1024));
+        asked.framework.gathered_logits = true;
+        let cut = Plan { dp: 4, tp: 2, sp: true, ..plan(stages(&[4], Recompute::None)) };
+        assert_eq!(counts(&asked, &cut, ALL)[0].0, 40 - 3 + 1);
+        asked.framework.whole_vocabulary = true;
+        let whole = counts(&asked, &cut, ALL)[0].0;
+        asked.framework.gathered_logits = false;
+        assert_eq!(whole, counts(&asked, &cut, ALL)[0].0);
+    }
+
+    #[test]
     fn a_stage_compiles_every_micro_batch_of_its_layers_and_end() {
         // 16 sequences on 2 replicas: 8 micro-batches. Four sums a layer, two for the embedding; at the other end three of the
         // loss, one over the replicas: the sum of the head's input gradient is that of the last layer's output.
