@@ -128,6 +128,20 @@ def test_a_loss_in_one_kernel_reads_16_bits(shelf: Shelf) -> None:
     assert not said("PyTorch DDP")[0]
 
 
+def test_reentrant_checkpoints_around_what_fsdp_wrapped_gather_for_themselves(shelf: Shelf) -> None:
+    def again(framework: str, notes: str) -> bool:
+        run = run_of(
+            framework=framework, zero="fsdp", recompute="full", notes=notes, date="2024-12"
+        )
+        return setup(run, shelf).problem.framework.recompute_gathers
+
+    assert again("Accelerate FSDP", "HF gradient checkpointing")
+    assert again("PyTorch FSDP", "torch.compile; reentrant checkpoints")
+    assert not again("Accelerate FSDP2", "HF gradient checkpointing")
+    assert not again("PyTorch FSDP", "non-reentrant checkpoints")
+    assert not again("PyTorch FSDP", "")
+
+
 def test_hugging_face_s_checkpoints_ran_a_layer_to_its_end(shelf: Shelf) -> None:
     def early(notes: str, date: str = "2024-12") -> bool:
         run = run_of(framework="PyTorch FSDP", recompute="full", notes=notes, date=date)

@@ -145,6 +145,17 @@ def test_what_only_mindspore_does_is_refused_by_others(
     assert reason in LAUNCHERS[name].supports(in_framework(said, **change))
 
 
+@pytest.mark.parametrize("name", ["torchtitan", "accelerate", "deepspeed"])
+def test_recompute_that_gathers_for_itself_is_refused(name: str) -> None:
+    again = Recompute("uniform", 1)
+    sharded = job(problem(*LLAMA), dp=64, zero=3, shard_group=64, recompute=again)
+    reason = "recompute that gathers sharded parameters for itself"
+    assert reason not in LAUNCHERS[name].supports(sharded)
+    assert reason in LAUNCHERS[name].supports(in_framework(sharded, recompute_gathers=True))
+    plain = replace(sharded, plan=replace(sharded.plan, zero=1))
+    assert reason not in LAUNCHERS[name].supports(in_framework(plain, recompute_gathers=True))
+
+
 def test_norms_and_experts_activation_are_modules_of_megatron() -> None:
     asked = job(problem(*MIXTRAL), ep=8, recompute=Recompute("selective"))
     both = in_framework(asked, selective="named", named=Named(norm=True, activation=True))

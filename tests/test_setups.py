@@ -87,7 +87,7 @@ def test_a_chip_that_nobody_knows_names_the_nearest() -> None:
         ("800Gb/s per node (config)", 8, 100),
         ("1600Gb RoCE/node", 8, 200),
         ("3.2Tbps fabric", 8, 400),
-        ("50Gb Ethernet (4x g4dn.12xlarge)", 1, 50),
+        ("25Gb Ethernet (4x p3.16xlarge)", 1, 25),
         ("200Gb IB", 8, 200),
         ("25GB/s per GPU", 8, 200),
         ("single node", 8, 200),
@@ -114,6 +114,16 @@ def test_megatron_keeps_gradients_in_16_bits_where_it_computes_in_fp16() -> None
     parameters, gradients, optimizer = stored(halves)
     assert (gradients, optimizer) == (parameters, 6 * parameters)
     assert stored(wide) == [parameters, 2 * parameters, optimizer]
+
+
+def test_sockets_leave_most_of_a_fast_ethernet_idle() -> None:
+    # 0.4 of the line where one card is faster than sockets and nothing spares the processor.
+    usual = catalog.chip("a100").chip.network
+    shares = {
+        text: network(text, usual).efficiency
+        for text in ("100Gb Ethernet", "50 Gb/s Ethernet", "25Gb Ethernet", "100Gb Ethernet RoCE")
+    }
+    assert list(shares.values()) == [0.4, 0.4, usual.efficiency, usual.efficiency]
 
 
 def test_omni_path_sustains_the_share_that_was_measured() -> None:
@@ -215,7 +225,13 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Megatron-Bridge 25.09", "notes": "token drop"}, "megatron-bridge-capacity"),
         ({"framework": "PyTorch FSDP", "notes": "torch.compile"}, "fsdp-compiled"),
         ({"framework": "PyTorch FSDP", "notes": "no torch.compile"}, "fsdp"),
+        ({"framework": "PyTorch FSDP", "notes": "eager; torch.compile in other rows"}, "fsdp"),
+        ({"framework": "PyTorch FSDP", "notes": "torch.compile, eager SDPA"}, "fsdp-compiled"),
+        ({"framework": "torchtitan", "notes": "compile off"}, "torchtitan-eager"),
+        ({"framework": "torchtitan", "notes": "compiled: loss; MLA"}, "torchtitan-eager"),
+        ({"framework": "torchtitan", "notes": "compiled: model and loss; MLA"}, "torchtitan"),
         ({"framework": "nanoGPT"}, "ddp-compiled"),
+        ({"framework": "nanoGPT", "notes": "no torch.compile"}, "pytorch-ddp"),
         ({"framework": "Nanotron"}, "nanotron"),
         ({"framework": "Picotron"}, "picotron"),
     ],

@@ -195,11 +195,15 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
     """What is computed again by name: Megatron's modules of latent attention, or all but attention.
 
     Up-projections come with what stands beside them: norms and activations as named. Hugging Face's
-    checkpoints were reentrant ones, which run a layer to its end.
+    checkpoints were reentrant ones, which run a layer to its end, and lie around the layers that
+    FSDP wrapped: what recompute gathered is freed and gathered again (huggingface/transformers,
+    trainer.py, warns of it; issue 30404).
     """
     hugging_face = run.month < STOPS_EARLY_SINCE and _said(run, HF_CHECKPOINTS)
     if hugging_face or _said(run, r"(?<!non-)reentrant checkpoints?\b"):
-        framework = replace(framework, recompute_stops_early=False)
+        # Around what FSDP1 shards; FSDP2 knows a forward pass that is run again (_fsdp_state.py).
+        around = framework.name.startswith("fsdp") and not _said(run, r"FSDP2\b")
+        framework = replace(framework, recompute_stops_early=False, recompute_gathers=around)
     if run.recompute == ALL_BUT_ATTENTION:
         again = Named(norm=True, projections=True, expansion=True, activation=True)
     elif PROJECTIONS in run.recompute:

@@ -318,6 +318,9 @@ class Framework:
             queries, keys and values too. With tensor parallel each sums its input's gradient.
         recompute_stops_early: A layer's recompute ends with the last tensor that its backward pass
             reads; else the whole forward pass runs again.
+        recompute_gathers: Recompute gathers a sharded layer's parameters for itself, and none are
+            gathered behind the layer before: a checkpoint around what is sharded (PyTorch FSDP
+            under a reentrant one).
         keeps_tensor_results: What tensor-parallel communication brought a recomputed layer is kept,
             and not brought again.
         fused_reduce_bytes: Bytes of gradients that are reduced together; 0 for those of a layer.
@@ -372,6 +375,7 @@ class Framework:
     casts_weights: bool = False
     projections: Projections = "packed"
     recompute_stops_early: bool = False
+    recompute_gathers: bool = False
     keeps_tensor_results: bool = False
     fused_reduce_bytes: int = 0
     fused_reduce_places: tuple[int, ...] = ()

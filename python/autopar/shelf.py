@@ -146,6 +146,9 @@ MEASURED_NETWORKS: dict[str, tuple[float, float | None]] = {
     # those of 32 MB take beyond their bytes is 2.2 times what steps of 14 us would
     # (crazyguitar/aws-gpu-communication-benchmark, data/nccl_alltoall.csv).
     r"\bEFA\b": (0.84, 31.0),
+    # Sockets of NCCL on Ethernet faster than one of its threads: 41 and 38 of 100 Gbit/s between
+    # nodes of eight V100 (NVIDIA/nccl issues 209 and 398).
+    r"^(?!.*\b(RoCE|RDMA|EFA)).*\b(50|100) ?Gb(it)?(/s|ps)? Ethernet": (0.4, None),
 }
 
 
@@ -223,12 +226,14 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
     words = words_of(
         f"{run.framework} {run.model} {run.chip} {run.precision} {sharded} {run.notes}"
     )
+    eager = bool(re.search(EAGER, f"{run.framework} {run.notes}", re.I))
 
     def likeness(entry: FrameworkEntry) -> tuple[bool, bool, int, bool, str]:
         told = entry.run
         said = [_says(words, words_of(phrase)) for phrase in told.words]
         precise = told.precision == run.precision.lower()
         possible = (any(said) or not told.words) and (precise or not told.precision)
+        possible &= not (eager and "compile" in told.words)
         if known and run.month and run.month < told.unmarked_since:
             marks = [*words, *words_of(run.attention)]
             possible &= any(_says(marks, words_of(phrase)) for phrase in told.marks)
@@ -251,6 +256,13 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         found = next(entry for entry in shelf.frameworks if entry.framework.name == own)
     return found, known
 
+
+# A model that was not compiled, whatever was of its kernels, its loss or other rows.
+EAGER = (
+    r"\beager\b(?! (attention|scores|softmax|SDPA)\b)|\bcompile[: ]+off\b"
+    r"|\b(no|not|without) (torch\.)?compiled?\b"
+    r"|\bcompiled?(:| of)( the)? loss( only)?(;|$)"
+)
 
 # Profiles of models that any way of sharding may serve, and those of FSDP; rows tell them apart.
 SHARDED = {

@@ -144,6 +144,10 @@ def unsaid_framework(job: Job) -> list[str]:
             "recompute that does not repeat communication",
         ),
         (
+            plan.zero == 3 and again and framework.recompute_gathers,
+            "recompute that gathers sharded parameters for itself",
+        ),
+        (
             any(stage.recompute.granularity == "parts" for stage in plan.stages),
             "recompute of layers and operators that are counted one by one",
         ),

@@ -153,6 +153,7 @@ pub fn framework() -> Framework {
         casts_weights: false,
         projections: Projections::Packed,
         recompute_stops_early: false,
+        recompute_gathers: false,
         keeps_tensor_results: false,
         fused_reduce_bytes: 0,
         fused_reduce_places: vec![],

@@ -497,6 +497,29 @@ fn copies_beside_fsdp_s_collectives_read_and_write_each_number_once() {
     assert_eq!(copied.recompute_full, plain.recompute_full);
 }
 
+#[test]
+fn recompute_that_gathers_for_itself_has_nothing_of_the_layer_before_to_hide_behind() {
+    // Forward 4 of dense parameters' 2 bytes over 8 ranks behind the layer; backward the reduction and recompute's own gather
+    // show whole, and the backward pass's gather runs behind recompute, as if there were a forward pass more.
+    let mut problem = gpt_problem(1024, 512);
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let ahead = layer(&problem, shard);
+    assert_eq!(ahead.recompute_full.shard, Time::ZERO);
+    problem.framework.recompute_gathers = true;
+    let again = layer(&problem, shard);
+    assert_eq!((again.forward, again.input_gradient), (ahead.forward, ahead.input_gradient));
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let bytes = (2 + problem.framework.bytes.gradient_sent) * ahead.dense_parameters;
+    let group = Group { size: 8, stride: 1 };
+    let of = |bytes: u64| fabric.all_gather(bytes as f64, group);
+    let shown = of(2 * ahead.dense_parameters) + of(bytes - 2 * ahead.dense_parameters);
+    let backward = again.recompute_full.shard + again.input_gradient.shard;
+    close(backward.seconds(), shown + ahead.forward.shard.seconds(), 1e-4);
+    // Whoever gathers once a step gathers nothing to compute again.
+    let once = layer(&problem, Shard { zero: 1, ..shard });
+    assert_eq!(once.recompute_full.shard, Time::ZERO);
+}
+
 /// A device that computes and moves in no time, so that a pass lasts as long as the host takes: 20 us a launch.
 fn host_bound(h: u64) -> Problem {
     let mut problem = gpt_problem(h, 512);

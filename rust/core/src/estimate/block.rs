@@ -465,7 +465,6 @@ impl<'p, 'a> Block<'p, 'a> {
         // What is computed again finds its parameters gathered for the backward pass.
         let mut recompute = self.forward;
         let (selective, kept_selective) = self.selective();
-        self.gathers();
         let mut input_bytes = p.residual_bytes();
         if p.framework.recompute_stops_early {
             recompute.compute -= self.unread.compute;
@@ -483,6 +482,7 @@ impl<'p, 'a> Block<'p, 'a> {
             recompute.tensor += p.fabric.all_gather(input_bytes, p.shard.tensor_group());
             input_bytes /= p.shard.tp as f64;
         }
+        self.gathers(&mut recompute);
         if p.framework.keeps_tensor_results {
             input_bytes += self.brought;
         }
@@ -515,7 +515,10 @@ impl<'p, 'a> Block<'p, 'a> {
 
     /// Sharded parameters are gathered, and sharded gradients reduced, layer by layer in every micro-batch, one
     /// layer ahead: what is longer than the layer's computation shows.
-    fn gathers(&mut self) {
+    ///
+    /// Where recompute gathers for itself, its gather waits for the reduction of the layer before, as both take their turn on
+    /// one stream, and the backward pass's own runs behind what is computed again.
+    fn gathers(&mut self, recompute: &mut Pass) {
         let p = self.p;
         let s = p.shard;
         let (gathers, reduces) = (p.gathers_each_pass(), p.reduces_each_pass());
@@ -552,11 +555,17 @@ impl<'p, 'a> Block<'p, 'a> {
         };
         let o = p.framework.overlap;
         self.forward.shard += hidden(gather, forward, o.parameter_gather);
-        self.input.shard += if o.backward_gather {
+        let ahead = if o.backward_gather {
             hidden(gather + reduce, backward, o.gradient_reduce)
         } else {
             gather + hidden(reduce, backward, o.gradient_reduce)
         };
+        self.input.shard += ahead;
+        if p.framework.recompute_gathers && gathers {
+            let behind = hidden(gather, recompute.lasts(p.launch()), o.parameter_gather);
+            recompute.shard += (gather + reduce + behind - ahead).max(0.0);
+            recompute.kernels += each;
+        }
         let sharded = |group: Group, parameters: f64| if group.size > 1 { parameters } else { 0.0 };
         let moved = sharded(dense, self.dense_parameters) + sharded(expert, self.expert_parameters);
         let copies = p.framework.shard_copies;
@@ -564,6 +573,9 @@ impl<'p, 'a> Block<'p, 'a> {
             let out = p.device.traffic(2.0 * parameter * moved);
             self.forward.shard += out;
             self.input.shard += out;
+            if p.framework.recompute_gathers {
+                recompute.shard += out;
+            }
         }
         if copies.reduced && reduces {
             let bytes = p.framework.bytes;

@@ -81,6 +81,9 @@ pub struct Framework {
     /// A layer's recompute ends with the last tensor that its backward pass reads, as PyTorch's non-reentrant checkpoint (2.1 on)
     /// and a compiler without dead code do; else the whole forward pass runs again.
     pub recompute_stops_early: bool,
+    /// Recompute gathers a sharded layer's parameters for itself, and none are gathered behind the layer before: a checkpoint
+    /// around what is sharded (PyTorch FSDP under a reentrant one).
+    pub recompute_gathers: bool,
     /// What tensor-parallel communication brought a recomputed layer is kept, and not brought again.
     pub keeps_tensor_results: bool,
     /// Bytes of gradients that are reduced together; 0 for those of a layer.

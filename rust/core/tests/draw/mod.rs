@@ -130,6 +130,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.sequence_copies = draw.once_in(2);
     f.held.gathered_inputs = draw.once_in(4);
     f.recompute_stops_early = draw.once_in(4);
+    f.recompute_gathers = draw.once_in(4);
     f.casts_weights = draw.once_in(4);
     f.gather_copy_us = draw.pick(&[0.0, 0.0, 6.0]);
     f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
