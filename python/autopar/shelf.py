@@ -233,7 +233,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         said = [_says(words, words_of(phrase)) for phrase in told.words]
         precise = told.precision == run.precision.lower()
         possible = (any(said) or not told.words) and (precise or not told.precision)
-        possible &= not (eager and "compile" in told.words)
+        possible &= not (eager and any("compile" in phrase for phrase in told.words))
         if known and run.month and run.month < told.unmarked_since:
             marks = [*words, *words_of(run.attention)]
             possible &= any(_says(marks, words_of(phrase)) for phrase in told.marks)

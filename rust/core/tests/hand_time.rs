@@ -520,6 +520,40 @@ fn recompute_that_gathers_for_itself_has_nothing_of_the_layer_before_to_hide_beh
     assert_eq!(once.recompute_full.shard, Time::ZERO);
 }
 
+#[test]
+fn a_host_that_runs_experts_one_after_another_has_gathered_nothing_ahead() {
+    // Forward and to recompute the gather of the layer's 2 bytes a parameter shows whole; the reduction runs behind the pass.
+    let mut problem = gpt_problem(1024, 512);
+    problem.model.moe = Some(testing::moe(8, 2, 1024));
+    problem.framework.overlap.gradient_reduce = true;
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let kind = LayerKind { moe: true, windowed: false };
+    let priced = |problem: &Problem| block::price(&Pricer::new(problem, 0, shard), kind).cost;
+    let grouped = priced(&problem);
+    assert_eq!(grouped.recompute_full.shard, Time::ZERO);
+    problem.framework.fused.grouped_gemm = false;
+    let looped = priced(&problem);
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let gather = |bytes: u64| {
+        let of = |parameters: u64| {
+            fabric.all_gather((bytes * parameters) as f64, Group { size: 8, stride: 1 })
+        };
+        of(looped.dense_parameters) + of(looped.expert_parameters)
+    };
+    close(looped.forward.shard.seconds(), gather(2), 1e-4);
+    let backward = |cost: &LayerCost| {
+        cost.input_gradient.total().seconds() + cost.weight_gradient.total().seconds()
+            - cost.input_gradient.shard.seconds()
+    };
+    let sent = problem.framework.bytes.gradient_sent;
+    let reduced = fabric.beside(gather(sent), backward(&looped));
+    let again = looped.recompute_full.shard + looped.input_gradient.shard;
+    close(again.seconds(), gather(2) + reduced, 1e-4);
+    // A program without a host has nothing to wait for.
+    problem.framework.launch_us = 0.0;
+    assert_eq!(priced(&problem).recompute_full.shard, Time::ZERO);
+}
+
 /// A device that computes and moves in no time, so that a pass lasts as long as the host takes: 20 us a launch.
 fn host_bound(h: u64) -> Problem {
     let mut problem = gpt_problem(h, 512);

@@ -513,8 +513,16 @@ impl<'p, 'a> Block<'p, 'a> {
         }
     }
 
+    /// Whether the host waits for the device inside the layer: to run experts one after another it must know which tokens each
+    /// has (huggingface/transformers, modeling_mixtral.py of release 4: `torch.where` for each expert).
+    fn waits_for_routing(&self) -> bool {
+        let f = self.p.framework;
+        self.expert_parameters > 0.0 && !f.fused.grouped_gemm && f.launch_us > 0.0
+    }
+
     /// Sharded parameters are gathered, and sharded gradients reduced, layer by layer in every micro-batch, one
-    /// layer ahead: what is longer than the layer's computation shows.
+    /// layer ahead: what is longer than the layer's computation shows. A host that waits inside a layer has fetched nothing ahead
+    /// when the layer begins, or is computed again.
     ///
     /// Where recompute gathers for itself, its gather waits for the reduction of the layer before, as both take their turn on
     /// one stream, and the backward pass's own runs behind what is computed again.
@@ -554,7 +562,8 @@ impl<'p, 'a> Block<'p, 'a> {
             }
         };
         let o = p.framework.overlap;
-        self.forward.shard += hidden(gather, forward, o.parameter_gather);
+        let fetches = o.parameter_gather && !self.waits_for_routing();
+        self.forward.shard += hidden(gather, forward, fetches);
         let ahead = if o.backward_gather {
             hidden(gather + reduce, backward, o.gradient_reduce)
         } else {
@@ -562,9 +571,12 @@ impl<'p, 'a> Block<'p, 'a> {
         };
         self.input.shard += ahead;
         if p.framework.recompute_gathers && gathers {
-            let behind = hidden(gather, recompute.lasts(p.launch()), o.parameter_gather);
+            let behind = hidden(gather, recompute.lasts(p.launch()), fetches);
             recompute.shard += (gather + reduce + behind - ahead).max(0.0);
             recompute.kernels += each;
+        } else if self.waits_for_routing() {
+            let reduced = hidden(reduce, backward, o.gradient_reduce);
+            recompute.shard += (gather + reduced - ahead).max(0.0);
         }
         let sharded = |group: Group, parameters: f64| if group.size > 1 { parameters } else { 0.0 };
         let moved = sharded(dense, self.dense_parameters) + sharded(expert, self.expert_parameters);
