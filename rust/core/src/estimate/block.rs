@@ -4,8 +4,7 @@ use super::compute::Gemm;
 use super::layer::{Pass, Pricer};
 use super::repeats::Layer;
 use super::repeats::{Operator, Repeats, SavedOutputs};
-use super::shard::{parameter_sent, LayerCost};
-use crate::spec::cluster::Group;
+use super::shard::LayerCost;
 use crate::spec::framework::{Fp8Scaling, GatheredUnit, Projections};
 use crate::spec::model::{Activation, LayerKind};
 use crate::spec::workload::Precision;
@@ -482,7 +481,7 @@ impl<'p, 'a> Block<'p, 'a> {
             recompute.tensor += p.fabric.all_gather(input_bytes, p.shard.tensor_group());
             input_bytes /= p.shard.tp as f64;
         }
-        self.gathers(&mut recompute);
+        self.shards(&mut recompute);
         if p.framework.keeps_tensor_results {
             input_bytes += self.brought;
         }
@@ -510,89 +509,6 @@ impl<'p, 'a> Block<'p, 'a> {
                 GatheredUnit::Layer => (self.dense_parameters + self.expert_parameters).round(),
                 GatheredUnit::Matrix => self.matrix,
             } as u64,
-        }
-    }
-
-    /// Whether the host waits for the device inside the layer: to run experts one after another it must know which tokens each
-    /// has (huggingface/transformers, modeling_mixtral.py of release 4: `torch.where` for each expert).
-    fn waits_for_routing(&self) -> bool {
-        let f = self.p.framework;
-        self.expert_parameters > 0.0 && !f.fused.grouped_gemm && f.launch_us > 0.0
-    }
-
-    /// Sharded parameters are gathered, and sharded gradients reduced, layer by layer in every micro-batch, one
-    /// layer ahead: what is longer than the layer's computation shows. A host that waits inside a layer has fetched nothing ahead
-    /// when the layer begins, or is computed again.
-    ///
-    /// Where recompute gathers for itself, its gather waits for the reduction of the layer before, as both take their turn on
-    /// one stream, and the backward pass's own runs behind what is computed again.
-    fn gathers(&mut self, recompute: &mut Pass) {
-        let p = self.p;
-        let s = p.shard;
-        let (gathers, reduces) = (p.gathers_each_pass(), p.reduces_each_pass());
-        if !gathers && !reduces {
-            return;
-        }
-        let dense = s.sharded(s.replica_group());
-        let expert = s.sharded(s.expert_replica_group());
-        let move_all =
-            |each: f64| p.shard_gather(self.dense_parameters, self.expert_parameters, each);
-        let launches = |parameters: f64, group: Group| {
-            if parameters > 0.0 && group.size > 1 {
-                p.framework.gather_pieces
-            } else {
-                0
-            }
-        };
-        let each =
-            launches(self.dense_parameters, dense) + launches(self.expert_parameters, expert);
-        let of = |moved: bool| if moved { each } else { 0 };
-        self.forward.kernels += of(gathers);
-        self.input.kernels += of(gathers) + of(reduces);
-        let parameter = parameter_sent(p.framework, p.workload.precision) as f64;
-        let gather = if gathers { move_all(parameter) } else { 0.0 };
-        let reduce = if reduces { move_all(p.framework.bytes.gradient_sent as f64) } else { 0.0 };
-        let forward = self.forward.lasts(p.launch());
-        let backward = self.input.lasts(p.launch()) + self.weight.lasts(p.launch());
-        let hidden = |seconds: f64, behind: f64, overlapped: bool| {
-            if overlapped {
-                p.fabric.beside(seconds, behind)
-            } else {
-                seconds
-            }
-        };
-        let o = p.framework.overlap;
-        let fetches = o.parameter_gather && !self.waits_for_routing();
-        self.forward.shard += hidden(gather, forward, fetches);
-        let ahead = if o.backward_gather {
-            hidden(gather + reduce, backward, o.gradient_reduce)
-        } else {
-            gather + hidden(reduce, backward, o.gradient_reduce)
-        };
-        self.input.shard += ahead;
-        if p.framework.recompute_gathers && gathers {
-            let behind = hidden(gather, recompute.lasts(p.launch()), fetches);
-            recompute.shard += (gather + reduce + behind - ahead).max(0.0);
-            recompute.kernels += each;
-        } else if self.waits_for_routing() {
-            let reduced = hidden(reduce, backward, o.gradient_reduce);
-            recompute.shard += (gather + reduced - ahead).max(0.0);
-        }
-        let sharded = |group: Group, parameters: f64| if group.size > 1 { parameters } else { 0.0 };
-        let moved = sharded(dense, self.dense_parameters) + sharded(expert, self.expert_parameters);
-        let copies = p.framework.shard_copies;
-        if copies.gathered && gathers {
-            let out = p.device.traffic(2.0 * parameter * moved);
-            self.forward.shard += out;
-            self.input.shard += out;
-            if p.framework.recompute_gathers {
-                recompute.shard += out;
-            }
-        }
-        if copies.reduced && reduces {
-            let bytes = p.framework.bytes;
-            let each = bytes.parameter + bytes.gradient_sent;
-            self.input.shard += p.device.traffic(each as f64 * moved);
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod collective;
 pub mod compute;
 mod experts;
 pub mod flops;
+mod gathers;
 mod launches;
 pub mod layer;
 pub mod least;

@@ -1,0 +1,122 @@
+//! What gathers of sharded parameters and reductions of sharded gradients add to a layer's passes.
+//!
+//! Both are of one layer and run one layer ahead: what is longer than the layer's computation shows. So it is with PyTorch's
+//! FSDP and DeepSpeed's ZeRO-3 where nothing keeps the host from going ahead.
+
+use super::block::Block;
+use super::layer::Pass;
+use super::shard::parameter_sent;
+use crate::spec::cluster::Group;
+
+/// What a layer moves in one micro-batch.
+struct Moved {
+    /// Seconds to gather its parameters once.
+    gather: f64,
+    /// Seconds to reduce and scatter its gradients.
+    reduce: f64,
+    /// Launches of either.
+    pieces: u32,
+    /// Parameters that are sharded at all.
+    parameters: f64,
+}
+
+impl Block<'_, '_> {
+    /// Adds gathers and reductions to the passes, and to what recompute runs beside them.
+    pub(super) fn shards(&mut self, recompute: &mut Pass) {
+        let p = self.p;
+        let (gathers, reduces) = (p.gathers_each_pass(), p.reduces_each_pass());
+        if !gathers && !reduces {
+            return;
+        }
+        let moved = self.moved(gathers, reduces);
+        let of = |each: bool| if each { moved.pieces } else { 0 };
+        self.forward.kernels += of(gathers);
+        self.input.kernels += of(gathers) + of(reduces);
+        if p.framework.recompute_gathers {
+            recompute.kernels += of(gathers);
+        }
+        self.wait(&moved, recompute);
+        let copies = p.framework.shard_copies;
+        if copies.gathered && gathers {
+            let parameter = parameter_sent(p.framework, p.workload.precision) as f64;
+            let out = p.device.traffic(2.0 * parameter * moved.parameters);
+            self.forward.shard += out;
+            self.input.shard += out;
+            if p.framework.recompute_gathers {
+                recompute.shard += out;
+            }
+        }
+        if copies.reduced && reduces {
+            let bytes = p.framework.bytes;
+            let each = (bytes.parameter + bytes.gradient_sent) as f64;
+            self.input.shard += p.device.traffic(each * moved.parameters);
+        }
+    }
+
+    fn moved(&self, gathers: bool, reduces: bool) -> Moved {
+        let p = self.p;
+        let s = p.shard;
+        let parts = [
+            (self.dense_parameters, s.sharded(s.replica_group())),
+            (self.expert_parameters, s.sharded(s.expert_replica_group())),
+        ];
+        let sharded = |&&(parameters, group): &&(f64, Group)| parameters > 0.0 && group.size > 1;
+        let seconds = |moves: bool, bytes: u64| {
+            if moves {
+                p.shard_gather(self.dense_parameters, self.expert_parameters, bytes as f64)
+            } else {
+                0.0
+            }
+        };
+        Moved {
+            gather: seconds(gathers, parameter_sent(p.framework, p.workload.precision)),
+            reduce: seconds(reduces, p.framework.bytes.gradient_sent),
+            pieces: p.framework.gather_pieces * parts.iter().filter(sharded).count() as u32,
+            parameters: parts.iter().filter(sharded).map(|part| part.0).sum(),
+        }
+    }
+
+    /// The time that shows.
+    ///
+    /// A host that waits inside a layer has fetched nothing ahead when the layer begins, or is computed again. Where recompute
+    /// gathers for itself, that waits for the reduction of the layer before, as both take their turn on one stream, and the
+    /// backward pass's own gather runs behind what is computed again.
+    fn wait(&mut self, moved: &Moved, recompute: &mut Pass) {
+        let p = self.p;
+        let (launch, overlap) = (p.launch(), p.framework.overlap);
+        let hidden = |seconds: f64, behind: f64, overlapped: bool| {
+            if overlapped {
+                p.fabric.beside(seconds, behind)
+            } else {
+                seconds
+            }
+        };
+        let &Moved { gather, reduce, .. } = moved;
+        let fetches = overlap.parameter_gather && !self.waits_for_routing();
+        let forward = self.forward.lasts(launch);
+        let backward = self.input.lasts(launch) + self.weight.lasts(launch);
+        let reduced = hidden(reduce, backward, overlap.gradient_reduce);
+        let ahead = if overlap.backward_gather {
+            hidden(gather + reduce, backward, overlap.gradient_reduce)
+        } else {
+            gather + reduced
+        };
+        self.forward.shard += hidden(gather, forward, fetches);
+        self.input.shard += ahead;
+        let recomputed = if p.framework.recompute_gathers && gather > 0.0 {
+            gather + reduce + hidden(gather, recompute.lasts(launch), fetches)
+        } else if self.waits_for_routing() {
+            gather + reduced
+        } else {
+            ahead
+        };
+        recompute.shard += (recomputed - ahead).max(0.0);
+    }
+
+    /// Whether the host waits for the device inside the layer: to run experts one after another it must know which tokens each
+    /// has (huggingface/transformers, modeling_mixtral.py of release 4: `torch.where` for each expert).
+    fn waits_for_routing(&self) -> bool {
+        let f = self.p.framework;
+        self.expert_parameters > 0.0 && !f.fused.grouped_gemm && f.launch_us > 0.0
+    }
+}
