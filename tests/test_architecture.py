@@ -22,8 +22,8 @@ RUST_ORDER = """
     plan plan::rules
     estimate::flops estimate::torus estimate::collective estimate::compute estimate::shard
     testing
-    estimate::layer estimate::repeats estimate::block estimate::launches estimate::selective
-    estimate::attention estimate::experts estimate::memory
+    estimate::layer estimate::repeats estimate::block estimate::launches estimate::gathers
+    estimate::selective estimate::attention estimate::experts estimate::memory
     estimate::longest estimate::pipeline::order estimate::pipeline estimate::pipeline::late
     estimate::pipeline::tape
     estimate::replica estimate::servers estimate::least
