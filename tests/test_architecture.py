@@ -21,6 +21,7 @@ RUST_ORDER = """
     spec::tensors spec
     plan plan::rules
     estimate::flops estimate::torus estimate::collective estimate::compute estimate::shard
+    estimate::shortest
     testing
     estimate::layer estimate::repeats estimate::block estimate::launches estimate::gathers
     estimate::selective estimate::attention estimate::experts estimate::memory
@@ -35,7 +36,8 @@ RUST_ORDER = """
     search::entry search::passage search::swiftest search::prices
     search::guess search::descent search::best search::entries search::mixed search::devices
     search::compositions search::family search::walk search::enumerate
-    search::throughput search::octaves search::sieve search::sizes
+    search::throughput search::octaves search::shapes search::sieve search::known
+    search::replicas search::sizes
     search::nearest search
     graph::loops graph::form graph::ir graph::problem graph::slices graph::uneven graph::layout
     graph::strategy graph::packed graph::reshard graph::backward

@@ -2,15 +2,18 @@
 
 mod draw;
 
-use autopar_core::estimate::least::Least;
+use autopar_core::estimate::collective::Fabric;
+use autopar_core::estimate::layer::priced_as;
+use autopar_core::estimate::least::{Least, Prices};
 use autopar_core::estimate::memory;
 use autopar_core::estimate::pipeline::{makespan, Chunk, Sends, StageClock};
 use autopar_core::estimate::shard::Shard;
+use autopar_core::estimate::shortest::Shortest;
 use autopar_core::estimate::{estimate, sends, Tables};
 use autopar_core::plan::rules::check;
 use autopar_core::plan::{Plan, Recompute};
 use autopar_core::search::bound::{Continuous, Shape, Tail, Work};
-use autopar_core::search::passage::{price, Passage};
+use autopar_core::search::passage::{KindPrices, Passage};
 use autopar_core::search::places::Places;
 use autopar_core::search::relax::{Question, Verdict};
 use autopar_core::search::space::Stages as Offered;
@@ -373,7 +376,7 @@ fn no_micro_batch_passes_its_sequences_faster_than_the_floor() {
         let figures =
             |p: &Passage| [p.layer, p.forward, p.through, p.rest[0], p.rest[1], p.rest[2]];
         for mbs in [1, 2, draw.between(3, 40), 1 << draw.between(6, 16), 1 << 22] {
-            let priced = price(&problem, 0, Shard { mbs, ..shard }, true);
+            let priced = KindPrices::new(&problem, 0, Shard { mbs, ..shard }, true);
             let each = Passage::of(&priced).times(1.0 / mbs as f64);
             for (least, some) in figures(&floor).into_iter().zip(figures(&each)) {
                 assert!(
@@ -386,4 +389,42 @@ fn no_micro_batch_passes_its_sequences_faster_than_the_floor() {
     }
     let enough = experts > 50 && tensor > 200 && context > 100 && near > 500;
     assert!(enough, "{experts} {tensor} {context} {near}");
+}
+
+#[test]
+fn no_group_gathers_sooner_than_the_soonest_of_any() {
+    let mut draw = Draw::new(77);
+    let (mut near, mut alone, mut apart) = (0, 0, 0);
+    for _ in 0..8000 {
+        let problem = draw::problem(&mut draw, 1);
+        let plan = any_plan(&mut draw, &problem);
+        let replicas = plan.dp * plan.cp;
+        if !check(&problem, &plan).is_empty() || replicas == 1 {
+            continue;
+        }
+        for zero in [2, 3] {
+            let shard = |shard_group| Shard { zero, shard_group, ..plan.shard(0) };
+            if priced_as(shard(2), &problem.framework).zero != zero {
+                continue;
+            }
+            let whole = Shard { zero: 0, shard_group: 1, ..shard(1) };
+            let prices = KindPrices::new(&problem, 0, whole, true);
+            let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+            let ranks = replicas * plan.tp;
+            let sizes: Vec<u64> = (2..=ranks).filter(|&n| ranks.is_multiple_of(n)).collect();
+            let shortest = || Shortest::of(&fabric, &shard(2), &sizes);
+            let soonest = Passage::under(prices.in_any_group(&problem, 0, shard(2), shortest));
+            alone += u64::from(shard(2).expert_replica_group().size == 1);
+            for group in (2..=replicas).filter(|&group| replicas.is_multiple_of(group)) {
+                let own = Passage::under(&Prices::new(&problem, 0, shard(group)));
+                let figures = |p: &Passage| [p.layer, p.forward, p.rest[0], p.rest[1], p.rest[2]];
+                for (least, some) in figures(&soonest).into_iter().zip(figures(&own)) {
+                    assert!(least <= some * (1.0 + 1e-12), "{soonest:?} above {own:?} {plan:?}");
+                }
+                near += u64::from(soonest.layer > 0.999 * own.layer);
+                apart += u64::from(soonest.layer < 0.999 * own.layer);
+            }
+        }
+    }
+    assert!(near > 50 && alone > 5 && apart > 50, "{near} {alone} {apart}");
 }

@@ -55,6 +55,11 @@ impl<'a> Fabric<'a> {
         self.transfer(bytes, group, Operation::AllGather) + self.ring_steps(group)
     }
 
+    /// Seconds of a gather to start, and for each byte.
+    pub fn gather_line(&self, group: Group) -> (f64, f64) {
+        (self.ring_steps(group), self.transfer(1.0, group, Operation::AllGather))
+    }
+
     /// Seconds to sum a tensor of `bytes` on every member.
     pub fn all_reduce(&self, bytes: f64, group: Group) -> f64 {
         if group.size <= 1 || bytes <= 0.0 {

@@ -10,7 +10,7 @@ use super::collective::Fabric;
 use super::compute::Device;
 use super::compute::Gemm;
 use super::shard::{End, LayerCost, Shard, Split};
-use crate::spec::cluster::Group;
+use super::shortest::Shortest;
 use crate::spec::framework::{Framework, TensorOverlap};
 use crate::spec::kernels::NormKernel;
 use crate::spec::model::{LayerKind, Model, Norm, Position};
@@ -144,6 +144,8 @@ pub struct Pricer<'a> {
     pub(super) device: Device<'a>,
     pub(super) fabric: Fabric<'a>,
     pub(super) shard: Shard,
+    /// What gathers of shards take in place of what they do in their group, where that is not known yet.
+    pub(super) shortest: Option<Shortest>,
     /// Tokens of one micro-batch on this device, in the tensor-parallel region.
     pub(super) tokens: f64,
     /// Tokens in the region of norms and residuals.
@@ -176,6 +178,7 @@ impl<'a> Pricer<'a> {
             device,
             fabric: Fabric::new(cluster, chip),
             shard,
+            shortest: None,
             tokens,
             residual_tokens,
             fused_attention,
@@ -259,16 +262,20 @@ impl<'a> Pricer<'a> {
     pub(super) fn shard_gather(&self, dense: f64, expert: f64, bytes: f64) -> f64 {
         let s = &self.shard;
         let pieces = f64::from(self.framework.gather_pieces);
-        let collective = |parameters: f64, replicas: Group| {
+        let collective = |parameters: f64, experts: bool| {
+            let replicas = if experts { s.expert_replica_group() } else { s.replica_group() };
             let group = s.sharded(replicas);
             if parameters == 0.0 || group.size <= 1 {
                 return 0.0;
             }
+            let bytes = parameters * (bytes / pieces);
+            if let Some(shortest) = &self.shortest {
+                return shortest.seconds(experts, bytes);
+            }
             let copies = group.size as f64 * self.framework.gather_copy_us * 1e-6;
-            self.fabric.all_gather(parameters * (bytes / pieces), group) + copies
+            self.fabric.all_gather(bytes, group) + copies
         };
-        pieces
-            * (collective(dense, s.replica_group()) + collective(expert, s.expert_replica_group()))
+        pieces * (collective(dense, false) + collective(expert, true))
     }
 
     /// Bytes of one micro-batch's residual stream on this device.

@@ -10,6 +10,7 @@ use super::memory::{self, Holdings};
 use super::repeats::Layer;
 use super::replica::{self, Rates, StepEnd};
 use super::shard::{End, Shard, Totals};
+use super::shortest::Shortest;
 use crate::spec::framework::Gradients;
 use crate::spec::model::LayerKind;
 use crate::spec::problem::Problem;
@@ -76,7 +77,21 @@ pub struct Prices {
 impl Prices {
     /// On chips of group `kind`.
     pub fn new(problem: &Problem, kind: usize, shard: Shard) -> Prices {
+        Prices::of(problem, Pricer::new(problem, kind, shard))
+    }
+
+    /// What they are at least in any shard group of several ranks, of which `shard` names one.
+    pub fn in_any_group(
+        problem: &Problem,
+        kind: usize,
+        shard: Shard,
+        shortest: Shortest,
+    ) -> Prices {
         let pricer = Pricer::new(problem, kind, shard);
+        Prices::of(problem, Pricer { shortest: Some(shortest), ..pricer })
+    }
+
+    fn of(problem: &Problem, pricer: Pricer<'_>) -> Prices {
         let mut sorts: Vec<(LayerKind, u64)> = Vec::new();
         for index in 0..problem.model.layers {
             let sort = problem.model.layer_kind(index);
@@ -357,6 +372,12 @@ impl Least {
     /// Whether the end of the step takes no time.
     pub fn ends_at_once(&self) -> bool {
         self.rates.is_none()
+    }
+
+    /// The most frequent layers for whose parameters, gradients and optimizer's state a stage has memory, with nothing else in it.
+    pub fn most_beside_state(&self, host: usize) -> f64 {
+        let Line { base, each } = self.resident[host];
+        (((self.capacity - base) / each.max(1.0)).max(0.0) + 1e-9).floor()
     }
 
     /// Whether a stage with the optimizer on the host has memory for whatever one with it on the device has.

@@ -23,6 +23,7 @@ pub mod replica;
 mod selective;
 pub mod servers;
 pub mod shard;
+pub mod shortest;
 pub mod stage;
 mod torus;
 

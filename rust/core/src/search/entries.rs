@@ -48,7 +48,8 @@ impl<'p> Entries<'p> {
                         *rows.entry(key).or_insert_with(|| prices.ask_for(cell, sp, ep))
                     });
                     let (bound, classes) = (Time::ZERO, below);
-                    list.push(Entry { cell, sp, ep, mbs, bound, classes, row });
+                    let zero = [true; 4];
+                    list.push(Entry { cell, sp, ep, mbs, zero, bound, classes, row });
                 }
             }
         }

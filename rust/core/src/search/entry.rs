@@ -25,6 +25,8 @@ pub struct Entry {
     pub ep: u64,
     /// Micro-batch.
     pub mbs: u64,
+    /// ZeRO stages that may matter.
+    pub zero: [bool; 4],
     /// No plan below it is faster.
     pub bound: Time,
     /// Classes below it.

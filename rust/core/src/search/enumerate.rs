@@ -332,6 +332,9 @@ impl<'a> Ground<'a, '_> {
             let cut = |&sharding| space::cut_sharding(problem, entry.cell, sharding);
             match of_stage.iter().map(cut).min().flatten() {
                 Some(reason) => counters.cut(reason, classes),
+                None if !entry.zero[usize::from(of_stage[0].0)] => {
+                    counters.cut(Cut::Bound, classes);
+                }
                 None => stages.push((of_stage[0].0, classes)),
             }
         }

@@ -241,7 +241,8 @@ impl Mixed<'_> {
                 counters.bounds += 1;
                 counters.cut(Cut::Bound, classes);
             } else {
-                self.list.push(Entry { cell, sp: true, ep, mbs, bound, classes, row: place });
+                let (sp, zero, row) = (true, [true; 4], place);
+                self.list.push(Entry { cell, sp, ep, mbs, zero, bound, classes, row });
             }
         }
     }

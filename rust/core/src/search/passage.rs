@@ -9,16 +9,41 @@
 
 use crate::estimate::least::Prices;
 use crate::estimate::shard::Shard;
+use crate::estimate::shortest::Shortest;
 use crate::spec::problem::Problem;
+use std::sync::OnceLock;
 
-/// Prices with nothing sharded, and, where that differs, sharded without what that communicates.
-pub type KindPrices = (Prices, Option<Prices>);
+/// Prices of one kind of chip.
+pub struct KindPrices {
+    /// With nothing sharded.
+    pub loud: Prices,
+    /// Sharded without what that communicates, where it does in every pass.
+    pub quiet: Option<Prices>,
+    /// Sharded in whatever group is fastest: with ZeRO stage 2 or 3, and with one replica of an expert or several.
+    in_any_group: [[OnceLock<Box<Prices>>; 2]; 2],
+}
 
-/// Prices of one kind of chip under `shard`, parameters apart, which may travel in every pass.
-pub fn price(problem: &Problem, kind: usize, shard: Shard, each_pass: bool) -> KindPrices {
-    let quiet =
-        each_pass.then(|| Prices::new(problem, kind, Shard { zero: 3, shard_group: 1, ..shard }));
-    (Prices::new(problem, kind, shard), quiet)
+impl KindPrices {
+    /// Under `shard`, parameters apart, which may travel in every pass.
+    pub fn new(problem: &Problem, kind: usize, shard: Shard, each_pass: bool) -> KindPrices {
+        let quiet = each_pass
+            .then(|| Prices::new(problem, kind, Shard { zero: 3, shard_group: 1, ..shard }));
+        let loud = Prices::new(problem, kind, shard);
+        KindPrices { loud, quiet, in_any_group: Default::default() }
+    }
+
+    /// Under a sharding that communicates in every pass, whichever its group of several ranks.
+    pub fn in_any_group(
+        &self,
+        problem: &Problem,
+        kind: usize,
+        shard: Shard,
+        shortest: impl FnOnce() -> Shortest,
+    ) -> &Prices {
+        let several = shard.expert_replica_group().size > 1;
+        let known = &self.in_any_group[usize::from(shard.zero > 2)][usize::from(several)];
+        known.get_or_init(|| Box::new(Prices::in_any_group(problem, kind, shard, shortest())))
+    }
 }
 
 /// Rows of a product for each tensor-parallel rank and expert at which a floor is priced.
@@ -44,21 +69,26 @@ pub struct Passage {
 
 impl Passage {
     /// Under any sharding.
-    pub fn of((loud, quiet): &KindPrices) -> Passage {
-        let of = |p: &Prices| Passage {
+    pub fn of(prices: &KindPrices) -> Passage {
+        let loud = Passage::under(&prices.loud);
+        let Some(b) = prices.quiet.as_ref().map(Passage::under) else { return loud };
+        Passage {
+            frequent: loud.frequent,
+            layer: loud.layer.min(b.layer),
+            forward: loud.forward.min(b.forward),
+            through: loud.through.min(b.through),
+            rest: [0, 1, 2].map(|n| loud.rest[n].min(b.rest[n])),
+        }
+    }
+
+    /// Under one that is priced.
+    pub fn under(p: &Prices) -> Passage {
+        Passage {
             frequent: p.count_of_frequent() as f64,
             layer: p.passes_of_frequent(),
             forward: p.forward_of_frequent(),
             through: p.through_frequent(),
             rest: p.passes_of_rest(),
-        };
-        let (a, b) = (of(loud), quiet.as_ref().map_or(of(loud), of));
-        Passage {
-            frequent: a.frequent,
-            layer: a.layer.min(b.layer),
-            forward: a.forward.min(b.forward),
-            through: a.through.min(b.through),
-            rest: [0, 1, 2].map(|n| a.rest[n].min(b.rest[n])),
         }
     }
 
@@ -70,7 +100,7 @@ impl Passage {
         let mbs = rows
             .div_ceil(problem.workload.sequence_length)
             .next_multiple_of(problem.framework.softmax_multiple.max(1));
-        let large = price(problem, kind, Shard { mbs, ..shard }, each_pass);
+        let large = KindPrices::new(problem, kind, Shard { mbs, ..shard }, each_pass);
         Passage::of(&large).times((1.0 - SLACK) / mbs as f64)
     }
 

@@ -3,12 +3,14 @@
 
 use super::cell::{divisors, Cell};
 use super::entry::Entry;
-use super::passage::{price, KindPrices, Passage};
+use super::passage::{KindPrices, Passage};
 use super::space::{self, shard};
 use super::swiftest::{swiftest_schedules, Swiftest};
+use crate::estimate::collective::Fabric;
 use crate::estimate::layer::priced_as;
 use crate::estimate::least::{Least, Prices};
 use crate::estimate::shard::Shard;
+use crate::estimate::shortest::Shortest;
 use crate::spec::cluster::MOST_KINDS;
 use crate::spec::problem::Problem;
 use crate::units::Time;
@@ -113,7 +115,7 @@ impl<'p> PriceList<'p> {
         let size = sizes.binary_search(&mbs).expect("a micro-batch divides the batch");
         self.priced[place as usize * sizes.len() + size].get_or_init(|| {
             let (kind, shard, each_pass) = self.sorts[place as usize];
-            Box::new(price(self.problem, kind, Shard { mbs, ..shard }, each_pass))
+            Box::new(KindPrices::new(self.problem, kind, Shard { mbs, ..shard }, each_pass))
         })
     }
 
@@ -135,7 +137,7 @@ impl<'p> PriceList<'p> {
     pub fn leasts(&self, entry: &Entry, stages: &[u8]) -> Vec<Option<Least>> {
         let (problem, Cell { dp, cp, .. }) = (self.problem, entry.cell);
         let of_kind = |kind: usize| {
-            let (loud, quiet) = self.of(entry.row, kind, entry.mbs)?;
+            let KindPrices { loud, quiet, .. } = self.of(entry.row, kind, entry.mbs)?;
             let shard = |sharding| entry.shard(problem, kind, sharding);
             let whole = shard((0, 1));
             // The largest group leaves least in memory.
@@ -154,11 +156,43 @@ impl<'p> PriceList<'p> {
         (0..problem.cluster.groups.len()).map(of_kind).collect()
     }
 
+    /// Prices under a ZeRO stage as [`alike`] names them: at least those of each of its shard groups.
+    pub fn in_any_group(&self, entry: &Entry, kind: usize, priced_as: u8) -> Option<&Prices> {
+        let (problem, prices) = (self.problem, self.of(entry.row, kind, entry.mbs)?);
+        if priced_as == 0 {
+            return Some(&prices.loud);
+        }
+        let shard = entry.shard(problem, kind, (priced_as, 2));
+        Some(prices.in_any_group(problem, kind, shard, || {
+            let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[kind].chip);
+            // Dense parameters are sharded over replicas and sequences, experts' over tensor-parallel ranks too.
+            let ranks = divisors(problem.workload.global_batch_size * shard.cp * shard.tp);
+            Shortest::of(&fabric, &shard, &ranks[1..])
+        }))
+    }
+
+    /// What any stage costs at least under any sharding of an entry with one of some ZeRO stages that are priced alike, by kind.
+    pub fn leasts_in_any_group(&self, entry: &Entry, of: &Alike) -> Vec<Option<Least>> {
+        if of.priced_as == 0 {
+            return self.leasts(entry, &of.stages);
+        }
+        let problem = self.problem;
+        let of_kind = |kind: usize| {
+            let prices = self.in_any_group(entry, kind, of.priced_as)?;
+            // The largest group leaves least in memory.
+            let largest = entry.cell.dp * entry.cell.cp;
+            let shard = |&zero| entry.shard(problem, kind, (zero, largest));
+            let shardings: Vec<Shard> = of.stages.iter().map(shard).collect();
+            Some(Least::of_shardings(problem, kind, &shardings, prices, prices))
+        };
+        (0..problem.cluster.groups.len()).map(of_kind).collect()
+    }
+
     /// Prices of every kind of chip that an entry may use, under a ZeRO stage and shard group.
     pub fn under(&self, entry: &Entry, sharding: (u8, u64)) -> Vec<Option<Cow<'_, Prices>>> {
         let problem = self.problem;
         let of_kind = |kind: usize| {
-            let (loud, _) = self.of(entry.row, kind, entry.mbs)?;
+            let loud = &self.of(entry.row, kind, entry.mbs)?.loud;
             let key = priced_as(entry.shard(problem, kind, sharding), &problem.framework);
             Some(match key.zero {
                 0 => Cow::Borrowed(loud),
@@ -180,9 +214,27 @@ impl<'p> PriceList<'p> {
         // Shardings are priced alike on all kinds or on none.
         let some = kinds.clone().find(|&kind| priced(kind).is_some())?;
         let key = priced_as(entry.shard(problem, some, sharding), &problem.framework);
-        let quiet = |kind: usize| Some(Cow::Borrowed(priced(kind)?.1.as_ref()?));
+        let quiet = |kind: usize| Some(Cow::Borrowed(priced(kind)?.quiet.as_ref()?));
         (key.zero > 0).then(|| kinds.map(quiet).collect())
     }
+}
+
+/// ZeRO stages whose passes communicate alike.
+pub struct Alike {
+    pub stages: Vec<u8>,
+    /// One that is priced as they are.
+    pub priced_as: u8,
+}
+
+/// The allowed ZeRO stages of a pipeline of `pp` stages by what their passes communicate.
+pub fn alike(problem: &Problem, pp: u64) -> Vec<Alike> {
+    let cell = Cell { pp, tp: 1, each: None, cp: 1, dp: 1 };
+    let priced = |&zero: &u8| {
+        priced_as(shard(problem, cell, 0, false, 1, 1, (zero, 1)), &problem.framework).zero
+    };
+    let allowed: Vec<u8> = (0..=3).filter(|z| space::allows(&problem.options.zero, z)).collect();
+    let of = |stages: &[u8]| Alike { stages: stages.to_vec(), priced_as: priced(&stages[0]) };
+    allowed.chunk_by(|a, b| priced(a) == priced(b)).map(of).collect()
 }
 
 /// Whether a framework may send parameters in every pass, which may depend on whether there is a pipeline.

@@ -133,3 +133,17 @@ pub enum Infeasible {
         nearest_batch: Option<u64>,
     },
 }
+
+/// Which device counts matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wanted {
+    /// All at which a plan fits.
+    Every,
+    /// Those that no other beats in both time and money; without one price all.
+    Frontier,
+    /// The fastest alone.
+    Fastest,
+    /// The cheapest alone; without one price none.
+    Cheapest,
+}

@@ -9,11 +9,12 @@
 
 use super::cell::{divisors, Cell};
 use super::compositions::bound_below;
-use super::devices::Degrees;
 use super::entry::Entry;
 use super::octaves::Octaves;
 use super::passage::Passage;
-use super::prices::PriceList;
+use super::prices::{alike, Alike, PriceList};
+use super::relax::hosts;
+use super::shapes::{devices, filled, shapes, Member, Shape};
 use super::space::{self, offered};
 use super::swiftest::{swiftest_schedules, Swiftest};
 use super::watch::Watch;
@@ -47,54 +48,13 @@ pub fn sift(
     by_count
 }
 
-/// Degrees but for the replicas, and the replicas that fill counts, ascending.
-struct Shape {
+/// What is asked about the members of a shape.
+struct Asked<'a> {
     /// With one replica.
-    cell: Cell,
-    sp: bool,
-    ep: u64,
-    members: Vec<Member>,
-}
-
-/// Some replicas of a shape, and the limit of their count.
-#[derive(Clone, Copy)]
-struct Member {
-    dp: u64,
-    limit: Time,
-}
-
-/// The legal shapes of counts, with what their devices might pass within the limits.
-fn shapes(problem: &Problem, octaves: &Octaves, limits: &FxHashMap<u64, Time>) -> Vec<Shape> {
-    let Degrees { pp, tp, cp, dp } = Degrees::of(problem);
-    let experts = problem.model.moe.map_or(vec![1], |moe| divisors(u64::from(moe.experts)));
-    let choices = [false, true].into_iter().flat_map(|sp| experts.iter().map(move |&ep| (sp, ep)));
-    let choices: Vec<(bool, u64)> = choices.collect();
-    let tp_of = |&pp: &u64| tp.iter().map(move |&tp| (pp, tp));
-    let cp_of = |(pp, tp)| cp.iter().map(move |&cp| Cell { pp, tp, each: None, cp, dp: 1 });
-    let mut shapes = Vec::new();
-    for cell in pp.iter().flat_map(tp_of).flat_map(cp_of) {
-        let filling = |&dp: &u64| {
-            let filled = filled(&cell, dp);
-            let limit = *limits.get(&devices(&filled))?;
-            let least = octaves.of(devices(&filled)).throughput.least_of(&filled);
-            let legal = least <= limit && space::cut_cell(problem, filled).is_none();
-            legal.then_some((filled, limit))
-        };
-        let filling: Vec<(Cell, Time)> = dp.iter().filter_map(filling).collect();
-        for &(sp, ep) in &choices {
-            let legal =
-                |(cell, _): &&(Cell, Time)| space::cut_any_size(problem, *cell, sp, ep).is_none();
-            let members: Vec<Member> = filling
-                .iter()
-                .filter(legal)
-                .map(|&(Cell { dp, .. }, limit)| Member { dp, limit })
-                .collect();
-            if !members.is_empty() {
-                shapes.push(Shape { cell, sp, ep, members });
-            }
-        }
-    }
-    shapes
+    entry: Entry,
+    /// The ZeRO stages that they have.
+    alike: &'a Alike,
+    schedules: &'a [(Schedule, u64)],
 }
 
 /// What bounds the members of shapes.
@@ -113,39 +73,68 @@ impl Sieve<'_> {
         let mut left = Vec::new();
         let batch = problem.workload.global_batch_size;
         let schedules = swiftest_schedules(problem, cell.pp);
+        let sizes = divisors(batch / members[0].dp);
+        let allowed = |mbs: &&u64| space::allows(&problem.options.mbs, mbs);
+        let Some(&smallest) = sizes.iter().find(allowed) else { return left };
         let mut divided = Vec::with_capacity(members.len());
-        for mbs in divisors(batch / members[0].dp) {
-            if self.watch.stopped() {
-                break;
+        for alike in alike(problem, cell.pp) {
+            let mut zero = [false; 4];
+            alike.stages.iter().for_each(|&stage| zero[usize::from(stage)] = true);
+            let (bound, classes) = (Time::ZERO, 0);
+            let entry = |mbs| Entry { cell, sp, ep, mbs, zero, bound, classes, row };
+            // More replicas leave no more of a model's state on a device, and larger micro-batches spare none of it unless one
+            // is all of a step.
+            let holds = |m: &Member| self.holds_state(&with(&entry(smallest), m.dp), &alike);
+            let alone = usize::from(self.is_alone(&entry(smallest), members[0].dp));
+            let lacking = members[alone..].partition_point(|m| !holds(m));
+            let (first, rest) = (&members[..alone], &members[alone..]);
+            for &mbs in sizes.iter().filter(allowed) {
+                if self.watch.stopped() {
+                    break;
+                }
+                let matters = |m: &&Member| {
+                    let sharded = alike.priced_as == 0 || m.dp * cell.cp > 1;
+                    sharded && (batch / m.dp).is_multiple_of(mbs)
+                };
+                let one_step = |m: &&Member| m.dp * mbs == batch;
+                let roomy = rest[..lacking].iter().filter(one_step).chain(&rest[lacking..]);
+                divided.clear();
+                divided.extend(first.iter().chain(roomy).filter(matters));
+                let asked = Asked { entry: entry(mbs), alike: &alike, schedules: &schedules };
+                self.halve(&asked, &divided, &mut left);
             }
-            if !space::allows(&problem.options.mbs, &mbs) {
-                continue;
-            }
-            divided.clear();
-            divided.extend(members.iter().filter(|m| (batch / m.dp).is_multiple_of(mbs)));
-            let entry = Entry { cell, sp, ep, mbs, bound: Time::ZERO, classes: 0, row };
-            self.halve(entry, &divided, &schedules, &mut left);
         }
-        left
+        merged(left)
+    }
+
+    /// Whether the stages of an entry have memory for the model's state, were all on the kind that has most and nothing else there.
+    fn holds_state(&self, entry: &Entry, alike: &Alike) -> bool {
+        let prices = &self.lists[self.octaves.place(devices(&entry.cell))];
+        let leasts = prices.leasts_in_any_group(entry, alike);
+        let hosts = hosts(self.problem, &leasts, false);
+        leasts.iter().flatten().any(|least| {
+            let held = hosts.clone().map(|host| least.most_beside_state(host)).fold(0.0, f64::max);
+            held * entry.cell.pp as f64 >= least.frequent as f64
+        })
+    }
+
+    /// Whether so many replicas, the fewest that a shape may have, leave ranks alone: groups of one have neither shards nor a
+    /// communicator.
+    fn is_alone(&self, entry: &Entry, dp: u64) -> bool {
+        let Cell { cp, tp, .. } = entry.cell;
+        let experts = entry.ep * space::expert_tensor_parallel(self.problem, tp);
+        dp * cp == 1 || dp * cp * tp == experts
     }
 
     /// Adds what may be within its limit of an entry's members.
-    fn halve(
-        &self,
-        entry: Entry,
-        members: &[Member],
-        schedules: &[(Schedule, u64)],
-        left: &mut Vec<Entry>,
-    ) {
+    fn halve(&self, asked: &Asked<'_>, members: &[Member], left: &mut Vec<Entry>) {
         let Some(&Member { dp, .. }) = members.first() else { return };
-        let fewest = with(&entry, dp);
-        let Cell { cp, tp, .. } = entry.cell;
-        // Groups of one rank have neither shards nor a communicator.
-        let experts = entry.ep * space::expert_tensor_parallel(self.problem, tp);
-        let alone = dp * cp == 1 || dp * cp * tp == experts;
+        let entry = &asked.entry;
+        let fewest = with(entry, dp);
+        let alone = self.is_alone(entry, dp);
         let single = members.len() == 1;
         if single || !alone {
-            match self.bound(&fewest, members, schedules) {
+            match self.bound(asked, &fewest, members) {
                 None => return,
                 Some(bound) if single => {
                     let classes = space::axes(self.problem, fewest.cell).below_shard();
@@ -156,17 +145,12 @@ impl Sieve<'_> {
             }
         }
         let (fewer, more) = members.split_at(if alone { 1 } else { members.len() / 2 });
-        self.halve(entry, fewer, schedules, left);
-        self.halve(entry, more, schedules, left);
+        self.halve(asked, fewer, left);
+        self.halve(asked, more, left);
     }
 
     /// A time before which no step of the entry with the fewest replicas ends, if any of the members may be within its limit.
-    fn bound(
-        &self,
-        fewest: &Entry,
-        members: &[Member],
-        schedules: &[(Schedule, u64)],
-    ) -> Option<Time> {
+    fn bound(&self, asked: &Asked<'_>, fewest: &Entry, members: &[Member]) -> Option<Time> {
         let (problem, &Entry { cell, mbs, row, .. }) = (self.problem, fewest);
         let limit_of = |m: &Member| m.limit.seconds() * (m.dp as f64 / cell.dp as f64);
         let limit = members.iter().map(limit_of).fold(0.0, f64::max);
@@ -179,18 +163,18 @@ impl Sieve<'_> {
         };
         let unlimited = |passage: &dyn Fn(usize) -> Option<Passage>, times: f64| {
             Swiftest::new(problem, &cell, passage)
-                .map(|of| of.bound_where(problem, &cell, (mbs, times), schedules, legal))
+                .map(|of| of.bound_where(problem, &cell, (mbs, times), asked.schedules, legal))
                 .filter(|bound| *bound <= limit)
         };
         unlimited(&|kind| prices.floor(row, kind).copied(), mbs as f64)?;
-        let least = unlimited(&|kind| prices.of(row, kind, mbs).map(Passage::of), 1.0)?;
+        let most = with(fewest, members[members.len() - 1].dp);
+        let priced = |kind| prices.in_any_group(&most, kind, asked.alike.priced_as);
+        let least = unlimited(&|kind| priced(kind).map(Passage::under), 1.0)?;
         let stages = offered(problem, &cell);
         if stages.iter().map(|s| s.most).sum::<u64>() < cell.pp {
             return None;
         }
-        let stages: Vec<u8> = (0..=3).filter(|z| space::allows(&problem.options.zero, z)).collect();
-        let most = with(fewest, members[members.len() - 1].dp);
-        let mut leasts = prices.leasts(&most, &stages);
+        let mut leasts = prices.leasts_in_any_group(&most, asked.alike);
         if members.len() > 1 {
             leasts.iter_mut().flatten().for_each(Least::forget_tail);
         }
@@ -200,18 +184,23 @@ impl Sieve<'_> {
     }
 }
 
-fn devices(cell: &Cell) -> u64 {
-    cell.pp * cell.tp * cell.cp * cell.dp
-}
-
-/// Degrees with so many replicas.
-fn filled(cell: &Cell, dp: u64) -> Cell {
-    Cell { dp, ..*cell }
-}
-
 /// An entry with so many replicas.
 fn with(entry: &Entry, dp: u64) -> Entry {
     Entry { cell: filled(&entry.cell, dp), ..*entry }
+}
+
+/// Entries that differ in their ZeRO stages alone as one.
+fn merged(mut entries: Vec<Entry>) -> Vec<Entry> {
+    entries.sort_by_key(|entry| (entry.cell.dp, entry.mbs));
+    entries.dedup_by(|other, one| {
+        let same = (other.cell.dp, other.mbs) == (one.cell.dp, one.mbs);
+        if same {
+            one.bound = one.bound.min(other.bound);
+            one.zero = [0, 1, 2, 3].map(|n| one.zero[n] || other.zero[n]);
+        }
+        same
+    });
+    entries
 }
 
 #[cfg(test)]

@@ -13,7 +13,10 @@ use super::cell::divisors;
 use super::entries::Entries;
 use super::entry::Entry;
 use super::enumerate::{enumerate, search_entries};
+use super::known::{Known, Unbeaten};
 use super::octaves::Octaves;
+use super::replicas::with_other_replicas;
+pub use super::report::Wanted;
 use super::report::{Counters, Cut, Ranked};
 use super::sieve::sift;
 use super::{devices, watch::Watch};
@@ -32,7 +35,7 @@ pub const SIZES_SCHEMA: &str = "autopar.sizes/2";
 const BLOCK: usize = 8;
 
 /// Counts that are searched before the others are sifted.
-const FIRST: usize = 6;
+const FIRST: usize = 2;
 
 /// The best plans of the device counts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,20 +59,6 @@ pub struct Sizes {
     pub cheapest: Option<u64>,
 }
 
-/// Which device counts matter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Wanted {
-    /// All at which a plan fits.
-    Every,
-    /// Those that no other beats in both time and money; without one price all.
-    Frontier,
-    /// The fastest alone.
-    Fastest,
-    /// The cheapest alone; without one price none.
-    Cheapest,
-}
-
 /// A device count with its best plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -83,37 +72,8 @@ pub struct Size {
 }
 
 impl Size {
-    fn time(&self) -> Time {
-        self.best.estimate.step_ps
-    }
-
-    /// What grows with the money of a step where every device-hour has one price.
-    fn money(&self) -> u128 {
-        u128::from(self.devices) * u128::from(self.time().0)
-    }
-
-    /// Whether `other` is better in time or money and as good in the other.
-    fn is_beaten_by(&self, other: &Size) -> bool {
-        let costs = |size: &Size| (size.time(), size.money());
-        let ((time, money), (t, m)) = (costs(self), costs(other));
-        t <= time && m <= money && (t, m) != (time, money)
-    }
-
-    /// The longest time that is of use on other `devices` beside this size.
-    fn leaves(&self, devices: u64, wanted: Wanted) -> Time {
-        let money = |most: u128| {
-            let time = most / u128::from(devices);
-            Time(u64::try_from(time).unwrap_or(u64::MAX))
-        };
-        match wanted {
-            Wanted::Every => Time::MAX,
-            // Of sizes as fast the one with the fewest devices.
-            Wanted::Fastest => self.time(),
-            Wanted::Cheapest => money(self.money()),
-            // More devices that are no faster cost more; fewer that are no cheaper are slower.
-            Wanted::Frontier if devices > self.devices => Time(self.time().0.saturating_sub(1)),
-            Wanted::Frontier => money(self.money().saturating_sub(1)),
-        }
+    fn known(&self) -> Known {
+        Known { devices: self.devices, time: self.best.estimate.step_ps }
     }
 }
 
@@ -123,7 +83,7 @@ pub fn sizes(problem: Problem, wanted: Wanted, watch: &Watch) -> Sizes {
     let priced = has_one_price(&problem);
     let counts = devices::device_counts(&problem, most);
     let considered = counts.len() as u64;
-    let mut sweep = Sweep { problem: &problem, wanted, watch, found: Vec::new(), proved: true };
+    let mut sweep = Sweep::new(&problem, wanted, watch);
     if wanted == Wanted::Every || (wanted != Wanted::Fastest && !priced) {
         sweep.wanted = Wanted::Every;
         let counts: Vec<Count> = counts.into_iter().map(Count::of).collect();
@@ -135,7 +95,8 @@ pub fn sizes(problem: Problem, wanted: Wanted, watch: &Watch) -> Sizes {
     found.sort_unstable_by_key(|size| size.devices);
     if priced {
         for n in 0..found.len() {
-            found[n].frontier = !found.iter().any(|other| found[n].is_beaten_by(other));
+            let beaten = |other: &Size| found[n].known().is_beaten_by(&other.known());
+            found[n].frontier = !found.iter().any(beaten);
         }
     }
     keep(&mut found, wanted, priced);
@@ -169,15 +130,21 @@ struct Sweep<'a> {
     wanted: Wanted,
     watch: &'a Watch,
     found: Vec<Size>,
+    /// What was found, and what that tells of counts that were not searched.
+    known: Unbeaten,
     /// Whether all were searched to the end.
     proved: bool,
 }
 
-impl Sweep<'_> {
+impl<'a> Sweep<'a> {
+    fn new(problem: &'a Problem, wanted: Wanted, watch: &'a Watch) -> Sweep<'a> {
+        let (found, known) = (Vec::new(), Unbeaten::default());
+        Sweep { problem, wanted, watch, found, known, proved: true }
+    }
+
     /// The longest time that is of use on so many devices.
     fn limit(&self, devices: u64) -> Time {
-        let leaves = self.found.iter().map(|found| found.leaves(devices, self.wanted));
-        leaves.min().unwrap_or(Time::MAX)
+        self.known.limit(devices, self.wanted)
     }
 
     /// Searches counts, some side by side against the same finds, until `enough` is found; returns how many it searched.
@@ -193,12 +160,22 @@ impl Sweep<'_> {
             let searched: Vec<(Option<Size>, bool)> =
                 now.par_iter().map(|count| sweep.search_count(count)).collect();
             for (size, to_the_end) in searched {
-                self.found.extend(size);
+                size.into_iter().for_each(|size| self.note(size));
                 self.proved &= to_the_end;
             }
             (done, block) = (done + now.len(), (2 * block).min(BLOCK));
         }
         done
+    }
+
+    /// Notes what was found on a count, and of others what the same plan takes there.
+    fn note(&mut self, size: Size) {
+        self.known.add(size.known());
+        if self.wanted != Wanted::Every {
+            let others = with_other_replicas(self.problem, &size.best.plan);
+            others.into_iter().for_each(|plan| self.known.add(plan));
+        }
+        self.found.push(size);
     }
 
     /// The best plan of a count if it is of use, and whether all were looked at.
@@ -296,12 +273,12 @@ fn in_order(bounds: &FxHashMap<u64, Time>, problem: &Problem, wanted: Wanted) ->
 
 /// The order in which a size is the fastest.
 fn by_time(size: &Size) -> (u128, u64) {
-    (size.time().0.into(), size.devices)
+    (size.known().time.0.into(), size.devices)
 }
 
 /// The order in which a size is the cheapest.
 fn by_money(size: &Size) -> (u128, u64) {
-    (size.money(), size.time().0)
+    (size.known().money(), size.known().time.0)
 }
 
 /// Drops the sizes that are not wanted.
