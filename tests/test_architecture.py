@@ -31,7 +31,8 @@ RUST_ORDER = """
     estimate::stage estimate::stage::held estimate::stage::parts
     estimate
     search::watch search::report search::cell search::counts search::space search::bound
-    search::stall search::room search::weights search::relax search::caps search::places
+    search::stall search::room search::weights search::relax search::paths search::caps
+    search::places
     search::holds search::pace search::stages search::paces search::labels
     search::entry search::passage search::swiftest search::prices
     search::guess search::descent search::best search::entries search::mixed search::devices

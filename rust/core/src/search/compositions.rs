@@ -7,7 +7,7 @@
 use super::caps::hold;
 use super::cell::Cell;
 use super::counts::{Composition, Counts, Walked};
-use super::entry::{entry_bound, Entry};
+use super::entry::{cut_entry, entry_bound, Entry};
 use super::places::Places;
 use super::relax::{Question, Verdict};
 use super::report::{Counters, Cut};
@@ -190,8 +190,6 @@ fn equal_layers(problem: &Problem, cell: &Cell, schedule: Schedule, one_kind: bo
 
 /// A bound for every plan below an entry with schedules that are `legal`, from what any stage costs at least; of `flying` micro-batches
 /// of a step, no more than it has, some are in flight.
-///
-/// Of few schedules each is bounded by itself: that counts the wait for the first micro-batch, and what stages have time and memory for.
 pub fn bound_below(
     problem: &Problem,
     entry: &Entry,
@@ -200,11 +198,39 @@ pub fn bound_below(
     leasts: &[Option<Least>],
     limit: Time,
 ) -> Result<Time, Cut> {
+    let of_few = bound_few(problem, entry, flying, legal, leasts, limit);
+    of_few.unwrap_or_else(|| entry_bound(problem, entry, flying, leasts, limit))
+}
+
+/// Why no such plan is within `limit`, if none is.
+pub fn cut_below(
+    problem: &Problem,
+    entry: &Entry,
+    flying: u64,
+    legal: impl Fn(&(Schedule, u64)) -> bool,
+    leasts: &[Option<Least>],
+    limit: Time,
+) -> Option<Cut> {
+    match bound_few(problem, entry, flying, legal, leasts, limit) {
+        Some(bound) => bound.err(),
+        None => cut_entry(problem, entry, flying, leasts, limit),
+    }
+}
+
+/// Of few schedules each is bounded by itself: that counts the wait for the first micro-batch, and what stages have time and memory for.
+fn bound_few(
+    problem: &Problem,
+    entry: &Entry,
+    flying: u64,
+    legal: impl Fn(&(Schedule, u64)) -> bool,
+    leasts: &[Option<Least>],
+    limit: Time,
+) -> Option<Result<Time, Cut>> {
     let cell = entry.cell;
     let mut schedules = space::schedules(problem, cell.pp);
     schedules.retain(legal);
     if problem.cluster.groups.len() > 1 || !(1..=FEW).contains(&schedules.len()) {
-        return entry_bound(problem, entry, flying, leasts, limit);
+        return None;
     }
     let (kinds, offered) = (vec![0; cell.pp as usize], space::offered(problem, &cell));
     let of = |schedule: (Schedule, u64)| {
@@ -214,12 +240,11 @@ pub fn bound_below(
         Places::new(&asked(false), leasts, &offered)
             .map_or(Err(Cut::Placement), |places| places.bound(bound, limit))
     };
-    let least = schedules.into_iter().map(of).reduce(|a, b| match (a, b) {
+    schedules.into_iter().map(of).reduce(|a, b| match (a, b) {
         (Ok(a), Ok(b)) => Ok(a.min(b)),
         (Ok(a), Err(_)) | (Err(_), Ok(a)) => Ok(a),
         (Err(a), Err(b)) => Err(a.max(b)),
-    });
-    least.expect("some schedule is legal")
+    })
 }
 
 /// Schedules that are bounded each by itself.

@@ -70,6 +70,18 @@ impl Entry {
 /// Bytes that no stage needs, finite so that rates may be made of them.
 const UNLIMITED: f64 = 1e18;
 
+/// Why no plan below an entry is within `limit`, if none is: as [`entry_bound`] says, without looking for the time that all take.
+pub fn cut_entry(
+    problem: &Problem,
+    entry: &Entry,
+    flying: u64,
+    leasts: &[Option<Least>],
+    limit: Time,
+) -> Option<Cut> {
+    let within = |places: &Places<'_>, bound| places.cut(limit).map_or(Ok(bound), Err);
+    bound_with(problem, entry, flying, leasts, limit, within).err()
+}
+
 /// A bound for every schedule, sharding and composition below an entry: the fastest kinds take as many stages as
 /// they may; activations take their memory, and of parameters and optimizer what the most frugal sharding leaves. Of `flying`
 /// micro-batches of a step, no more than it has, some are in flight.
@@ -79,6 +91,19 @@ pub fn entry_bound(
     flying: u64,
     leasts: &[Option<Least>],
     limit: Time,
+) -> Result<Time, Cut> {
+    let least = |places: &Places<'_>, bound| places.bound(bound, limit);
+    bound_with(problem, entry, flying, leasts, limit, least)
+}
+
+/// The same where `among` says what stages on several kinds make of a bound.
+fn bound_with(
+    problem: &Problem,
+    entry: &Entry,
+    flying: u64,
+    leasts: &[Option<Least>],
+    limit: Time,
+    among: impl FnOnce(&Places<'_>, Time) -> Result<Time, Cut>,
 ) -> Result<Time, Cut> {
     let cell = entry.cell;
     let mut fastest = Cow::Borrowed(leasts);
@@ -124,5 +149,5 @@ pub fn entry_bound(
         return Ok(bound);
     }
     Places::new(&question, leasts, &offered)
-        .map_or(Err(Cut::Placement), |places| places.bound(bound, limit))
+        .map_or(Err(Cut::Placement), |places| among(&places, bound))
 }

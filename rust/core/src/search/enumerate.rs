@@ -17,7 +17,7 @@ use super::compositions::{class_bound, cut_composition, stage_kinds, Composition
 use super::counts::{Composition, Counts};
 use super::descent::close;
 use super::entries::Entries;
-use super::entry::{entry_bound, Entry};
+use super::entry::{cut_entry, entry_bound, Entry};
 use super::family::{shard_groups, tables, Families};
 use super::guess::{guess, like};
 use super::holds::Holds;
@@ -345,7 +345,7 @@ impl<'a> Ground<'a, '_> {
             // Most are cut whatever the stage.
             let all: Vec<u8> = stages.iter().map(|stage| stage.0).collect();
             counters.bounds += 1;
-            if let Err(reason) = below(&leasts(&all)) {
+            if let Some(reason) = cut_entry(problem, entry, flying, &leasts(&all), limit) {
                 stages.iter().for_each(|&(_, classes)| counters.cut(reason, classes));
                 return;
             }

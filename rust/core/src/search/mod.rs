@@ -22,6 +22,7 @@ mod octaves;
 mod pace;
 mod paces;
 pub mod passage;
+mod paths;
 pub mod places;
 mod prices;
 pub mod relax;

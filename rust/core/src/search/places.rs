@@ -5,11 +5,12 @@
 
 use super::bound::Shape;
 use super::caps::{largest_first, sums, Caps, Held, NOTHING};
+use super::paths::{paths, Once, Path};
 use super::relax::{hosts, Question};
 use super::report::Cut;
-use super::room::{Allowed, Room};
+use super::room::{Allowed, Room, Spot};
 use super::space::Stages;
-use super::stall::{larger, lesser, Pass, Stall, Way};
+use super::stall::{larger, lesser, Stall, Way};
 use crate::estimate::least::{Least, Passes};
 use crate::spec::problem::Schedule;
 use crate::units::Time;
@@ -18,7 +19,7 @@ use std::ops::Range;
 /// The stages of a schedule, on any kind each, and what they can hold within a time.
 pub struct Places<'q> {
     /// By kind; nothing where it is not priced.
-    kinds: Vec<Option<Vec<Place>>>,
+    kinds: Vec<Option<Kind>>,
     /// Stages that there may be of each kind.
     offered: &'q [Stages],
     shape: Shape,
@@ -37,31 +38,55 @@ pub struct Places<'q> {
     layers: i64,
 }
 
-/// What limits the layers of a stage on a kind: memory, with the optimizer's state on the device and, where that is allowed, on the
-/// host, and the paths through the schedule.
-struct Place {
-    stalls: [Option<Stall>; 2],
-    paths: [Option<Path>; 3],
+/// The stages of a pipeline on one kind.
+struct Kind {
+    stalls: Vec<[Option<Stall>; 2]>,
+    /// Of each stage, or one for all of them where any schedule is meant: then none waits for others.
+    paths: Vec<[Option<Path>; 3]>,
 }
 
-/// A path through the schedule that meets a stage often.
-#[derive(Clone, Copy)]
-struct Path {
-    pass: Pass,
-    /// Seconds more for each layer before the stage beyond so many, and for each layer behind it.
-    before: (f64, f64),
-    behind: f64,
-}
+impl Kind {
+    fn of(
+        asked: &Question<'_>,
+        least: &Least,
+        (allowed, hosts): (&Allowed, &Range<usize>),
+        one: &Once,
+    ) -> Kind {
+        let pp = asked.shape.pp as usize;
+        let spots: Vec<Spot> = (0..pp).map(|i| asked.spot(least, i)).collect();
+        let stalls = |spot: &Spot| {
+            [0, 1].map(|on_host| {
+                hosts.contains(&on_host).then(|| Room::new(least, *spot, on_host).stall(allowed))
+            })
+        };
+        let told = if asked.any_schedule { 1 } else { pp };
+        let paths = |(i, spot): (usize, &Spot)| paths(asked, (least, spot), i, one);
+        Kind {
+            stalls: spots.iter().map(stalls).collect(),
+            paths: spots[..told].iter().enumerate().map(paths).collect(),
+        }
+    }
 
-impl Path {
-    /// What is left of `seconds` where so many layers lie before and behind the stage.
-    fn left(&self, seconds: f64, around: (f64, f64)) -> f64 {
-        let before = (around.0 - self.before.1).max(0.0);
-        seconds - self.before.0 * before - self.behind * around.1
+    /// A stage.
+    fn place(&self, i: usize) -> Place<'_> {
+        Place { stalls: &self.stalls[i], paths: &self.paths[i.min(self.paths.len() - 1)] }
+    }
+
+    /// All of them.
+    fn places(&self) -> impl Iterator<Item = Place<'_>> {
+        (0..self.stalls.len()).map(|i| self.place(i))
     }
 }
 
-impl Place {
+/// What limits the layers of a stage on a kind: memory, with the optimizer's state on the device and, where that is allowed, on the
+/// host, and the paths through the schedule.
+#[derive(Clone, Copy)]
+struct Place<'k> {
+    stalls: &'k [Option<Stall>; 2],
+    paths: &'k [Option<Path>; 3],
+}
+
+impl Place<'_> {
     /// The least of the paths.
     fn least(&self, of: impl Fn(&Path) -> f64) -> f64 {
         self.paths.iter().flatten().map(of).fold(f64::INFINITY, lesser)
@@ -76,16 +101,6 @@ impl Place {
 
 /// Layers that lie at least before, and behind, each stage, because the others cannot hold them.
 type Around = Vec<(f64, f64)>;
-
-/// What one micro-batch takes at least, on any kind.
-struct Once {
-    /// A layer.
-    layer: f64,
-    /// All of the model.
-    once: f64,
-    /// Whether layers differ, so that a stage may have no frequent one.
-    differ: bool,
-}
 
 impl<'q> Places<'q> {
     /// `leasts` and `offered` by kind; nothing where no kind can hold a stage.
@@ -118,9 +133,7 @@ impl<'q> Places<'q> {
         let one = Once { layer, once, differ: others > 0 };
         let allowed = Allowed::new(asked.problem, shape.pp);
         let hosts = hosts(asked.problem, leasts, false);
-        let of_kind = |least: &Least| {
-            (0..shape.pp as usize).map(|i| place(asked, least, i, &allowed, &one, &hosts)).collect()
-        };
+        let of_kind = |least: &Least| Kind::of(asked, least, (&allowed, &hosts), &one);
         Some(Places {
             kinds: leasts.iter().map(|least| least.as_ref().map(of_kind)).collect(),
             offered,
@@ -143,13 +156,13 @@ impl<'q> Places<'q> {
 
     /// Whether the stages could hold the model when a step takes at most `seconds`.
     fn hold(&self, seconds: f64) -> bool {
-        if let [places] = &self.kinds[..] {
+        if let [kind] = &self.kinds[..] {
             let enough = self.offered[0].most >= self.shape.pp;
-            let holds = |places| {
-                let mut ways = self.ways(places, self.left(seconds));
+            let holds = |kind| {
+                let mut ways = self.ways(kind, self.left(seconds));
                 ways.any(|held| held.all() >= self.layers)
             };
-            return enough && places.as_deref().is_some_and(holds);
+            return enough && kind.as_ref().is_some_and(holds);
         }
         self.hold_on_any(self.left(seconds))
     }
@@ -160,9 +173,9 @@ impl<'q> Places<'q> {
         let pp = self.shape.pp as usize;
         let mut any = vec![NOTHING; pp];
         let mut most = Vec::with_capacity(pp * self.kinds.len());
-        for (places, stages) in self.kinds.iter().zip(self.offered) {
+        for (kind, stages) in self.kinds.iter().zip(self.offered) {
             let known = most.len();
-            for (place, any) in places.iter().flatten().zip(&mut any) {
+            for (place, any) in kind.iter().flat_map(Kind::places).zip(&mut any) {
                 let held = self.whole(place.most_in_any(seconds));
                 *any = held.max(*any);
                 most.push(held);
@@ -178,9 +191,9 @@ impl<'q> Places<'q> {
     fn last(&self, seconds: f64) -> bool {
         let seconds = self.left(seconds);
         let of_place =
-            |place: &Place| place.least(|path| path.pass.lasts(0.0, seconds)).min(self.most);
+            |place: Place<'_>| place.least(|path| path.pass.lasts(0.0, seconds)).min(self.most);
         let best = |i: usize| {
-            let kinds = self.kinds.iter().flatten().map(|places| of_place(&places[i]));
+            let kinds = self.kinds.iter().flatten().map(|kind| of_place(kind.place(i)));
             (kinds.fold(0.0, f64::max) + 1e-9) as i64
         };
         (0..self.shape.pp as usize).map(best).sum::<i64>() >= self.layers
@@ -195,8 +208,8 @@ impl<'q> Places<'q> {
     fn held(&self, seconds: f64) -> Vec<Vec<Held>> {
         let seconds = self.left(seconds);
         let nothing = || Held { stages: vec![NOTHING; self.shape.pp as usize], more: 0 };
-        let of_kind = |places: &Option<Vec<Place>>| match places {
-            Some(places) => self.ways(places, seconds).collect(),
+        let of_kind = |kind: &Option<Kind>| match kind {
+            Some(kind) => self.ways(kind, seconds).collect(),
             None => vec![nothing()],
         };
         self.kinds.iter().map(of_kind).collect()
@@ -223,7 +236,7 @@ impl<'q> Places<'q> {
 
     /// What stages of one kind can hold, by the place of the optimizer's state and the way to save memory, which are the same on all
     /// of them; with no other kind, what they leave for each other is seen to.
-    fn ways<'s>(&'s self, places: &'s [Place], seconds: f64) -> impl Iterator<Item = Held> + 's {
+    fn ways<'s>(&'s self, kind: &'s Kind, seconds: f64) -> impl Iterator<Item = Held> + 's {
         let alone = self.kinds.len() == 1;
         let simple = [
             (Way::Any, !self.tied),
@@ -233,14 +246,14 @@ impl<'q> Places<'q> {
         ];
         let simple = simple.into_iter().filter(|way| way.1).map(|way| way.0);
         let block = self.tied && self.allowed.block;
-        let depths = if block { self.depths(places, seconds) } else { Vec::new() };
+        let depths = if block { self.depths(kind, seconds) } else { Vec::new() };
         let ways = simple.chain(depths.into_iter().map(Way::Block));
         let hosts = move |way| (0..2).map(move |host| (host, way));
-        let allowed = ways.flat_map(hosts).filter(|(host, _)| places[0].stalls[*host].is_some());
+        let allowed = ways.flat_map(hosts).filter(|(host, _)| kind.stalls[0][*host].is_some());
         allowed.map(move |(host, way)| {
-            let first = self.held_in(places, host, way, seconds, None);
+            let first = self.held_in(kind, host, way, seconds, None);
             match self.around(&first.stages, first.more).filter(|_| alone) {
-                Some(around) => self.held_in(places, host, way, seconds, Some(&around)),
+                Some(around) => self.held_in(kind, host, way, seconds, Some(&around)),
                 None => first,
             }
         })
@@ -249,18 +262,18 @@ impl<'q> Places<'q> {
     /// The same in one way, of which `around` is known.
     fn held_in(
         &self,
-        places: &[Place],
+        kind: &Kind,
         host: usize,
         way: Way,
         seconds: f64,
         around: Option<&Around>,
     ) -> Held {
         let stages = |way: Way| -> Vec<i64> {
-            let of = |(i, place): (usize, &Place)| {
+            let of = |(i, place): (usize, Place<'_>)| {
                 let around = around.map_or((0.0, 0.0), |around| around[i]);
                 self.layers_of(place, host, way, (seconds, around))
             };
-            places.iter().enumerate().map(of).collect()
+            kind.places().enumerate().map(of).collect()
         };
         let mut held = Held { stages: stages(way), more: 0 };
         if let (Way::Block(again), true) = (way, self.others > 0) {
@@ -273,7 +286,7 @@ impl<'q> Places<'q> {
     }
 
     /// The numbers of a stage's layers that are worth recomputing in whole, as many of each chunk.
-    fn depths(&self, places: &[Place], seconds: f64) -> Vec<f64> {
+    fn depths(&self, kind: &Kind, seconds: f64) -> Vec<f64> {
         let chunks = self.shape.vpp as f64;
         let whole = (self.most / chunks).floor();
         if seconds.is_infinite() {
@@ -281,15 +294,15 @@ impl<'q> Places<'q> {
             return vec![whole * chunks];
         }
         // No stage recomputes more than it has time for.
-        let lasts = |place: &Place| place.least(|path| path.pass.lasts(0.0, seconds));
-        let deepest = places.iter().map(lasts).fold(0.0, f64::max) / chunks;
+        let lasts = |place: Place<'_>| place.least(|path| path.pass.lasts(0.0, seconds));
+        let deepest = kind.places().map(lasts).fold(0.0, f64::max) / chunks;
         (1..=deepest.min(whole).max(1.0) as u64).map(|n| n as f64 * chunks).collect()
     }
 
     /// Whole layers of a stage within some seconds and with so many layers around it.
     fn layers_of(
         &self,
-        place: &Place,
+        place: Place<'_>,
         host: usize,
         way: Way,
         (seconds, around): (f64, (f64, f64)),
@@ -336,15 +349,23 @@ impl<'q> Places<'q> {
         rest
     }
 
+    /// Why the stages cannot hold the model within `limit`, if they cannot.
+    pub fn cut(&self, limit: Time) -> Option<Cut> {
+        if !self.last(limit.seconds()) {
+            return Some(Cut::Bound);
+        }
+        if self.hold(limit.seconds()) {
+            return None;
+        }
+        let ever = self.hold(f64::INFINITY);
+        Some(if ever { Cut::Bound } else { Cut::Memory })
+    }
+
     /// A time that no plan undercuts, from one that is known to be none on: within it the stages cannot hold the model, within
     /// a time that is longer by a quarter of what is left to `limit` they could, or by little.
     pub fn bound(&self, from: Time, limit: Time) -> Result<Time, Cut> {
-        if !self.last(limit.seconds()) {
-            return Err(Cut::Bound);
-        }
-        if !self.hold(limit.seconds()) {
-            let ever = self.hold(f64::INFINITY);
-            return Err(if ever { Cut::Bound } else { Cut::Memory });
+        if let Some(reason) = self.cut(limit) {
+            return Err(reason);
         }
         let hold = |time: Time| self.last(time.seconds()) && self.hold(time.seconds());
         let little = (from.0 / LITTLE).max(1);
@@ -384,88 +405,5 @@ fn keep_largest(list: &mut Vec<i64>, from: usize, most: usize) {
     if list.len() - from > most {
         list[from..].select_nth_unstable_by(most, |a, b| b.cmp(a));
         list.truncate(from + most);
-    }
-}
-
-/// What limits stage `i` on a kind.
-fn place(
-    asked: &Question<'_>,
-    least: &Least,
-    i: usize,
-    allowed: &Allowed,
-    one: &Once,
-    hosts: &Range<usize>,
-) -> Place {
-    let spot = asked.spot(least, i);
-    let path = |path: Met| {
-        let on_path = |p: Passes| path.forward * p.forward + path.backward * p.backward;
-        let ends = [(0, spot.first), (1, spot.last)].into_iter().filter(|end| end.1);
-        let ends: f64 = ends.map(|(at, _)| on_path(least.ends[at])).sum();
-        Path {
-            pass: Pass::new(
-                path.elsewhere + ends,
-                on_path(least.layer),
-                least.again.map(|again| path.backward * again),
-            ),
-            before: path.before,
-            behind: path.behind,
-        }
-    };
-    Place {
-        stalls: [0, 1].map(|on_host| {
-            hosts.contains(&on_host).then(|| Room::new(least, spot, on_host).stall(allowed))
-        }),
-        paths: paths(asked, one, i).map(|met| met.map(path)),
-    }
-}
-
-/// How often a path meets a stage's forward and backward passes, and what it spends elsewhere.
-#[derive(Clone, Copy, Default)]
-struct Met {
-    forward: f64,
-    backward: f64,
-    elsewhere: f64,
-    before: (f64, f64),
-    behind: f64,
-}
-
-/// The paths through the schedule that meet stage `i` most often (see [`super::bound::Tail`]).
-fn paths(asked: &Question<'_>, one: &Once, i: usize) -> [Option<Met>; 3] {
-    let Shape { schedule, pp, vpp, micro_batches } = asked.shape;
-    let (m, i) = (micro_batches as f64, i as f64);
-    let all = Met { forward: m, backward: m, ..Met::default() };
-    if asked.any_schedule {
-        return [Some(all), None, None];
-    }
-    // Each stage ahead passes the layers of its first chunk on, and back: one at least, where layers do not differ.
-    let chunk = one.layer / vpp as f64;
-    let filled = match one.differ {
-        false => Met { elsewhere: i * one.layer, before: (chunk, i * vpp as f64), ..all },
-        true if vpp == 1 => Met { before: (chunk, 0.0), ..all },
-        // The first chunk may be lighter.
-        true => all,
-    };
-    let elsewhere = one.once;
-    match schedule {
-        Schedule::OneFOneB => {
-            // The first micro-batch comes back through all stages, and then the others go through this one.
-            let warm = m.min(pp as f64 - i);
-            let turned = Met { forward: m - warm, backward: m - 1.0, elsewhere, ..Met::default() };
-            // It comes back, the others go through this one, and the last goes on and comes back too.
-            let both = Met {
-                forward: m - warm,
-                backward: m - warm,
-                elsewhere,
-                behind: one.layer,
-                ..Met::default()
-            };
-            [Some(filled), Some(turned), (m > warm).then_some(both)]
-        }
-        Schedule::GPipe => {
-            let turned = Met { forward: m - 1.0, backward: m - 1.0, elsewhere, ..Met::default() };
-            [Some(filled), Some(turned), None]
-        }
-        Schedule::Interleaved => [Some(filled), None, None],
-        Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => [Some(all), None, None],
     }
 }

@@ -124,7 +124,9 @@ impl Question<'_> {
             // The frequent layers may all lie in the chunks with fewest passes in flight.
             (0..vpp).map(|c| flying.of_chunk(c)).min().unwrap_or(0) as f64
         };
-        let at_ends = [0, vpp - 1].map(|c| flying.of_chunk(c) as f64);
+        // Of no matter where no end of the model stands.
+        let at_ends =
+            if first || last { [0, vpp - 1].map(|c| flying.of_chunk(c) as f64) } else { [0.0; 2] };
         Spot { in_flight, at_ends, first, last }
     }
 
@@ -227,6 +229,9 @@ impl Question<'_> {
             Some((seconds, false)) => Some(seconds),
             None => None,
         };
+        if plain.is_some() && !self.could_hold(self.least(leasts, kinds[0]), on_host, &allowed) {
+            return Verdict::Memory;
+        }
         let differ = kinds.iter().any(|&k| self.least(leasts, k).others > 0);
         let weights = match plain {
             Some(_) => {
@@ -248,6 +253,16 @@ impl Question<'_> {
             }
         }
         self.climb(&climb, 1)
+    }
+
+    /// Whether stages of one kind could hold the model, had each the room of the one with the least in flight and no end.
+    fn could_hold(&self, least: &Least, on_host: usize, allowed: &Allowed) -> bool {
+        let Shape { pp, vpp, .. } = self.shape;
+        let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
+        let spot = self.spot_of(least, (0, pp as usize - 1));
+        let spot = Spot { first: false, last: false, ..spot };
+        let held = Room::new(least, spot, on_host).held(allowed, limit);
+        held * pp as f64 >= least.frequent as f64
     }
 
     /// The weighted sum with the cheapest rungs of all stages; of the stages between the ends, each of `block` neighbours has the

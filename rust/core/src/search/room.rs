@@ -120,6 +120,12 @@ impl Room<'_> {
         rungs
     }
 
+    /// The most whole layers up to `limit`, in whatever way saves most memory.
+    pub fn held(&self, allowed: &Allowed, limit: f64) -> f64 {
+        let hull = self.rungs(allowed, limit);
+        (hull.corners[hull.len - 1].0 + 1e-9).min(limit).floor()
+    }
+
     /// Calls `each` with the layers and the slope of every part of the hull up to `limit` layers.
     pub fn climb(&self, allowed: &Allowed, limit: f64, mut each: impl FnMut(f64, f64)) {
         let hull = self.rungs(allowed, limit);

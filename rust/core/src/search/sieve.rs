@@ -8,14 +8,14 @@
 //! each half of them is, and so on.
 
 use super::cell::{divisors, Cell};
-use super::compositions::bound_below;
+use super::compositions::{bound_below, cut_below};
 use super::entry::Entry;
 use super::octaves::Octaves;
 use super::passage::Passage;
 use super::prices::{alike, Alike, PriceList};
 use super::relax::hosts;
 use super::shapes::{devices, filled, shapes, Member, Shape};
-use super::space::{self, offered};
+use super::space::{self, offered, Stages};
 use super::swiftest::{swiftest_schedules, Swiftest};
 use super::watch::Watch;
 use crate::estimate::least::Least;
@@ -23,6 +23,7 @@ use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
+use std::cell::OnceCell;
 
 /// What may be within the limit of each of some counts, by count; not all of it once the watch has stopped. Kinds of chip have one degree.
 pub fn sift(
@@ -72,39 +73,75 @@ impl Sieve<'_> {
         let (problem, &Shape { cell, sp, ep, ref members }) = (self.problem, shape);
         let mut left = Vec::new();
         let batch = problem.workload.global_batch_size;
-        let schedules = swiftest_schedules(problem, cell.pp);
-        let sizes = divisors(batch / members[0].dp);
-        let allowed = |mbs: &&u64| space::allows(&problem.options.mbs, mbs);
-        let Some(&smallest) = sizes.iter().find(allowed) else { return left };
-        let mut divided = Vec::with_capacity(members.len());
-        for alike in alike(problem, cell.pp) {
-            let mut zero = [false; 4];
-            alike.stages.iter().for_each(|&stage| zero[usize::from(stage)] = true);
-            let (bound, classes) = (Time::ZERO, 0);
-            let entry = |mbs| Entry { cell, sp, ep, mbs, zero, bound, classes, row };
-            // More replicas leave no more of a model's state on a device, and larger micro-batches spare none of it unless one
-            // is all of a step.
-            let holds = |m: &Member| self.holds_state(&with(&entry(smallest), m.dp), &alike);
-            let alone = usize::from(self.is_alone(&entry(smallest), members[0].dp));
-            let lacking = members[alone..].partition_point(|m| !holds(m));
-            let (first, rest) = (&members[..alone], &members[alone..]);
-            for &mbs in sizes.iter().filter(allowed) {
-                if self.watch.stopped() {
-                    break;
-                }
+        let schedules = &swiftest_schedules(problem, cell.pp);
+        let mut sizes = divisors(batch / members[0].dp);
+        sizes.retain(|mbs| space::allows(&problem.options.mbs, mbs));
+        let Some(&smallest) = sizes.first() else { return left };
+        let (zero, bound, classes) = ([false; 4], Time::ZERO, 0);
+        let entry = |mbs| Entry { cell, sp, ep, mbs, zero, bound, classes, row };
+        let all = alike(problem, cell.pp);
+        // More replicas leave no more of a model's state on a device, and larger micro-batches spare none of it unless one is all
+        // of a step.
+        let alone = usize::from(self.is_alone(&entry(smallest), members[0].dp));
+        let lacks = |alike: &Alike| {
+            let lacks = |m: &Member| !self.holds_state(&with(&entry(smallest), m.dp), alike);
+            alone + members[alone..].partition_point(lacks)
+        };
+        let lacking: Vec<OnceCell<usize>> = vec![OnceCell::new(); all.len()];
+        let (mut swift, mut asked) = (Vec::new(), Vec::new());
+        for mbs in sizes {
+            if self.watch.stopped() {
+                break;
+            }
+            let whole = members.iter().filter(|m| (batch / m.dp).is_multiple_of(mbs)).copied();
+            asked.clear();
+            asked.extend(whole);
+            swift.clear();
+            self.halve_by_floors(&entry(mbs), &asked, schedules, &mut swift);
+            if swift.is_empty() {
+                continue;
+            }
+            for (alike, lacking) in all.iter().zip(&lacking) {
+                let lacking = &members[alone..*lacking.get_or_init(|| lacks(alike))];
                 let matters = |m: &&Member| {
                     let sharded = alike.priced_as == 0 || m.dp * cell.cp > 1;
-                    sharded && (batch / m.dp).is_multiple_of(mbs)
+                    let lacks = lacking.iter().any(|lacking| lacking.dp == m.dp);
+                    sharded && (!lacks || m.dp * mbs == batch)
                 };
-                let one_step = |m: &&Member| m.dp * mbs == batch;
-                let roomy = rest[..lacking].iter().filter(one_step).chain(&rest[lacking..]);
-                divided.clear();
-                divided.extend(first.iter().chain(roomy).filter(matters));
-                let asked = Asked { entry: entry(mbs), alike: &alike, schedules: &schedules };
-                self.halve(&asked, &divided, &mut left);
+                asked.clear();
+                asked.extend(swift.iter().filter(matters).copied());
+                let zero = [0, 1, 2, 3].map(|stage| alike.stages.contains(&stage));
+                let entry = Entry { zero, ..entry(mbs) };
+                self.halve(&Asked { entry, alike, schedules }, &asked, &mut left);
             }
         }
         merged(left)
+    }
+
+    /// Adds those of an entry's members that computation alone, in micro-batches of whatever size, leaves within their limits.
+    fn halve_by_floors(
+        &self,
+        entry: &Entry,
+        members: &[Member],
+        schedules: &[(Schedule, u64)],
+        left: &mut Vec<Member>,
+    ) {
+        let Some(&Member { dp, .. }) = members.first() else { return };
+        let fewest = with(entry, dp);
+        let floors = &self.lists[self.octaves.place(devices(&fewest.cell))];
+        let floor = |kind| floors.floor(entry.row, kind).copied();
+        let stages = offered(self.problem, &fewest.cell);
+        let asked = Steps { fewest: &fewest, members, schedules, offered: &stages };
+        if self.in_unlimited_memory(&asked, entry.mbs as f64, floor).is_none() {
+            return;
+        }
+        if members.len() == 1 {
+            left.push(members[0]);
+            return;
+        }
+        let (fewer, more) = members.split_at(members.len() / 2);
+        self.halve_by_floors(entry, fewer, schedules, left);
+        self.halve_by_floors(entry, more, schedules, left);
     }
 
     /// Whether the stages of an entry have memory for the model's state, were all on the kind that has most and nothing else there.
@@ -151,36 +188,70 @@ impl Sieve<'_> {
 
     /// A time before which no step of the entry with the fewest replicas ends, if any of the members may be within its limit.
     fn bound(&self, asked: &Asked<'_>, fewest: &Entry, members: &[Member]) -> Option<Time> {
-        let (problem, &Entry { cell, mbs, row, .. }) = (self.problem, fewest);
-        let limit_of = |m: &Member| m.limit.seconds() * (m.dp as f64 / cell.dp as f64);
-        let limit = members.iter().map(limit_of).fold(0.0, f64::max);
-        let limit = Time::from_seconds(limit * (1.0 + 1e-9));
-        let prices = &self.lists[self.octaves.place(devices(&cell))];
-        let legal = |&schedule: &(Schedule, u64)| {
-            let of =
-                |m: &Member| space::cut_everywhere(problem, with(fewest, m.dp).cell, mbs, schedule);
-            members.iter().any(|m| of(m).is_none())
-        };
-        let unlimited = |passage: &dyn Fn(usize) -> Option<Passage>, times: f64| {
-            Swiftest::new(problem, &cell, passage)
-                .map(|of| of.bound_where(problem, &cell, (mbs, times), asked.schedules, legal))
-                .filter(|bound| *bound <= limit)
-        };
-        unlimited(&|kind| prices.floor(row, kind).copied(), mbs as f64)?;
-        let most = with(fewest, members[members.len() - 1].dp);
-        let priced = |kind| prices.in_any_group(&most, kind, asked.alike.priced_as);
-        let least = unlimited(&|kind| priced(kind).map(Passage::under), 1.0)?;
-        let stages = offered(problem, &cell);
+        let (problem, cell) = (self.problem, &fewest.cell);
+        let prices = &self.lists[self.octaves.place(devices(cell))];
+        let stages = offered(problem, cell);
         if stages.iter().map(|s| s.most).sum::<u64>() < cell.pp {
             return None;
         }
+        let steps = Steps { fewest, members, schedules: asked.schedules, offered: &stages };
+        let most = with(fewest, members[members.len() - 1].dp);
+        let priced = |kind| prices.in_any_group(&most, kind, asked.alike.priced_as);
+        let passage = |kind| priced(kind).map(Passage::under);
+        let least = self.in_unlimited_memory(&steps, 1.0, passage)?;
         let mut leasts = prices.leasts_in_any_group(&most, asked.alike);
         if members.len() > 1 {
             leasts.iter_mut().flatten().for_each(Least::forget_tail);
         }
-        let flying = most.micro_batches(problem);
+        let (flying, limit) = (most.micro_batches(problem), steps.limit());
+        let legal = |schedule: &(Schedule, u64)| steps.is_legal(problem, *schedule);
+        if members.len() > 1 {
+            let cut = cut_below(problem, fewest, flying, legal, &leasts, limit);
+            return cut.is_none().then_some(least);
+        }
         let bound = bound_below(problem, fewest, flying, legal, &leasts, limit).ok()?;
         Some(bound.max(least))
+    }
+
+    /// The same from computation alone, for micro-batches that take `times` what `passage` says.
+    fn in_unlimited_memory(
+        &self,
+        steps: &Steps<'_>,
+        times: f64,
+        passage: impl Fn(usize) -> Option<Passage>,
+    ) -> Option<Time> {
+        let (problem, Entry { cell, mbs, .. }) = (self.problem, steps.fewest);
+        let legal = |schedule: &(Schedule, u64)| steps.is_legal(problem, *schedule);
+        let swiftest = Swiftest::among(problem, cell, steps.offered, passage)?;
+        let bound = swiftest.bound_where(problem, cell, (*mbs, times), steps.schedules, legal);
+        (bound <= steps.limit()).then_some(bound)
+    }
+}
+
+/// Steps of some members, each as long as one with the fewest replicas takes, or as much shorter as it has more of them.
+struct Steps<'a> {
+    fewest: &'a Entry,
+    members: &'a [Member],
+    schedules: &'a [(Schedule, u64)],
+    /// Stages of each kind for the fewest replicas.
+    offered: &'a [Stages],
+}
+
+impl Steps<'_> {
+    /// The longest time of a step with the fewest replicas that leaves some member within its limit.
+    fn limit(&self) -> Time {
+        let fewest = self.fewest.cell.dp as f64;
+        let limits = self.members.iter().map(|m| m.limit.seconds() * (m.dp as f64 / fewest));
+        Time::from_seconds(limits.fold(0.0, f64::max) * (1.0 + 1e-9))
+    }
+
+    /// Whether a schedule is legal for some member.
+    fn is_legal(&self, problem: &Problem, schedule: (Schedule, u64)) -> bool {
+        let (entry, mut members) = (self.fewest, self.members.iter());
+        members.any(|m| {
+            let cell = filled(&entry.cell, m.dp);
+            space::cut_everywhere(problem, cell, entry.mbs, schedule).is_none()
+        })
     }
 }
 

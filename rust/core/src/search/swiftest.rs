@@ -29,11 +29,21 @@ impl Swiftest {
         cell: &Cell,
         passage: impl Fn(usize) -> Option<Passage>,
     ) -> Option<Swiftest> {
+        Swiftest::among(problem, cell, &offered(problem, cell), passage)
+    }
+
+    /// The same of the stages that are offered.
+    pub fn among(
+        problem: &Problem,
+        cell: &Cell,
+        offered: &[Stages],
+        passage: impl Fn(usize) -> Option<Passage>,
+    ) -> Option<Swiftest> {
         let mut kinds: [Kind; MOST_KINDS] = Default::default();
         let mut used = 0;
         let mut least: Option<Passage> = None;
         let mut rest = [f64::INFINITY; 3];
-        for Stages { kind, most } in offered(problem, cell).into_iter().filter(|s| s.most > 0) {
+        for &Stages { kind, most } in offered.iter().filter(|s| s.most > 0) {
             let Some(of) = passage(kind) else { continue };
             kinds[used] = Kind { speed: 1.0 / of.layer, most, tp: cell.tp_of(kind) as f64 };
             used += 1;

@@ -1,0 +1,110 @@
+//! The paths through a schedule that meet a stage most often, and what they leave it time for.
+
+use super::bound::Shape;
+use super::relax::Question;
+use super::room::Spot;
+use super::stall::Pass;
+use crate::estimate::least::{Least, Passes};
+use crate::spec::problem::Schedule;
+
+/// A path through the schedule that meets a stage often.
+#[derive(Clone, Copy)]
+pub struct Path {
+    pub pass: Pass,
+    /// Seconds more for each layer before the stage beyond so many, and for each layer behind it.
+    before: (f64, f64),
+    behind: f64,
+}
+
+impl Path {
+    /// What is left of `seconds` where so many layers lie before and behind the stage.
+    pub fn left(&self, seconds: f64, around: (f64, f64)) -> f64 {
+        let before = (around.0 - self.before.1).max(0.0);
+        seconds - self.before.0 * before - self.behind * around.1
+    }
+}
+
+/// What one micro-batch takes at least, on any kind.
+pub struct Once {
+    /// A layer.
+    pub layer: f64,
+    /// All of the model.
+    pub once: f64,
+    /// Whether layers differ, so that a stage may have no frequent one.
+    pub differ: bool,
+}
+
+/// The paths that meet stage `i` on a kind most often, where it stands on a `spot`.
+pub fn paths(
+    asked: &Question<'_>,
+    (least, spot): (&Least, &Spot),
+    i: usize,
+    one: &Once,
+) -> [Option<Path>; 3] {
+    let path = |met: Met| {
+        let on_path = |p: Passes| met.forward * p.forward + met.backward * p.backward;
+        let ends = [(0, spot.first), (1, spot.last)].into_iter().filter(|end| end.1);
+        let ends: f64 = ends.map(|(at, _)| on_path(least.ends[at])).sum();
+        Path {
+            pass: Pass::new(
+                met.elsewhere + ends,
+                on_path(least.layer),
+                least.again.map(|again| met.backward * again),
+            ),
+            before: met.before,
+            behind: met.behind,
+        }
+    };
+    meetings(asked, one, i).map(|met| met.map(path))
+}
+
+/// How often a path meets a stage's forward and backward passes, and what it spends elsewhere.
+#[derive(Clone, Copy, Default)]
+struct Met {
+    forward: f64,
+    backward: f64,
+    elsewhere: f64,
+    before: (f64, f64),
+    behind: f64,
+}
+
+/// How the paths through the schedule meet stage `i` (see [`super::bound::Tail`]).
+fn meetings(asked: &Question<'_>, one: &Once, i: usize) -> [Option<Met>; 3] {
+    let Shape { schedule, pp, vpp, micro_batches } = asked.shape;
+    let (m, i) = (micro_batches as f64, i as f64);
+    let all = Met { forward: m, backward: m, ..Met::default() };
+    if asked.any_schedule {
+        return [Some(all), None, None];
+    }
+    // Each stage ahead passes the layers of its first chunk on, and back: one at least, where layers do not differ.
+    let chunk = one.layer / vpp as f64;
+    let filled = match one.differ {
+        false => Met { elsewhere: i * one.layer, before: (chunk, i * vpp as f64), ..all },
+        true if vpp == 1 => Met { before: (chunk, 0.0), ..all },
+        // The first chunk may be lighter.
+        true => all,
+    };
+    let elsewhere = one.once;
+    match schedule {
+        Schedule::OneFOneB => {
+            // The first micro-batch comes back through all stages, and then the others go through this one.
+            let warm = m.min(pp as f64 - i);
+            let turned = Met { forward: m - warm, backward: m - 1.0, elsewhere, ..Met::default() };
+            // It comes back, the others go through this one, and the last goes on and comes back too.
+            let both = Met {
+                forward: m - warm,
+                backward: m - warm,
+                elsewhere,
+                behind: one.layer,
+                ..Met::default()
+            };
+            [Some(filled), Some(turned), (m > warm).then_some(both)]
+        }
+        Schedule::GPipe => {
+            let turned = Met { forward: m - 1.0, backward: m - 1.0, elsewhere, ..Met::default() };
+            [Some(filled), Some(turned), None]
+        }
+        Schedule::Interleaved => [Some(filled), None, None],
+        Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => [Some(all), None, None],
+    }
+}
