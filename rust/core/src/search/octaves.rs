@@ -2,6 +2,7 @@
 
 use super::throughput::Throughput;
 use crate::spec::problem::Problem;
+use rayon::prelude::*;
 
 /// Counts within a factor of two.
 pub struct Octave {
@@ -17,17 +18,20 @@ pub struct Octaves(Vec<Octave>);
 impl Octaves {
     /// Of ascending counts; nothing where links depend on the count, as in a torus.
     pub fn new(problem: &Problem, counts: &[u64]) -> Option<Octaves> {
-        let mut octaves = Vec::new();
+        let mut parts = Vec::new();
         let mut left = counts;
         while let Some(&fewest) = left.first() {
             let (now, rest) = left.split_at(left.partition_point(|&n| n < 2 * fewest));
+            parts.push((fewest, now[now.len() - 1]));
             left = rest;
-            let throughput = Throughput::new(problem, fewest, now[now.len() - 1])?;
+        }
+        let octave = |(fewest, most): (u64, u64)| {
+            let throughput = Throughput::new(problem, fewest, most)?;
             let mut problem = problem.clone();
             problem.cluster.devices = fewest;
-            octaves.push(Octave { problem, throughput });
-        }
-        Some(Octaves(octaves))
+            Some(Octave { problem, throughput })
+        };
+        parts.into_par_iter().map(octave).collect::<Option<Vec<Octave>>>().map(Octaves)
     }
 
     /// All of them.

@@ -6,6 +6,7 @@ use super::octaves::Octaves;
 use super::space;
 use crate::spec::problem::Problem;
 use crate::units::Time;
+use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 /// Degrees but for the replicas, and the replicas that fill counts, ascending.
@@ -32,8 +33,10 @@ pub fn shapes(problem: &Problem, octaves: &Octaves, limits: &FxHashMap<u64, Time
     let choices: Vec<(bool, u64)> = choices.collect();
     let tp_of = |&pp: &u64| tp.iter().map(move |&tp| (pp, tp));
     let cp_of = |(pp, tp)| cp.iter().map(move |&cp| Cell { pp, tp, each: None, cp, dp: 1 });
-    let mut shapes = Vec::new();
-    for cell in pp.iter().flat_map(tp_of).flat_map(cp_of) {
+    let most = limits.keys().max().copied().unwrap_or(0);
+    let cells: Vec<Cell> =
+        pp.iter().flat_map(tp_of).flat_map(cp_of).filter(|cell| devices(cell) <= most).collect();
+    let of_cell = |&cell: &Cell| {
         let filling = |&dp: &u64| {
             let filled = filled(&cell, dp);
             let limit = *limits.get(&devices(&filled))?;
@@ -41,7 +44,9 @@ pub fn shapes(problem: &Problem, octaves: &Octaves, limits: &FxHashMap<u64, Time
             let legal = least <= limit && space::cut_cell(problem, filled).is_none();
             legal.then_some((filled, limit))
         };
-        let filling: Vec<(Cell, Time)> = dp.iter().filter_map(filling).collect();
+        let fits = |dp: &&u64| devices(&filled(&cell, **dp)) <= most;
+        let filling: Vec<(Cell, Time)> = dp.iter().take_while(fits).filter_map(filling).collect();
+        let mut shapes = Vec::new();
         for &(sp, ep) in &choices {
             let legal =
                 |(cell, _): &&(Cell, Time)| space::cut_any_size(problem, *cell, sp, ep).is_none();
@@ -54,8 +59,9 @@ pub fn shapes(problem: &Problem, octaves: &Octaves, limits: &FxHashMap<u64, Time
                 shapes.push(Shape { cell, sp, ep, members });
             }
         }
-    }
-    shapes
+        shapes
+    };
+    cells.par_iter().flat_map_iter(of_cell).collect()
 }
 
 /// Devices of a cell whose kinds have one degree.

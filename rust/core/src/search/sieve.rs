@@ -14,8 +14,9 @@ use super::octaves::Octaves;
 use super::passage::Passage;
 use super::prices::{alike, Alike, PriceList};
 use super::relax::hosts;
+use super::report::Cut;
 use super::shapes::{devices, filled, shapes, Member, Shape};
-use super::space::{self, offered, Stages};
+use super::space::{self, offered};
 use super::swiftest::{swiftest_schedules, Swiftest};
 use super::watch::Watch;
 use crate::estimate::least::Least;
@@ -73,12 +74,19 @@ impl Sieve<'_> {
         let (problem, &Shape { cell, sp, ep, ref members }) = (self.problem, shape);
         let mut left = Vec::new();
         let batch = problem.workload.global_batch_size;
-        let schedules = &swiftest_schedules(problem, cell.pp);
-        let mut sizes = divisors(batch / members[0].dp);
-        sizes.retain(|mbs| space::allows(&problem.options.mbs, mbs));
-        let Some(&smallest) = sizes.first() else { return left };
+        let mut schedules = swiftest_schedules(problem, cell.pp);
+        schedules.retain(|schedule| {
+            let reason = space::cut_everywhere(problem, cell, 1, *schedule);
+            reason.is_none_or(|reason| reason == Cut::MicroBatches)
+        });
+        let schedules = &schedules[..];
         let (zero, bound, classes) = ([false; 4], Time::ZERO, 0);
         let entry = |mbs| Entry { cell, sp, ep, mbs, zero, bound, classes, row };
+        // The fewest replicas need not divide the others.
+        let divides = |mbs: u64| members.iter().any(|m| (batch / m.dp).is_multiple_of(mbs));
+        let mut sizes = divisors(batch);
+        sizes.retain(|&mbs| space::allows(&problem.options.mbs, &mbs) && divides(mbs));
+        let Some(&smallest) = sizes.first() else { return left };
         let all = alike(problem, cell.pp);
         // More replicas leave no more of a model's state on a device, and larger micro-batches spare none of it unless one is all
         // of a step.
@@ -126,13 +134,8 @@ impl Sieve<'_> {
         schedules: &[(Schedule, u64)],
         left: &mut Vec<Member>,
     ) {
-        let Some(&Member { dp, .. }) = members.first() else { return };
-        let fewest = with(entry, dp);
-        let floors = &self.lists[self.octaves.place(devices(&fewest.cell))];
-        let floor = |kind| floors.floor(entry.row, kind).copied();
-        let stages = offered(self.problem, &fewest.cell);
-        let asked = Steps { fewest: &fewest, members, schedules, offered: &stages };
-        if self.in_unlimited_memory(&asked, entry.mbs as f64, floor).is_none() {
+        let legal = |schedule: &(Schedule, u64)| is_legal(self.problem, entry, members, *schedule);
+        if members.is_empty() || !self.is_swift(entry, members, schedules, legal) {
             return;
         }
         if members.len() == 1 {
@@ -142,6 +145,25 @@ impl Sieve<'_> {
         let (fewer, more) = members.split_at(members.len() / 2);
         self.halve_by_floors(entry, fewer, schedules, left);
         self.halve_by_floors(entry, more, schedules, left);
+    }
+
+    /// Whether some of an entry's members may be within their limits, for all that computation alone tells.
+    fn is_swift(
+        &self,
+        entry: &Entry,
+        members: &[Member],
+        schedules: &[(Schedule, u64)],
+        legal: impl Fn(&(Schedule, u64)) -> bool,
+    ) -> bool {
+        let fewest = with(entry, members[0].dp);
+        let floors = &self.lists[self.octaves.place(devices(&fewest.cell))];
+        let floor = |kind| floors.floor(entry.row, kind).copied();
+        let stages = offered(self.problem, &fewest.cell);
+        let swiftest = Swiftest::among(self.problem, &fewest.cell, &stages, floor);
+        let sized = (entry.mbs, entry.mbs as f64);
+        let bound =
+            |of: Swiftest| of.bound_where(self.problem, &fewest.cell, sized, schedules, legal);
+        swiftest.map(bound).is_some_and(|bound| bound <= limit(&fewest, members))
     }
 
     /// Whether the stages of an entry have memory for the model's state, were all on the kind that has most and nothing else there.
@@ -194,17 +216,22 @@ impl Sieve<'_> {
         if stages.iter().map(|s| s.most).sum::<u64>() < cell.pp {
             return None;
         }
-        let steps = Steps { fewest, members, schedules: asked.schedules, offered: &stages };
+        let legal = |schedule: &(Schedule, u64)| is_legal(problem, fewest, members, *schedule);
+        let limit = limit(fewest, members);
         let most = with(fewest, members[members.len() - 1].dp);
         let priced = |kind| prices.in_any_group(&most, kind, asked.alike.priced_as);
-        let passage = |kind| priced(kind).map(Passage::under);
-        let least = self.in_unlimited_memory(&steps, 1.0, passage)?;
+        let swiftest =
+            Swiftest::among(problem, cell, &stages, |kind| priced(kind).map(Passage::under))?;
+        let sized = (fewest.mbs, 1.0);
+        let least = swiftest.bound_where(problem, cell, sized, asked.schedules, legal);
+        if least > limit {
+            return None;
+        }
         let mut leasts = prices.leasts_in_any_group(&most, asked.alike);
         if members.len() > 1 {
             leasts.iter_mut().flatten().for_each(Least::forget_tail);
         }
-        let (flying, limit) = (most.micro_batches(problem), steps.limit());
-        let legal = |schedule: &(Schedule, u64)| steps.is_legal(problem, *schedule);
+        let flying = most.micro_batches(problem);
         if members.len() > 1 {
             let cut = cut_below(problem, fewest, flying, legal, &leasts, limit);
             return cut.is_none().then_some(least);
@@ -212,47 +239,25 @@ impl Sieve<'_> {
         let bound = bound_below(problem, fewest, flying, legal, &leasts, limit).ok()?;
         Some(bound.max(least))
     }
-
-    /// The same from computation alone, for micro-batches that take `times` what `passage` says.
-    fn in_unlimited_memory(
-        &self,
-        steps: &Steps<'_>,
-        times: f64,
-        passage: impl Fn(usize) -> Option<Passage>,
-    ) -> Option<Time> {
-        let (problem, Entry { cell, mbs, .. }) = (self.problem, steps.fewest);
-        let legal = |schedule: &(Schedule, u64)| steps.is_legal(problem, *schedule);
-        let swiftest = Swiftest::among(problem, cell, steps.offered, passage)?;
-        let bound = swiftest.bound_where(problem, cell, (*mbs, times), steps.schedules, legal);
-        (bound <= steps.limit()).then_some(bound)
-    }
 }
 
-/// Steps of some members, each as long as one with the fewest replicas takes, or as much shorter as it has more of them.
-struct Steps<'a> {
-    fewest: &'a Entry,
-    members: &'a [Member],
-    schedules: &'a [(Schedule, u64)],
-    /// Stages of each kind for the fewest replicas.
-    offered: &'a [Stages],
+/// The longest time of a step with the fewest replicas that leaves some member within its limit.
+fn limit(fewest: &Entry, members: &[Member]) -> Time {
+    let limit = |m: &Member| m.limit.seconds() * (m.dp as f64 / fewest.cell.dp as f64);
+    Time::from_seconds(members.iter().map(limit).fold(0.0, f64::max) * (1.0 + 1e-9))
 }
 
-impl Steps<'_> {
-    /// The longest time of a step with the fewest replicas that leaves some member within its limit.
-    fn limit(&self) -> Time {
-        let fewest = self.fewest.cell.dp as f64;
-        let limits = self.members.iter().map(|m| m.limit.seconds() * (m.dp as f64 / fewest));
-        Time::from_seconds(limits.fold(0.0, f64::max) * (1.0 + 1e-9))
-    }
-
-    /// Whether a schedule is legal for some member.
-    fn is_legal(&self, problem: &Problem, schedule: (Schedule, u64)) -> bool {
-        let (entry, mut members) = (self.fewest, self.members.iter());
-        members.any(|m| {
-            let cell = filled(&entry.cell, m.dp);
-            space::cut_everywhere(problem, cell, entry.mbs, schedule).is_none()
-        })
-    }
+/// Whether a schedule is legal for some member.
+fn is_legal(
+    problem: &Problem,
+    entry: &Entry,
+    members: &[Member],
+    schedule: (Schedule, u64),
+) -> bool {
+    members.iter().any(|m| {
+        let cell = filled(&entry.cell, m.dp);
+        space::cut_everywhere(problem, cell, entry.mbs, schedule).is_none()
+    })
 }
 
 /// An entry with so many replicas.
@@ -297,7 +302,15 @@ mod tests {
         }
         let octaves = Octaves::new(problem, &counts).expect("no torus");
         let left = sift(problem, &octaves, &limits, &Watch::new(None));
-        for found in &best {
+        // Of few counts the fewest replicas need not divide the others.
+        let few = best.windows(2).flat_map(|pair| {
+            let of_pair = pair.iter().map(|found| found.plan.devices());
+            let limits = of_pair.map(|devices| (devices, limits[&devices])).collect();
+            let left = sift(problem, &octaves, &limits, &Watch::new(None));
+            pair.iter().map(move |found| (found, left.clone())).collect::<Vec<_>>()
+        });
+        let all = best.iter().map(|found| (found, left.clone()));
+        for (found, left) in all.chain(few) {
             let plan = &found.plan;
             let of_plan = |entry: &&Entry| {
                 let Cell { pp, tp, cp, dp, .. } = entry.cell;

@@ -217,19 +217,20 @@ impl<'a> Sweep<'a> {
             Some(octaves) => octaves.of(devices).throughput.least(devices),
             None => Time::ZERO,
         };
-        let bounds: FxHashMap<u64, Time> = counts.iter().map(|n| (*n, least(n))).collect();
+        let bounds: FxHashMap<u64, Time> = counts.par_iter().map(|n| (*n, least(n))).collect();
         let order = in_order(&bounds, self.problem, self.wanted);
         let all: Vec<Count> =
             order.iter().map(|&n| Count { least: bounds[&n], ..Count::of(n) }).collect();
-        let mut searched = self.search(&all, |found| !found.is_empty());
-        let first = &all[searched..all.len().min(searched + FIRST)];
-        searched += self.search(first, |_| false);
-        let mut others = all;
-        others.drain(..searched);
-        if let Some(octaves) = octaves.filter(|_| !self.problem.options.mixed_tp) {
-            others = self.sift(&octaves, others);
+        let searched = self.search(&all, |found| !found.is_empty());
+        let mut first = all;
+        first.drain(..searched);
+        let others = first.split_off(FIRST.min(first.len()));
+        for mut counts in [first, others] {
+            if let Some(octaves) = octaves.as_ref().filter(|_| !self.problem.options.mixed_tp) {
+                counts = self.sift(octaves, counts);
+            }
+            self.search(&counts, |_| false);
         }
-        self.search(&others, |_| false);
     }
 
     /// What may matter of some counts, those that promise most first.
