@@ -34,7 +34,7 @@ pub const SIZES_SCHEMA: &str = "autopar.sizes/2";
 /// Counts that are searched side by side against the same finds, at most.
 const BLOCK: usize = 8;
 
-/// Counts that are searched before the others are sifted.
+/// Counts that are sifted and searched before the others.
 const FIRST: usize = 2;
 
 /// The best plans of the device counts.
@@ -210,7 +210,8 @@ impl<'a> Sweep<'a> {
 
     /// Searches ascending counts as far as they are of use.
     ///
-    /// Some are searched first, as what they find bounds the others. Those are sifted together, and of each what is left is searched.
+    /// The first that has a plan is searched whole, and what it finds bounds the others. Of these a few and then all that remain are
+    /// sifted together, and of each what is left is searched.
     fn search_bounded(&mut self, counts: &[u64]) {
         let octaves = Octaves::new(self.problem, counts);
         let least = |&devices: &u64| match &octaves {
