@@ -90,6 +90,11 @@ def test_a_file_that_is_no_table_of_runs_is_refused(data: bytes, what: str) -> N
         ({"framework": "llm-foundry (torch 1.13)"}, "2022-10"),
         ({"framework": "PyTorch 2.4.0 FSDP"}, "2024-07"),
         ({"framework": "NeMo 1.20", "source": "a talk of 2022"}, "2022-01"),
+        ({"framework": "Megatron-LM core_r0.7.0 (TE)"}, "2024-06"),
+        ({"framework": "Megatron-Core v0.12.1"}, "2025-05"),
+        ({"framework": "Megatron-LM v2.4"}, "2021-01"),
+        ({"framework": "DeepSpeed/Megatron-LM v1.1.5"}, ""),
+        ({"framework": "Megatron-DeepSpeed 0.8"}, ""),
         ({"source": "somewhere"}, ""),
     ],
 )

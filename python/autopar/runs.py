@@ -186,12 +186,16 @@ def _met(text: str) -> str:
 
 
 def _released(text: str) -> str:
-    """Returns the month of the release of PyTorch or NeMo that a text names: no run is older."""
-    named = re.search(r"\b(?:py)?(torch|nemo)[ =v-]*(\d\.\d+)", text, re.I)
+    """Returns the month of the release of software that a text names: no run is older."""
+    named = re.search(RELEASE, text, re.I)
     return RELEASES[named[1].lower()].get(named[2], "") if named else ""
 
 
-# github.com/pytorch/pytorch/releases; github.com/NVIDIA/NeMo/releases.
+# As torch==2.4, NeMo 1.20, Megatron-LM core_r0.7.0, Megatron-Core v0.12, Megatron-LM v2.4.
+RELEASE = r"\b(?:py)?(torch|nemo|megatron)(?:[-_ ](?:lm|core))*[-_ =rv]*(\d\.\d+)"
+
+# github.com/pytorch/pytorch/releases; github.com/NVIDIA/NeMo/releases; of Megatron-Core when the
+# files in its packages were written, of Megatron-LM before it (its tags on GitHub) the year.
 RELEASES = {
     "torch": {
         "1.8": "2021-03",
@@ -217,6 +221,31 @@ RELEASES = {
         "1.22": "2023-12",
         "1.23": "2024-03",
         "2.0": "2024-10",
+    },
+    "megatron": {
+        "2.0": "2021-01",
+        "2.1": "2021-01",
+        "2.2": "2021-01",
+        "2.3": "2021-01",
+        "2.4": "2021-01",
+        "2.5": "2021-01",
+        "3.0": "2022-01",
+        "0.1": "2023-05",
+        "0.2": "2023-06",
+        "0.3": "2023-10",
+        "0.4": "2023-12",
+        "0.5": "2024-02",
+        "0.6": "2024-04",
+        "0.7": "2024-06",
+        "0.8": "2024-08",
+        "0.9": "2024-10",
+        "0.10": "2025-02",
+        "0.11": "2025-03",
+        "0.12": "2025-05",
+        "0.13": "2025-07",
+        "0.14": "2025-10",
+        "0.15": "2025-12",
+        "0.16": "2026-02",
     },
 }
 

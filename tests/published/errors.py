@@ -15,6 +15,7 @@ from autopar.validate import Checked, Errors, Group, Summary, check, summarise
 FOLDER = Path(__file__).parent
 README = FOLDER.parents[1] / "README.md"
 BEGIN, END = "<!-- errors:begin -->\n", "<!-- errors:end -->"
+SUMS = "docs/errors.md#times-that-are-sums"
 COLUMNS = ("runs", "on", "step time: rows", "mean", "left out", "median", "bias", "90 %", "doubted",
            "memory: rows", "mean", "bias")  # fmt: skip
 
@@ -127,9 +128,9 @@ def _left_out(apart: dict[str, LeftOut]) -> str:
 def _alone(summary: Summary, left_out: float | None) -> str:
     time = _shares(summary.time)
     return (
-        f"On {time[0]} runs of one node ([vtrain](tests/published/single_node/vtrain-single.csv)):"
-        f" mean {time[1]}, left out {_percent(left_out)}, median {time[2]},"
-        f" bias {time[3]}.\n{_ranks(summary)}"
+        f"On {time[0]} runs of one node ([vtrain](tests/published/single_node/vtrain-single.csv)),"
+        f" whose times are [sums]({SUMS}):\nmean {time[1]}, left out {_percent(left_out)},"
+        f" median {time[2]}, bias {time[3]}. {_ranks(summary)}"
     )
 
 
