@@ -455,14 +455,14 @@ impl<'p, 'a> Block<'p, 'a> {
         let p = self.p;
         let launch = p.launch();
         let exchanged = self.forward.expert;
+        // What is computed again finds its parameters gathered for the backward pass, and no other micro-batch beside its exchange.
+        let mut recompute = self.forward;
         if p.framework.overlap.expert {
             // The other micro-batch's computation hides the exchange as far as it lasts.
             self.forward.expert = p.fabric.beside(self.forward.expert, self.forward.compute);
             let behind = self.input.compute + self.weight.compute;
             self.input.expert = p.fabric.beside(self.input.expert, behind);
         }
-        // What is computed again finds its parameters gathered for the backward pass.
-        let mut recompute = self.forward;
         let (selective, kept_selective) = self.selective();
         let mut input_bytes = p.residual_bytes();
         if p.framework.recompute_stops_early {
