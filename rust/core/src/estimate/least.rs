@@ -194,6 +194,12 @@ impl Prices {
         self.layers[self.frequent()].0.cost.forward.total().seconds()
     }
 
+    /// Seconds of both passes of a layer of the sort that takes least.
+    pub fn passes_of_lightest(&self) -> f64 {
+        let passes = self.layers.iter().map(|(layer, _)| Totals::from(&layer.cost).passes());
+        passes.min().unwrap_or(Time::ZERO).seconds()
+    }
+
     /// Seconds of both passes of all other layers, of the embedding, and of the head.
     pub fn passes_of_rest(&self) -> [f64; 3] {
         let place = self.frequent();

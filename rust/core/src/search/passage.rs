@@ -63,6 +63,8 @@ pub struct Passage {
     pub forward: f64,
     /// Until it has passed on a micro-batch and its gradient.
     pub through: f64,
+    /// Both passes of a layer of the sort that takes least.
+    pub lightest: f64,
     /// Both passes of all other layers, of the embedding, and of the head.
     pub rest: [f64; 3],
 }
@@ -77,6 +79,7 @@ impl Passage {
             layer: loud.layer.min(b.layer),
             forward: loud.forward.min(b.forward),
             through: loud.through.min(b.through),
+            lightest: loud.lightest.min(b.lightest),
             rest: [0, 1, 2].map(|n| loud.rest[n].min(b.rest[n])),
         }
     }
@@ -88,6 +91,7 @@ impl Passage {
             layer: p.passes_of_frequent(),
             forward: p.forward_of_frequent(),
             through: p.through_frequent(),
+            lightest: p.passes_of_lightest(),
             rest: p.passes_of_rest(),
         }
     }
@@ -111,6 +115,7 @@ impl Passage {
             layer: self.layer * by,
             forward: self.forward * by,
             through: self.through * by,
+            lightest: self.lightest * by,
             rest: self.rest.map(|seconds| seconds * by),
         }
     }

@@ -3,6 +3,7 @@
 //! The fastest stages that there may be work for all micro-batches, and one micro-batch passes through all layers and back. The work of
 //! a micro-batch, W seconds on all stages together, does not fill the step: before the first micro-batch has come down and
 //! after the last has gone up, stages wait. How much of the step they do at least, [`Shape::work_within`] says for each schedule.
+//! And no step ends before the stage with the head, which has a layer beside it, has worked on all micro-batches.
 
 use super::bound::Shape;
 use super::cell::Cell;
@@ -20,6 +21,8 @@ pub struct Swiftest {
     layers: f64,
     /// The fastest of each time on any kind.
     least: Passage,
+    /// Seconds of a micro-batch on the stage with the head.
+    headed: f64,
 }
 
 impl Swiftest {
@@ -43,11 +46,13 @@ impl Swiftest {
         let mut used = 0;
         let mut least: Option<Passage> = None;
         let mut rest = [f64::INFINITY; 3];
+        let mut headed = f64::INFINITY;
         for &Stages { kind, most } in offered.iter().filter(|s| s.most > 0) {
             let Some(of) = passage(kind) else { continue };
             kinds[used] = Kind { speed: 1.0 / of.layer, most, tp: cell.tp_of(kind) as f64 };
             used += 1;
             rest = [0, 1, 2].map(|n| f64::min(rest[n], of.rest[n] / of.layer));
+            headed = headed.min(of.lightest + of.rest[2]);
             least = Some(least.map_or(of, |l| Passage {
                 layer: l.layer.min(of.layer),
                 forward: l.forward.min(of.forward),
@@ -61,7 +66,8 @@ impl Swiftest {
             Some(_) => fastest_of_ranks(kinds, cell, problem.cluster.devices),
         }?;
         let least = least?;
-        Some(Swiftest { speed, layers: least.frequent + rest.iter().sum::<f64>(), least })
+        let layers = least.frequent + rest.iter().sum::<f64>();
+        Some(Swiftest { speed, layers, least, headed })
     }
 
     /// A bound for every plan of the cell with micro-batches of `mbs` sequences, which take `times` what was told.
@@ -91,13 +97,14 @@ impl Swiftest {
         let m = micro_batches as f64;
         let work = self.layers / self.speed * m;
         let through = self.least.frequent * self.least.through;
+        let headed = self.headed * m;
         let waiting = schedules
             .iter()
             .filter(|schedule| legal(schedule))
             .map(|&schedule| self.waiting(problem, schedule, cell.pp, micro_batches))
             .fold(f64::INFINITY, f64::min);
         let waiting = if waiting.is_finite() { waiting } else { 0.0 };
-        Time::from_seconds(work.max(through).max(waiting) * times * (1.0 - 1e-9))
+        Time::from_seconds(work.max(through).max(headed).max(waiting) * times * (1.0 - 1e-9))
     }
 
     /// Seconds of a step in which stages wait for the first and the last micro-batch, all on the fastest kind.
