@@ -226,8 +226,14 @@ impl Walk {
                 now.par_iter().map(|node| guess(node, limit, thorough)).collect();
             for (node, opened) in now.into_iter().zip(results) {
                 let guess = opened.guess;
-                self.hopeful.entry(node.kin()).or_insert(guess.is_some());
-                self.barren = if guess.is_some() { 0 } else { self.barren + 1 };
+                let kin = node.kin();
+                // What its kin found stands in a class's way: that it is no faster tells nothing of others.
+                let asked_before = self.hopeful.contains_key(&kin);
+                self.hopeful.entry(kin).or_insert(guess.is_some());
+                self.barren = match guess {
+                    Some(_) => 0,
+                    None => self.barren + u32::from(!asked_before),
+                };
                 self.take(&node, opened);
                 guessed.push((node, guess));
             }
