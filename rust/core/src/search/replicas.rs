@@ -4,8 +4,13 @@ use super::cell::{divisors, Cell};
 use super::compositions::cut_composition;
 use super::counts::Composition;
 use super::entry::Entry;
+use super::guess::guess;
+use super::holds::Holds;
 use super::known::Known;
+use super::report::Counters;
 use super::space;
+use super::stages::Class;
+use super::watch::Watch;
 use crate::estimate::{Step, Tables};
 use crate::plan::rules::first_broken;
 use crate::plan::{Plan, Stage};
@@ -13,19 +18,34 @@ use crate::spec::problem::Problem;
 use crate::units::Time;
 use rayon::prelude::*;
 
-/// Device counts up to a problem's on which `plan` has other numbers of replicas, where it is then one of the space's and fits.
-pub fn with_other_replicas(problem: &Problem, plan: &Plan) -> Vec<Known> {
+/// Device counts up to a problem's on which `plan` has other numbers of replicas, where it is then one of the space's and fits; and
+/// where it is on several kinds of chip, those on which each of them alone has its degrees.
+pub fn with_other_replicas(problem: &Problem, plan: &Plan, watch: &Watch) -> Vec<Known> {
     let each = plan.devices() / plan.dp;
     let batch = problem.workload.global_batch_size;
-    let most = problem.cluster.devices / each;
-    let replicas = divisors(batch / plan.mbs).into_iter().filter(|&dp| dp <= most);
-    let of = |dp: u64| {
+    let replicas = |most: u64| {
+        let fitting = divisors(batch / plan.mbs).into_iter();
+        fitting.filter(move |&dp| dp * each <= most).collect::<Vec<u64>>()
+    };
+    let of = |dp: u64, time: &(dyn Fn(&Problem, &Plan) -> Option<Time> + Sync)| {
         let mut problem = problem.clone();
         problem.cluster.devices = dp * each;
         let time = time(&problem, &with_replicas(plan, dp))?;
         Some(Known { devices: dp * each, time })
     };
-    replicas.collect::<Vec<u64>>().into_par_iter().filter_map(of).collect()
+    let all = replicas(problem.cluster.devices).into_par_iter();
+    let mut known: Vec<Known> = all.filter_map(|dp| of(dp, &time)).collect();
+    let mut kinds: Vec<usize> = plan.stages.iter().map(|stage| stage.chip as usize).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    if plan.tp_of_kind.is_empty() && kinds.len() > 1 {
+        for kind in kinds {
+            let alone = replicas(problem.available(kind)).into_par_iter();
+            let time = |problem: &Problem, plan: &Plan| time_on(problem, plan, kind, watch);
+            known.par_extend(alone.filter_map(|dp| of(dp, &time)));
+        }
+    }
+    known
 }
 
 /// A plan with so many replicas, sharded over all of them where it was, else in groups as large if there may be such.
@@ -38,21 +58,10 @@ fn with_replicas(plan: &Plan, dp: u64) -> Plan {
 
 /// The time of a plan, if it is one of the problem's and fits.
 fn time(problem: &Problem, plan: &Plan) -> Option<Time> {
-    let &Plan { dp, tp, sp, cp, ep, pp, vpp, mbs, zero, shard_group, schedule, .. } = plan;
-    let cell = Cell { pp, tp, each: None, cp, dp };
-    let (zeros, bound, classes, row) = ([true; 4], Time::ZERO, 0, 0);
-    let entry = Entry { cell, sp, ep, mbs, zero: zeros, bound, classes, row };
     let alike = plan.stages.chunk_by(|a, b| a.chip == b.chip);
     let run = |run: &[Stage]| (run[0].chip as usize, run.len() as u64);
     let runs: Composition = alike.map(run).collect();
-    let in_space = plan.tp_of_kind.is_empty()
-        && space::shardings(cell).contains(&(zero, shard_group))
-        && space::cut_cell(problem, cell).is_none()
-        && space::cut_shard(problem, cell, sp, ep, mbs).is_none()
-        && space::cut_sharding(problem, cell, (zero, shard_group)).is_none()
-        && cut_composition(problem, &entry, (schedule, vpp), &runs).is_none()
-        && first_broken(problem, plan).is_none();
-    if !in_space {
+    if !has(problem, plan, &runs) || first_broken(problem, plan).is_some() {
         return None;
     }
     let tables = Tables::of(problem, plan);
@@ -60,10 +69,45 @@ fn time(problem: &Problem, plan: &Plan) -> Option<Time> {
     (step.lacking(&tables, plan).is_empty() && step.time < Time::MAX).then_some(step.time)
 }
 
+/// The time of some plan with the degrees of `plan`, all stages on one kind of chip, if one of the problem's is at hand.
+fn time_on(problem: &Problem, plan: &Plan, kind: usize, watch: &Watch) -> Option<Time> {
+    if !has(problem, plan, &vec![(kind, plan.pp)]) {
+        return None;
+    }
+    let degrees = Plan { stages: Vec::new(), optimizer_offload: false, ..plan.clone() };
+    let sharding = (plan.zero, plan.shard_group);
+    let shard = entry(plan).shard(problem, kind, sharding);
+    let tables = Tables::new(problem, |of| (of == kind).then_some(shard));
+    let holds = Holds::new(tables, degrees);
+    let kinds = vec![kind; plan.pp as usize];
+    let class = Class { holds: &holds, kinds: &kinds, watch };
+    guess(&class, (Time::ZERO, Time::MAX), false, &mut Counters::default())
+}
+
+/// The degrees of a plan whose kinds have one.
+fn entry(plan: &Plan) -> Entry {
+    let &Plan { dp, tp, sp, cp, ep, pp, mbs, .. } = plan;
+    let cell = Cell { pp, tp, each: None, cp, dp };
+    Entry { cell, sp, ep, mbs, zero: [true; 4], bound: Time::ZERO, classes: 0, row: 0 }
+}
+
+/// Whether the degrees of a plan, its stages on so many of each kind, are in a problem's space.
+fn has(problem: &Problem, plan: &Plan, runs: &Composition) -> bool {
+    let entry = entry(plan);
+    let Entry { cell, sp, ep, mbs, .. } = entry;
+    let sharding = (plan.zero, plan.shard_group);
+    plan.tp_of_kind.is_empty()
+        && space::shardings(cell).contains(&sharding)
+        && space::cut_cell(problem, cell).is_none()
+        && space::cut_shard(problem, cell, sp, ep, mbs).is_none()
+        && space::cut_sharding(problem, cell, sharding).is_none()
+        && cut_composition(problem, &entry, (plan.schedule, plan.vpp), runs).is_none()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::{search, watch::Watch};
+    use crate::search::search;
     use crate::spec::model::Model;
     use crate::testing;
 
@@ -87,7 +131,7 @@ mod tests {
             let times: Vec<Option<Time>> =
                 (0..=12).map(|n| best(n.max(1)).map(|best| best.estimate.step_ps)).collect();
             for found in (1..=12).filter_map(best) {
-                for known in with_other_replicas(&problem, &found.plan) {
+                for known in with_other_replicas(&problem, &found.plan, &Watch::new(None)) {
                     let time = times[known.devices as usize].expect("a plan fits");
                     assert!(time <= known.time, "{known:?} of {:?}", found.plan);
                     let own = known.devices == found.plan.devices();

@@ -172,7 +172,7 @@ impl<'a> Sweep<'a> {
     fn note(&mut self, size: Size) {
         self.known.add(size.known());
         if self.wanted != Wanted::Every {
-            let others = with_other_replicas(self.problem, &size.best.plan);
+            let others = with_other_replicas(self.problem, &size.best.plan, self.watch);
             others.into_iter().for_each(|plan| self.known.add(plan));
         }
         self.found.push(size);
