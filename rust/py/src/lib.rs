@@ -9,9 +9,14 @@ use autopar_core::bulk::{Stages, WORDS};
 use autopar_core::graph::Programmed;
 use autopar_core::{wire, Watch};
 use gate::{brief, gate, keep_panics, run, thread_count};
+use mimalloc::MiMalloc;
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray2};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+
+/// A search's threads live as long as its call: with the system's allocator the memory of each goes back, to be faulted in again.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Autopar's core, compiled from Rust. Documents are JSON text; use the functions of `autopar` instead.
 #[pymodule]
