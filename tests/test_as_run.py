@@ -257,3 +257,33 @@ def test_a_profile_s_own_graphs_stay_where_a_row_says_nothing(tmp_path: Path, sh
     mine = setup(run_of(framework=str(file), chip="H100"), shelf).problem.framework
     assert mine.graphs == Graphs(mlp=True)
     assert mine.fused.looped_gemm
+
+
+def test_parameters_and_the_optimizer_may_be_in_host_memory(shelf: Shelf) -> None:
+    def there(notes: str) -> tuple[bool, bool]:
+        found = setup(run_of(framework="FSDP", notes=notes), shelf)
+        return found.problem.framework.held.parameters_on_host, found.plan.optimizer_offload
+
+    assert there("parameters and optimizer in host memory (CPU Adam)") == (True, True)
+    assert there("FSDP with CPUOffload") == (True, True)
+    assert there("parameters kept in host memory") == (True, False)
+    assert there("optimizer states are in host memory") == (False, True)
+    assert there("checkpoints in host memory") == there("no CPUOffload")[:1] + (False,)
+
+
+def test_what_is_listed_as_fused_kernels_is_each_one(shelf: Shelf) -> None:
+    def used(notes: str) -> Framework:
+        return setup(run_of(framework="FSDP", notes=notes), shelf).problem.framework
+
+    plain, listed = used("").fused, used("fused kernels (RoPE, RMSNorm, cross entropy)").fused
+    assert (plain.norm, plain.rope, plain.cross_entropy) == ("eager", "separate", False)
+    assert (listed.norm, listed.rope, listed.cross_entropy) == ("fused", "fused", True)
+    assert not listed.activation
+    assert used("without fused kernels (RoPE, RMSNorm)").fused == plain
+
+
+def test_experts_may_be_one_kernel(shelf: Shelf) -> None:
+    for words in ("ScatterMoE kernels", "MegaBlocks"):
+        cells = {"framework": "FSDP", "experts": "8", "topk": "2", "notes": words}
+        fused = setup(run_of(**cells), shelf).problem.framework.fused
+        assert (fused.grouped_gemm, fused.looped_gemm) == (True, False)

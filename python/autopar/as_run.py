@@ -135,18 +135,23 @@ def _fused(framework: Framework, run: Run) -> Framework:
 
     Liger-Kernel joins norms, rotary embeddings and activations, and so does Transformer Engine
     under PyTorch, whose layers pack projections and share key heads too. A fused Adam is Hugging
-    Face's own since PyTorch 2.8. A grouped product of experts is one kernel of Primus-Turbo.
+    Face's own since PyTorch 2.8. What a row lists behind `fused kernels` is each one.
     """
     fused = framework.fused
+    listed = _listed_kernels(run)
     if fused.norm == "eager" and _said(run, r"with (TE|Transformer Engine)\b"):
         framework = replace(framework, projections="packed", repeats_key_heads=False)
         fused = replace(fused, norm="fused", activation=True, rope="fused")
     if _said(run, r"liger\b"):
         fused = replace(fused, norm="fused", activation=True, rope="fused")
-    if fused.norm != "tuned" and _said(run, r"fused (layer|rms)?[- ]?norms?\b"):
+    norms = r"(layer|rms)?[- ]?norms?\b"
+    if fused.norm != "tuned" and (_said(run, f"fused {norms}") or re.search(norms, listed, re.I)):
         fused = replace(fused, norm="fused")
-    if _said(run, r"fused (bias[- ])?(gelu|swiglu|activations?)\b"):
+    activations = r"(bias[- ])?(gelu|swiglu|activations?)\b"
+    if _said(run, f"fused {activations}") or re.search(activations, listed, re.I):
         fused = replace(fused, activation=True)
+    if re.search(r"\brope\b|rotary", listed, re.I):
+        fused = replace(fused, rope="fused")
     if _said(run, r"fused (bias[- ])?dropout\b"):
         fused = replace(fused, residual=True)
     by_default = run.month >= FUSED_ADAM_SINCE and _said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")
@@ -154,8 +159,7 @@ def _fused(framework: Framework, run: Run) -> Framework:
         fused = replace(fused, optimizer=True)
     if _said(run, r"grouped[- _]?(gemm|mm|matmul)"):
         fused = replace(fused, grouped_gemm=True)
-    if _said(run, r"turbo grouped[- _]?gemm|grouped[- _]?gemm of flydsl"):
-        # AMD-AGI/Primus, technical guide of MoE training: one kernel, not a product an expert.
+    if _said(run, ONE_KERNEL_FOR_EXPERTS):
         fused = replace(fused, grouped_gemm=True, looped_gemm=False)
     if _said(run, UNFUSED_PERMUTATION):
         fused = replace(fused, permutation=False)
@@ -163,6 +167,18 @@ def _fused(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, fp8_scaling="block")  # a scale is of a block in MXFP8
     return replace(framework, fused=fused)
 
+
+def _listed_kernels(run: Run) -> str:
+    """Returns what a row lists as fused kernels."""
+    found = _said(run, r"fused kernels? \((?P<listed>[^)]*)\)")
+    return found["listed"] if found else ""
+
+
+# One kernel for all experts, not a product each: AMD-AGI/Primus, technical guide of MoE training;
+# shawntan/scattermoe (arXiv:2403.08245); databricks/megablocks (arXiv:2211.15841).
+ONE_KERNEL_FOR_EXPERTS = (
+    r"turbo grouped[- _]?gemm|grouped[- _]?gemm of flydsl|scattermoe\b|megablocks\b"
+)
 
 UNFUSED_PERMUTATION = (
     r"permutation (is |was )?not fused|unfused permutation|no (moe )?permute fusion"
@@ -232,7 +248,8 @@ def _separated(framework: Framework, entry: FrameworkEntry, run: Run) -> Framewo
     fused = framework.fused
     in_place = _said(run, LOSS_IN_PLACE)
     said = _said(run, FUSED_LOSS)
-    one = in_place or _said(run, LOSS_KERNEL) or (said and not width and not fused.cross_entropy)
+    kernel = _said(run, LOSS_KERNEL) or re.search("cross[- ]?entropy", _listed_kernels(run), re.I)
+    one = in_place or kernel or (said and not width and not fused.cross_entropy)
     if one:
         framework = replace(framework, loss_in_16_bits=True)
         width = 2 if in_place else 4
@@ -258,7 +275,7 @@ def _stored(framework: Framework, run: Run) -> Framework:
     Without a copy in 32 bits all that is stored is parameters, gradients and two moments. 8-bit
     moments are 2 bytes in place of 8, those of 16 bits 4. A loss in pieces has so many times
     fewer logits at its peak. Checkpoints that a row calls offloaded all wait on the host where it
-    gives no share.
+    gives no share. So do parameters, which FSDP's `CPUOffload` takes there.
     """
     stored = framework.bytes
     if _said(run, rf"({NARROW_GRADIENTS})\b"):
@@ -274,7 +291,8 @@ def _stored(framework: Framework, run: Run) -> Framework:
     offloaded = run.offload_fraction
     if offloaded is None:
         offloaded = 1.0 if _said(run, OFFLOADED) else 0.0
-    held = replace(framework.held, offloaded_share=offloaded)
+    on_host = bool(_said(run, PARAMETERS_ON_HOST))
+    held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=on_host)
     if _said(run, IN_PIECES):
         held = replace(held, loss_pieces=_pieces(run))
     return replace(framework, bytes=stored, held=held)
@@ -301,9 +319,14 @@ NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (
 NARROW_STATES = (
     r"states (all )?(in )?(bf16|16 bits)\b|(all|pure)[- ](bf16|16[- ]bits?)\b"
     r"|bf16 weights and (bf16 )?(adamw?|optimizer) states\b"
+    r"|no (fp32|32-bit) (copy|copies|master)\b"
 )
 NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
 OFFLOADED = r"checkpoints (are )?offloaded|offload(ed|ing)? (of )?[\w ]*\bcheckpoints"
+PARAMETERS_ON_HOST = (
+    r"parameters( and (the )?optimizer)?( are| is| kept| wait)* in host memory"
+    r"|offload of [\w ]*parameters|(CPU-?Offload|offload_param)\b"
+)
 LIGER_LOSS = r"liger(?! kernels but not its loss)|fused linear cross-?entropy"
 LOSS_IN_PLACE = (
     r"(TE|Transformer Engine) (fused )?cross[- ]?entropy|cross[- ]?entropy of TE|Primus\b(?!-)|"

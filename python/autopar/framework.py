@@ -233,6 +233,8 @@ class Held:
             arrive, both ways and for each chunk, from the first step on.
         offloaded_share: Share of what each chunk keeps of a micro-batch that waits in host memory,
             whatever layers a plan sends there; a setting of a run.
+        parameters_on_host: Shards of parameters that each pass gathers wait in host memory, and so
+            do those of reduced gradients; a setting of a run.
         logit_bytes: Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
         split_logit_bytes: The same where the vocabulary is cut over tensor-parallel ranks.
         loss_pieces: In how many pieces the loss is computed, one after another.
@@ -258,6 +260,7 @@ class Held:
     stage_buffers: bool = False
     message_buffers: bool = False
     offloaded_share: float = 0.0
+    parameters_on_host: bool = False
     logit_bytes: int = 12
     split_logit_bytes: int = 12
     loss_pieces: int = 1

@@ -163,7 +163,7 @@ def _sharding(
         "zero": zero,
         "shard_group": _shard_group(run, ranks, device) if zero else 1,
         "etp": etp,
-        "optimizer_offload": bool(re.search(r"offload of [\w ]*optimizer", run.notes)),
+        "optimizer_offload": bool(re.search(OPTIMIZER_ON_HOST, run.notes, re.I)),
     }
 
 
@@ -183,6 +183,12 @@ def _zero(run: Run, entry: FrameworkEntry, assumed: list[str]) -> int:
         return 1
     raise SpecError("zero", f"must be 0 to 3 or fsdp, found {shown(run.zero)}")
 
+
+# What FSDP's `CPUOffload` takes to the host is updated there.
+OPTIMIZER_ON_HOST = (
+    r"offload of [\w ]*optimizer|\boptimizer( states?)?( are| is| kept)? in host memory"
+    r"|\bCPU-?Offload\b"
+)
 
 KEPT_WHOLE = r"reshard_after_forward[ =:]*(never|false)|never reshard|\bnot resharded"
 

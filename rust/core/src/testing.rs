@@ -206,6 +206,7 @@ pub fn held() -> Held {
         copied_attention: false,
         weighted_result_bytes: 2,
         offloaded_share: 0.0,
+        parameters_on_host: false,
         logit_bytes: 12,
         split_logit_bytes: 12,
         loss_pieces: 1,

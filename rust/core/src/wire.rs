@@ -370,6 +370,12 @@ fn read_searched(document: &str) -> Result<Problem, Error> {
         || format!("no search takes it, found {share}"),
         "Leave it out: a search offloads whole layers.",
     )?;
+    require(
+        !problem.framework.held.parameters_on_host,
+        "problem.framework.held.parameters_on_host",
+        || "no search takes it, found true".to_owned(),
+        "Leave it out: a search may offload the optimizer's state.",
+    )?;
     Ok(problem)
 }
 

@@ -325,6 +325,32 @@ fn a_share_of_each_chunk_waits_on_the_host_and_two_chunks_shares_are_on_their_wa
     assert!(estimate(&problem, &plan).unwrap().step_s > 1.0);
 }
 
+#[test]
+fn shards_on_the_host_leave_the_device_and_cross_pcie_with_every_pass() {
+    // Gathered forward and backward, 2 bytes each, and reduced in `gradient_sent`: an eighth of each layer on a rank.
+    let mut problem = llama();
+    problem.framework.gathers = Gathers::MicroBatch;
+    problem.framework.overlap.parameter_gather = false;
+    let stage = Stage { chip: 0, layers: 4, recompute: Recompute::None, offload: 0 };
+    let plan = Plan { dp: 8, zero: 3, shard_group: 8, ..testing::plan(vec![stage]) };
+    let memory = |p: &Problem| estimate(p, &plan).unwrap().stages[0].memory;
+    assert_eq!(memory(&problem).parameters, Bytes(problem.model.parameters() / 8 * 2));
+    problem.framework.held.parameters_on_host = true;
+    let there = memory(&problem);
+    assert_eq!((there.parameters, there.gradients), (Bytes::ZERO, Bytes::ZERO));
+    let slow = 1e-3;
+    problem.cluster.groups[0].chip.host.pcie_gb_per_s = slow;
+    let each = (2 + 2 + problem.framework.bytes.gradient_sent) as f64 / (8.0 * slow * 1e9);
+    let layers: u64 = (0..4).map(|i| problem.model.layer_parameters(i)).sum();
+    let seconds = estimate(&problem, &plan).unwrap().step_s;
+    let (least, most) = (each * layers as f64, each * problem.model.parameters() as f64 + 1.0);
+    assert!(least < seconds && seconds < most, "{least} {seconds} {most}");
+    // Nothing of them crosses once more where the optimizer's state is there too.
+    let both = Plan { optimizer_offload: true, ..plan.clone() };
+    let more = estimate(&problem, &both).unwrap().step_s - seconds;
+    assert!(more.abs() < 1.0, "{more}");
+}
+
 // ---- Activations -----------------------------------------------------------------------------------------------------
 
 #[test]

@@ -92,6 +92,11 @@ struct Format {
 }
 
 impl<'a> Device<'a> {
+    /// Bytes a second between the device and its host, one direction.
+    pub fn host_bandwidth(&self) -> f64 {
+        self.chip.host.pcie_gb_per_s * 1e9
+    }
+
     /// How long its host takes to launch an operator, over the usual.
     pub fn host_pace(&self) -> f64 {
         self.chip.host.pace

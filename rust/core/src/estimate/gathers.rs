@@ -61,9 +61,18 @@ impl Block<'_, '_> {
             (self.expert_parameters, s.sharded(s.expert_replica_group())),
         ];
         let sharded = |&&(parameters, group): &&(f64, Group)| parameters > 0.0 && group.size > 1;
+        // A rank's shards come from the host before they are gathered, and go there once they are reduced.
+        let held =
+            parts.iter().filter(sharded).map(|(parameters, group)| parameters / group.size as f64);
+        let crossing = if p.framework.held.parameters_on_host && gathers {
+            held.sum::<f64>() / p.device.host_bandwidth()
+        } else {
+            0.0
+        };
         let seconds = |moves: bool, bytes: u64| {
             if moves {
                 p.shard_gather(self.dense_parameters, self.expert_parameters, bytes as f64)
+                    + crossing * bytes as f64
             } else {
                 0.0
             }

@@ -150,6 +150,7 @@ pub fn items(
     let bytes = &framework.bytes;
     let each = framework.gathers.each_pass(shard.pipelined);
     let gathers = gathers_each_pass(shard, framework);
+    let parameters_on_host = gathers && framework.held.parameters_on_host;
     let reduces = reduces_each_pass(shard, framework);
     // Parameters and gradients stay whole when they are gathered and reduced once a step.
     let (mut parameters, mut gradients, mut optimizer, mut buffers) = (0u64, 0u64, 0u64, 0u64);
@@ -182,6 +183,14 @@ pub fn items(
             // Scattered as they are reduced: in the only micro-batch, or in each; otherwise they add up whole.
             let scattered = held.single || (reduces && shard.zero == 2);
             gradients += (if scattered { share(1) } else { count }) * bytes.gradient;
+            optimizer += share(1) * bytes.optimizer;
+            update += share(1) * framework.held.update_bytes;
+            continue;
+        }
+        if parameters_on_host && ranks > 1 {
+            // A layer's are here while it works with them.
+            parameters += left * bytes.parameter;
+            gradients += left * bytes.gradient;
             optimizer += share(1) * bytes.optimizer;
             update += share(1) * framework.held.update_bytes;
             continue;

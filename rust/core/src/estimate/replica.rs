@@ -323,7 +323,9 @@ fn update_rate(
     };
     let state = mine * passes;
     if on_host {
-        let wire = mine * (bytes.gradient + bytes.parameter) as f64;
+        // Where parameters are on the host too, both have crossed with each pass.
+        let there = framework.held.parameters_on_host && shard.zero == 3 && ranks > 1;
+        let wire = if there { 0.0 } else { mine * (bytes.gradient + bytes.parameter) as f64 };
         gradients
             + state / (chip.host.memory_gb_per_s * 1e9)
             + wire / (chip.host.pcie_gb_per_s * 1e9)

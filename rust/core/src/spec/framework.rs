@@ -287,6 +287,9 @@ pub struct Held {
     /// Share of what each chunk keeps of a micro-batch that waits in host memory, whatever layers a plan sends there: a setting of
     /// a run, which no search takes (kwai/Megatron-Kwai, `--pipeline-parallel-aware-offloading-ratio`).
     pub offloaded_share: f64,
+    /// Shards of parameters that each pass gathers wait in host memory, and so do those of reduced gradients: a setting of a run,
+    /// which no search takes (PyTorch FSDP, `CPUOffload`; DeepSpeed, `offload_param`).
+    pub parameters_on_host: bool,
     /// Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
     pub logit_bytes: u64,
     /// The same where the vocabulary is cut over tensor-parallel ranks.

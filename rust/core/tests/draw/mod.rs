@@ -203,7 +203,8 @@ fn held(draw: &mut Draw) -> Held {
         weighted_result_bytes: draw.pick(&[0, 2, 4]),
         stage_buffers: draw.once_in(4),
         message_buffers: draw.once_in(4),
-        offloaded_share: 0.0, // A run's setting: no search takes it.
+        offloaded_share: 0.0,      // A run's setting: no search takes it.
+        parameters_on_host: false, // Another.
         logit_bytes: draw.pick(&[8, 12]),
         split_logit_bytes: draw.pick(&[8, 12, 16]),
         loss_pieces: draw.pick(&[1, 1, 8]),
