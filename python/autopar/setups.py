@@ -13,7 +13,15 @@ from math import gcd
 from typing import Any, get_args
 
 from autopar import planner
-from autopar.as_run import ACTIVATIONS, ALL_BUT_ATTENTION, FILLERS, NORMS, PROJECTIONS, as_run
+from autopar.as_run import (
+    ACTIVATIONS,
+    ALL_BUT_ATTENTION,
+    FILLERS,
+    NORMS,
+    PROJECTIONS,
+    TAKEN_BACK,
+    as_run,
+)
 from autopar.catalog import FrameworkEntry
 from autopar.cluster import Chip, Cluster
 from autopar.errors import SpecError, shown
@@ -163,7 +171,9 @@ def _sharding(
         "zero": zero,
         "shard_group": _shard_group(run, ranks, device) if zero else 1,
         "etp": etp,
-        "optimizer_offload": bool(re.search(OPTIMIZER_ON_HOST, run.notes, re.I)),
+        "optimizer_offload": bool(
+            re.search(rf"{TAKEN_BACK}({OPTIMIZER_ON_HOST})", run.notes, re.I)
+        ),
     }
 
 

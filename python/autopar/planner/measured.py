@@ -3,17 +3,20 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autopar import _core, catalog, files, wire
 from autopar.cluster import Chip
-from autopar.fit import Figure, Fit, MeasuredOperator, MeasuredRun, Point, PointError
 from autopar.planner.question import Name
 from autopar.report import Plan, Rate
 from autopar.spec import Problem
 
+if TYPE_CHECKING:
+    # No search needs it.
+    from autopar.fit import Figure, Fit, MeasuredOperator, MeasuredRun, Point
 
-def operator_seconds(chip: Name | Chip, operators: Sequence[MeasuredOperator]) -> list[float]:
+
+def operator_seconds(chip: Name | Chip, operators: "Sequence[MeasuredOperator]") -> list[float]:
     """Returns the seconds of single operators on a chip, to hold against measured points.
 
     Args:
@@ -54,13 +57,13 @@ def measured_seconds(problem: Problem, plan: Plan, rate: Rate) -> float:
 
 def calibrate(
     chip: Chip,
-    points: Sequence[Point],
+    points: "Sequence[Point]",
     *,
-    figures: Sequence[Figure],
+    figures: "Sequence[Figure]",
     link_line_gb_per_s: float | None = None,
     cross_validate: bool = True,
     threads: int = 0,
-) -> Fit:
+) -> "Fit":
     """Returns the figures of a chip that measurements tell, fitted to them.
 
     Args:
@@ -85,6 +88,8 @@ def calibrate(
         >>> fit.figures[0].figure, round(fit.after, 3)
         ('gemm.efficiency', 0.0)
     """
+    from autopar.fit import Fit, PointError
+
     document = {
         "chip": wire.write(chip),
         "link_line_gb_per_s": link_line_gb_per_s,
@@ -105,6 +110,6 @@ def calibrate(
     return replace(wire.read(Fit, {**found, "points": []}), points=errors)
 
 
-def _tagged(what: MeasuredRun | MeasuredOperator) -> dict[str, Any]:
+def _tagged(what: "MeasuredRun | MeasuredOperator") -> dict[str, Any]:
     """Returns what was measured under the name of its kind, as the core reads it."""
     return {what.kind: wire.write(what)}
