@@ -338,17 +338,15 @@ fn shards_on_the_host_leave_the_device_and_cross_pcie_with_every_pass() {
     problem.framework.held.parameters_on_host = true;
     let there = memory(&problem);
     assert_eq!((there.parameters, there.gradients), (Bytes::ZERO, Bytes::ZERO));
-    let slow = 1e-3;
-    problem.cluster.groups[0].chip.host.pcie_gb_per_s = slow;
-    let each = (2 + 2 + problem.framework.bytes.gradient_sent) as f64 / (8.0 * slow * 1e9);
+    problem.cluster.groups[0].chip.host.pcie_gb_per_s = 1e-3;
+    let each = (2 + 2 + problem.framework.bytes.gradient_sent) as f64 / (8.0 * 1e6);
     let layers: u64 = (0..4).map(|i| problem.model.layer_parameters(i)).sum();
     let seconds = estimate(&problem, &plan).unwrap().step_s;
     let (least, most) = (each * layers as f64, each * problem.model.parameters() as f64 + 1.0);
     assert!(least < seconds && seconds < most, "{least} {seconds} {most}");
-    // Nothing of them crosses once more where the optimizer's state is there too.
+    // None of it crosses once more where the optimizer's state is there too.
     let both = Plan { optimizer_offload: true, ..plan.clone() };
-    let more = estimate(&problem, &both).unwrap().step_s - seconds;
-    assert!(more.abs() < 1.0, "{more}");
+    assert!((estimate(&problem, &both).unwrap().step_s - seconds).abs() < 1.0);
 }
 
 // ---- Activations -----------------------------------------------------------------------------------------------------

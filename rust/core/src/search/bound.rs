@@ -43,8 +43,8 @@ pub struct Shape {
 
 impl Shape {
     /// Seconds of a micro-batch's work, on all stages together, that a second of the step has time for where a layer takes as
-    /// long on every stage: the sum of the y of [`super::relax`]. `differ`: layers do.
-    pub fn work_within(self, differ: bool) -> f64 {
+    /// long on every stage: the sum of the y of [`super::relax`]. `differ`: layers do; `steady`: every stage of 1F1B has steady work.
+    pub fn work_within(self, differ: bool, steady: bool) -> f64 {
         let (m, pp) = (self.micro_batches as f64, self.pp as f64);
         let down = |ahead: f64| {
             if ahead == 0.0 {
@@ -55,7 +55,7 @@ impl Shape {
         };
         match self.schedule {
             // The y of `both_ways` are as 1 / ((m - pp + j) (m - pp + j - 1)): their sum telescopes.
-            Schedule::OneFOneB if m > pp => pp / (m + pp - 1.0),
+            Schedule::OneFOneB if steady => pp / (m + pp - 1.0),
             Schedule::OneFOneB => down(1.0),
             Schedule::Interleaved => down(if differ { 0.0 } else { 1.0 / self.vpp as f64 }),
             Schedule::GPipe => pp / (m + pp - 1.0),

@@ -98,7 +98,8 @@ fn meetings(asked: &Question<'_>, one: &Once, i: usize) -> [Option<Met>; 3] {
                 behind: one.layer,
                 ..Met::default()
             };
-            [Some(filled), Some(turned), (m > warm).then_some(both)]
+            let steady = asked.flying as f64 > pp as f64 - i;
+            [Some(filled), Some(turned), steady.then_some(both)]
         }
         Schedule::GPipe => {
             let turned = Met { forward: m - 1.0, backward: m - 1.0, elsewhere, ..Met::default() };

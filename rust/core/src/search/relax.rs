@@ -85,6 +85,11 @@ impl Question<'_> {
         best
     }
 
+    /// Whether every stage of 1F1B has steady work, however short the steps that are asked about.
+    fn steady(&self) -> bool {
+        self.flying > self.shape.pp
+    }
+
     fn least<'l>(&self, leasts: &'l [Option<Least>], kind: usize) -> &'l Least {
         leasts[kind].as_ref().expect("a stage's kind is priced")
     }
@@ -236,12 +241,12 @@ impl Question<'_> {
         let weights = match plain {
             Some(_) => {
                 let unit = self.least(leasts, kinds[0]).layer.both();
-                Weights::of_equal(self.shape, self.any_schedule, unit, differ)
+                Weights::of_equal(self.shape, self.any_schedule, unit, (differ, self.steady()))
             }
             None => {
                 let unit = |&kind: &usize| self.least(leasts, kind).layer.both();
                 let units: Vec<f64> = kinds.iter().map(unit).collect();
-                Weights::new(self.shape, self.any_schedule, &units, differ)
+                Weights::new(self.shape, self.any_schedule, &units, (differ, self.steady()))
             }
         };
         let climb = Climb { leasts, kinds, on_host, allowed, weights, plain: plain.unwrap_or(0.0) };
@@ -365,7 +370,8 @@ impl Question<'_> {
         let frequent = least.frequent as f64;
         let spot = self.spot(least, 0);
         let unit = least.layer.both();
-        let sum = Weights::of_equal(self.shape, self.any_schedule, unit, least.others > 0).sum;
+        let known = (least.others > 0, self.steady());
+        let sum = Weights::of_equal(self.shape, self.any_schedule, unit, known).sum;
         let blocking = !self.any_schedule && self.sends == Sends::Blocking;
         let sends = if blocking { 2.0 * ((pp - 1) * vpp) as f64 * least.send } else { 0.0 };
         let rest = sends + (least.other + least.ends[0] + least.ends[1]).both();

@@ -4,7 +4,8 @@
 //! take as long in each; more replicas pass fewer of them a step, with no more of a model's state, and no more micro-batches in
 //! flight, on a device. So when steps with the fewest of some replicas take T at least, with the memory that the most of them leave,
 //! steps with d times as many take T / d at least: a path through a schedule meets a stage once for each micro-batch, or as often
-//! however many there are. Where not even that is within a limit of any of the counts, none of them is looked at by itself; else
+//! however many there are. A path of 1F1B that leaves out the passes before and after a stage's steady work takes as long as the stage's
+//! passes alone or loses no more than its share; it counts only where the shortest of these steps has steady work there too. Where not even that is within a limit of any of the counts, none of them is looked at by itself; else
 //! each half of them is, and so on.
 
 use super::cell::{divisors, Cell};
@@ -161,8 +162,10 @@ impl Sieve<'_> {
         let stages = offered(self.problem, &fewest.cell);
         let swiftest = Swiftest::among(self.problem, &fewest.cell, &stages, floor);
         let sized = (entry.mbs, entry.mbs as f64);
-        let bound =
-            |of: Swiftest| of.bound_where(self.problem, &fewest.cell, sized, schedules, legal);
+        let flying = with(entry, members[members.len() - 1].dp).micro_batches(self.problem);
+        let bound = |of: Swiftest| {
+            of.bound_where(self.problem, &fewest.cell, sized, flying, schedules, legal)
+        };
         swiftest.map(bound).is_some_and(|bound| bound <= limit(&fewest, members))
     }
 
@@ -223,7 +226,8 @@ impl Sieve<'_> {
         let swiftest =
             Swiftest::among(problem, cell, &stages, |kind| priced(kind).map(Passage::under))?;
         let sized = (fewest.mbs, 1.0);
-        let least = swiftest.bound_where(problem, cell, sized, asked.schedules, legal);
+        let flying = most.micro_batches(problem);
+        let least = swiftest.bound_where(problem, cell, sized, flying, asked.schedules, legal);
         if least > limit {
             return None;
         }
@@ -231,7 +235,6 @@ impl Sieve<'_> {
         if members.len() > 1 {
             leasts.iter_mut().flatten().for_each(Least::forget_tail);
         }
-        let flying = most.micro_batches(problem);
         if members.len() > 1 {
             let cut = cut_below(problem, fewest, flying, legal, &leasts, limit);
             return cut.is_none().then_some(least);

@@ -81,15 +81,17 @@ impl Swiftest {
         let legal = |&schedule: &(Schedule, u64)| {
             space::cut_everywhere(problem, *cell, mbs, schedule).is_none()
         };
-        self.bound_where(problem, cell, (mbs, times), schedules, legal)
+        let fewest = problem.workload.global_batch_size / (cell.dp * mbs);
+        self.bound_where(problem, cell, (mbs, times), fewest, schedules, legal)
     }
 
-    /// The same with the schedules that are `legal`.
+    /// The same with the schedules that are `legal`, and for steps of `fewest` micro-batches and more, in proportion to these.
     pub fn bound_where(
         &self,
         problem: &Problem,
         cell: &Cell,
         (mbs, times): (u64, f64),
+        fewest: u64,
         schedules: &[(Schedule, u64)],
         legal: impl Fn(&(Schedule, u64)) -> bool,
     ) -> Time {
@@ -101,7 +103,7 @@ impl Swiftest {
         let waiting = schedules
             .iter()
             .filter(|schedule| legal(schedule))
-            .map(|&schedule| self.waiting(problem, schedule, cell.pp, micro_batches))
+            .map(|&schedule| self.waiting(problem, schedule, cell.pp, (micro_batches, fewest)))
             .fold(f64::INFINITY, f64::min);
         let waiting = if waiting.is_finite() { waiting } else { 0.0 };
         Time::from_seconds(work.max(through).max(headed).max(waiting) * times * (1.0 - 1e-9))
@@ -113,7 +115,7 @@ impl Swiftest {
         problem: &Problem,
         (schedule, vpp): (Schedule, u64),
         pp: u64,
-        micro_batches: u64,
+        (micro_batches, fewest): (u64, u64),
     ) -> f64 {
         let layers = u64::from(problem.model.layers);
         let others = layers as f64 - self.least.frequent;
@@ -127,7 +129,7 @@ impl Swiftest {
             }
             Schedule::OneFOneB | Schedule::GPipe | Schedule::Interleaved => {
                 let shape = Shape { schedule, pp, vpp, micro_batches };
-                self.layers * self.least.layer / shape.work_within(others > 0.0)
+                self.layers * self.least.layer / shape.work_within(others > 0.0, fewest > pp)
             }
         }
     }

@@ -14,18 +14,19 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Where every stage takes `unit` seconds a layer; `differ`: layers do. For `any` schedule no stage waits.
-    pub fn of_equal(shape: Shape, any: bool, unit: f64, differ: bool) -> Weights {
+    /// Where every stage takes `unit` seconds a layer; `differ`: layers do; `steady`: every stage of 1F1B has steady work. For `any`
+    /// schedule no stage waits.
+    pub fn of_equal(shape: Shape, any: bool, unit: f64, (differ, steady): (bool, bool)) -> Weights {
         let within = if any {
             shape.pp as f64 / shape.micro_batches as f64
         } else {
-            shape.work_within(differ)
+            shape.work_within(differ, steady)
         };
         Weights { w: vec![1.0 / unit], sum: within / unit, level: true }
     }
 
     /// Where the stages take `units` seconds a layer.
-    pub fn new(shape: Shape, any: bool, units: &[f64], differ: bool) -> Weights {
+    pub fn new(shape: Shape, any: bool, units: &[f64], (differ, steady): (bool, bool)) -> Weights {
         let m = shape.micro_batches as f64;
         let (pp, v) = (units.len() as f64, shape.vpp as f64);
         if any {
@@ -33,7 +34,7 @@ impl Weights {
         }
         match shape.schedule {
             Schedule::OneFOneB => {
-                let exact = both_ways(units, m);
+                let exact = steady.then(|| both_ways(units, m)).flatten();
                 exact.unwrap_or_else(|| down(units, m, 1.0))
             }
             // The first chunk may be lighter where layers differ.
@@ -82,9 +83,6 @@ fn down(units: &[f64], m: f64, ahead: f64) -> Weights {
 /// With S the sum of the y and P_j that of those before j, `S + P_j + (m - pp + j) y_j = 1 / unit_j`: linear in S.
 fn both_ways(units: &[f64], m: f64) -> Option<Weights> {
     let pp = units.len() as f64;
-    if m <= pp {
-        return None;
-    }
     // y_j = a_j - b_j S.
     let (mut a, mut b) = (0.0, 0.0);
     let lines: Vec<(f64, f64)> = units
@@ -121,8 +119,9 @@ mod tests {
             for (pp, micro_batches) in (2..12).flat_map(|pp| (2..30).map(move |m| (pp, m))) {
                 let shape = Shape { schedule, pp, vpp, micro_batches };
                 for (any, differ) in [(false, false), (false, true), (true, false)] {
-                    let equal = Weights::of_equal(shape, any, 0.25, differ);
-                    let each = Weights::new(shape, any, &vec![0.25; pp as usize], differ);
+                    let known = (differ, micro_batches > pp);
+                    let equal = Weights::of_equal(shape, any, 0.25, known);
+                    let each = Weights::new(shape, any, &vec![0.25; pp as usize], known);
                     assert!((equal.sum / each.sum - 1.0).abs() < 1e-9, "{shape:?}");
                     let close = |stage| (equal.of(stage) / each.of(stage) - 1.0).abs() < 1e-9;
                     assert!(each.level && (0..pp as usize).all(close), "{shape:?}");
