@@ -8,8 +8,29 @@
 //! a complete label of the stages from i to the last, for the exact dynamic programme: each of its numbers is the
 //! length of a path through the schedule's events, so none exceeds the longest.
 
+use super::report::Cut;
 use crate::spec::problem::Schedule;
 use crate::units::Time;
+
+/// A lower bound, or that nothing fits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Verdict {
+    /// No plan takes fewer seconds.
+    Seconds(f64),
+    /// No plan fits in memory.
+    Memory,
+}
+
+impl Verdict {
+    /// The bound as a time, or why nothing is within `limit`.
+    pub fn within(self, limit: Time) -> Result<Time, Cut> {
+        match self {
+            Verdict::Memory => Err(Cut::Memory),
+            Verdict::Seconds(s) if Time::from_seconds(s) > limit => Err(Cut::Bound),
+            Verdict::Seconds(s) => Ok(Time::from_seconds(s)),
+        }
+    }
+}
 
 /// Work of one stage for one micro-batch as the bounds see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,12 +4,13 @@
 //! ([`super::caps`]). As long as no limit is known, the time is a little above the bound of all compositions, so that those far
 //! above it are seldom listed at all.
 
+use super::bound::Verdict;
 use super::caps::hold;
 use super::cell::Cell;
 use super::counts::{Composition, Counts, Walked};
 use super::entry::{cut_entry, entry_bound, Entry};
 use super::places::Places;
-use super::relax::{Question, Verdict};
+use super::relax::Question;
 use super::report::{Counters, Cut};
 use super::space::{self, offered};
 use super::watch::Watch;

@@ -8,8 +8,7 @@
 //! `w_j = sum_i y_i c_ij`: the least of the right side over all `x` that add up to the model's layers is found by climbing the cheapest rungs first.
 //! The y are chosen so that a layer without recompute weighs the same on every stage.
 
-use super::bound::{Continuous, Shape};
-use super::report::Cut;
+use super::bound::{Continuous, Shape, Verdict};
 use super::room::{cheapest, Allowed, Room, Rung, Spot};
 use super::space::Stages;
 use super::weights::Weights;
@@ -17,7 +16,6 @@ use crate::estimate::least::{Least, Line, Passes};
 use crate::estimate::memory::in_flight;
 use crate::estimate::pipeline::Sends;
 use crate::spec::problem::{Problem, Schedule};
-use crate::units::Time;
 use std::ops::Range;
 
 /// What is asked about a class.
@@ -36,26 +34,6 @@ pub struct Question<'p> {
     pub flying: u64,
     /// A bound above so many seconds need not be the best: memory is looked at below it alone.
     pub limit: f64,
-}
-
-/// A lower bound, or that nothing fits.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Verdict {
-    /// No plan takes fewer seconds.
-    Seconds(f64),
-    /// No plan fits in memory.
-    Memory,
-}
-
-impl Verdict {
-    /// The bound as a time, or why nothing is within `limit`.
-    pub fn within(self, limit: Time) -> Result<Time, Cut> {
-        match self {
-            Verdict::Memory => Err(Cut::Memory),
-            Verdict::Seconds(s) if Time::from_seconds(s) > limit => Err(Cut::Bound),
-            Verdict::Seconds(s) => Ok(Time::from_seconds(s)),
-        }
-    }
 }
 
 impl Question<'_> {
@@ -229,11 +207,11 @@ impl Question<'_> {
     /// Stages with any numbers of layers: the weighted sum of the paths.
     fn unequal(&self, leasts: &[Option<Least>], kinds: &[usize], on_host: usize) -> Verdict {
         let allowed = Allowed::new(self.problem, self.shape.pp);
-        let plain = match self.alike(leasts, kinds, on_host, &allowed) {
-            Some((seconds, true)) => return Verdict::Seconds(rounded_down(seconds)),
-            Some((seconds, false)) => Some(seconds),
-            None => None,
-        };
+        let alike = self.alike(leasts, kinds, on_host, &allowed);
+        if let Some((seconds, true)) = alike {
+            return Verdict::Seconds(rounded_down(seconds));
+        }
+        let plain = alike.map(|(seconds, _)| seconds);
         if plain.is_some() && !self.could_hold(self.least(leasts, kinds[0]), on_host, &allowed) {
             return Verdict::Memory;
         }
@@ -367,9 +345,8 @@ impl Question<'_> {
             return None;
         }
         let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
-        let frequent = least.frequent as f64;
+        let (frequent, unit) = (least.frequent as f64, least.layer.both());
         let spot = self.spot(least, 0);
-        let unit = least.layer.both();
         let known = (least.others > 0, self.steady());
         let sum = Weights::of_equal(self.shape, self.any_schedule, unit, known).sum;
         let blocking = !self.any_schedule && self.sends == Sends::Blocking;

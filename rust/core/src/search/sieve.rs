@@ -4,8 +4,9 @@
 //! take as long in each; more replicas pass fewer of them a step, with no more of a model's state, and no more micro-batches in
 //! flight, on a device. So when steps with the fewest of some replicas take T at least, with the memory that the most of them leave,
 //! steps with d times as many take T / d at least: a path through a schedule meets a stage once for each micro-batch, or as often
-//! however many there are. A path of 1F1B that leaves out the passes before and after a stage's steady work takes as long as the stage's
-//! passes alone or loses no more than its share; it counts only where the shortest of these steps has steady work there too. Where not even that is within a limit of any of the counts, none of them is looked at by itself; else
+//! however many there are. A path of 1F1B that leaves out passes of a stage's warm-up is no exception: where these are longer than what
+//! it has of other stages, all of the stage's own passes take longer than the path; else what it has of others is more than its share.
+//! The path through steady work counts only where the shortest of these steps has such work too. Where not even that is within a limit of any of the counts, none of them is looked at by itself; else
 //! each half of them is, and so on.
 
 use super::cell::{divisors, Cell};
@@ -234,8 +235,6 @@ impl Sieve<'_> {
         let mut leasts = prices.leasts_in_any_group(&most, asked.alike);
         if members.len() > 1 {
             leasts.iter_mut().flatten().for_each(Least::forget_tail);
-        }
-        if members.len() > 1 {
             let cut = cut_below(problem, fewest, flying, legal, &leasts, limit);
             return cut.is_none().then_some(least);
         }
