@@ -35,8 +35,9 @@ def table(problem: Problem, pp: tuple[int, ...], **fixed: int) -> NDArray[Any]:
 
 
 def show(name: str, problem: Problem, plans: NDArray[Any], repeats: int, **more: Any) -> None:
-    """Prints the rate over many copies of a table in random order."""
-    order = np.random.default_rng(0).integers(len(plans), size=more.pop("size", 1_000_000))
+    """Prints the rate over `size` rows of a table at random; for no size, over each of its rows."""
+    size = more.pop("size", 1_000_000)
+    order = np.random.default_rng(0).integers(len(plans), size=size) if size else slice(None)
     plans, more = plans[order], {key: value[order] for key, value in more.items()}
     runs = []
     for _ in range(repeats):
@@ -72,7 +73,15 @@ def main() -> None:
         problem,
         table(problem, (8,), vpp=2),
         count,
-        size=20_000,
+        size=1_000_000,
+    )
+    once = [table(problem, (2, 4, 8, 16), vpp=chunks) for chunks in (2, 5)]
+    show(
+        "equal stages, interleaved, pp 2, 4, 8, 16, vpp 2, 5: each plan once",
+        problem,
+        np.concatenate(once),
+        count,
+        size=0,
     )
     show(
         "equal stages, gpipe, pp 8",

@@ -233,8 +233,8 @@ struct Bulk<'a> {
     plan: Plan,
     /// Whether all stages of the plan are equal.
     equal: bool,
-    /// The stages of a plan for the clock, and the orders of their passes.
-    clocks: Vec<StageClock>,
+    /// First, second and last of equal stages for the clock, and the orders of their passes.
+    clocks: [StageClock; 3],
     tapes: Tapes,
 }
 
@@ -266,7 +266,7 @@ impl<'a> Bulk<'a> {
                 stages: Vec::new(),
             },
             equal: true,
-            clocks: Vec::new(),
+            clocks: Default::default(),
             tapes: Tapes::default(),
         }
     }
@@ -364,7 +364,7 @@ impl<'a> Bulk<'a> {
         let (step, fullest) = of_equals.unwrap_or_else(|| {
             let (costs, clocks, sends) = Step::stages(tables, plan);
             let micro_batches = plan.micro_batches(self.problem);
-            let step = self.tapes.makespan(plan.schedule, sends, &clocks, micro_batches);
+            let step = self.tapes.makespan(plan.schedule, sends, &clocks, plan.pp, micro_batches);
             let stages = costs.iter().zip(&plan.stages).enumerate();
             let rooms =
                 stages.map(|(i, (cost, s))| Room::of(i, cost, tables.kind(s.chip as usize)));
@@ -422,7 +422,7 @@ fn fullest(rooms: impl Iterator<Item = Room>) -> Room {
 fn equal_stages(
     tables: &Tables<'_>,
     plan: &Plan,
-    clocks: &mut Vec<StageClock>,
+    clocks: &mut [StageClock; 3],
     tapes: &mut Tapes,
 ) -> Option<(Time, Room)> {
     let problem = tables.problem();
@@ -432,7 +432,7 @@ fn equal_stages(
         return None;
     }
     let (schedule, sends) = (plan.schedule, sends(problem, plan.schedule));
-    let closed = schedule == Schedule::OneFOneB && sends == Sends::Blocking;
+    let one_f_one_b = schedule == Schedule::OneFOneB && sends == Sends::Blocking;
     let micro_batches = plan.micro_batches(problem);
     let last = plan.stages.len() - 1;
     let layers = plan.stages[0].layers;
@@ -456,12 +456,10 @@ fn equal_stages(
         _ => tables.send(kind, kind, apart as u64),
     };
     // An interleaved pipeline sends from its last stage to its first too.
-    let (near, around) = (send(1), if closed { Time::ZERO } else { send(last) });
+    let (near, around) = (send(1), if one_f_one_b { Time::ZERO } else { send(last) });
     let mut lanes = [Lane::default(); 3];
     let mut rooms = [None; 3];
-    if !closed {
-        clocks.resize_with(last + 1, StageClock::default);
-    }
+    let mut told = 0;
     for (n, index) in [0, 1, last].into_iter().enumerate() {
         // A short pipeline has no middle, and one stage is its own last.
         if (n == 1 && last < 2) || (n == 2 && last == 0) {
@@ -470,32 +468,26 @@ fn equal_stages(
         let place = if plan.vpp == 1 { place(index) } else { plan.place(problem, index) };
         let cost = table.stage(&place);
         rooms[n] = Some(Room::of(index, &cost, table));
-        if closed {
+        if one_f_one_b {
             lanes[n] = Lane {
                 forward: cost.forward + if index == last { Time::ZERO } else { near },
                 backward: cost.backward + if index == 0 { Time::ZERO } else { near },
                 tail: cost.tail(),
             };
         } else {
-            let clock = &mut clocks[index];
+            let clock = &mut clocks[told];
             clock.chunks.clear();
             clock.chunks.extend((0..plan.vpp).map(|chunk| table.chunk(&place, chunk)));
             clock.send_forward = if index == last { around } else { near };
             clock.send_backward = if index == 0 { around } else { near };
             clock.tail = cost.tail();
         }
+        told += 1;
     }
-    let time = if closed {
+    let time = if one_f_one_b {
         longest::of_equal_stages(&lanes, plan.pp, micro_batches)?
     } else {
-        if let [_, middle, others @ .., _] = &mut clocks[..] {
-            for clock in others {
-                clock.chunks.clone_from(&middle.chunks);
-                (clock.send_forward, clock.send_backward) = (near, near);
-                clock.tail = middle.tail;
-            }
-        }
-        tapes.makespan(schedule, sends, clocks, micro_batches)
+        tapes.makespan(schedule, sends, &clocks[..told], plan.pp, micro_batches)
     };
     Some((time, fullest(rooms.into_iter().flatten())))
 }

@@ -197,8 +197,29 @@ fn the_step_is_the_longest_path_through_the_schedule() {
         let expected = simulate(schedule, sends, &stages, m);
         let got = makespan(schedule, sends, &stages, m);
         assert_eq!(got, expected, "case {n}: {schedule:?} {sends:?} m {m} {stages:?}");
-        let taped = tapes.makespan(schedule, sends, &stages, m);
+        let taped = tapes.makespan(schedule, sends, &stages, pp, m);
         assert_eq!(taped, expected, "case {n}: {schedule:?} {sends:?} m {m} {stages:?}");
+    }
+}
+
+#[test]
+fn a_run_serves_every_tail_and_one_stage_all_between_the_ends() {
+    let mut draw = Draw::new(13);
+    let mut tapes = Tapes::default();
+    for n in 0..1000 {
+        let Shape { schedule, pp, vpp, micro_batches: m } = shape(&mut draw, 60);
+        let sends = draw.pick(&SENDS);
+        let mut ends = clocks(&mut draw, pp.min(3), vpp);
+        for _ in 0..3 {
+            let between = (1..pp.saturating_sub(1)).map(|_| &ends[1]);
+            let (first, last) = (ends.first(), ends.last().filter(|_| pp > 1));
+            let all: Vec<_> = first.into_iter().chain(between).chain(last).cloned().collect();
+            let expected = simulate(schedule, sends, &all, m);
+            let got = tapes.makespan(schedule, sends, &ends, pp, m);
+            assert_eq!(got, expected, "case {n}: {schedule:?} {sends:?} pp {pp} m {m} {ends:?}");
+            let tail = |stage: &mut StageClock| stage.tail = Time(draw.between(0, 3000));
+            ends.iter_mut().for_each(tail);
+        }
     }
 }
 

@@ -93,18 +93,22 @@ pub fn makespan(
     stages: &[StageClock],
     micro_batches: u64,
 ) -> Time {
-    closed(schedule, sends, stages, micro_batches)
+    closed(schedule, sends, stages.len(), |stage| &stages[stage], micro_batches)
         .unwrap_or_else(|| run(&order(schedule, stages, micro_batches), sends, stages))
 }
 
-/// The same where it has a closed form.
-fn closed(schedule: Schedule, sends: Sends, stages: &[StageClock], m: u64) -> Option<Time> {
+/// The same where it has a closed form, of `pp` stages that `at` gives.
+fn closed<'a>(
+    schedule: Schedule,
+    sends: Sends,
+    pp: usize,
+    at: impl Fn(usize) -> &'a StageClock,
+    m: u64,
+) -> Option<Time> {
     match schedule {
-        Schedule::GPipe => Some(gpipe(sends, stages, m)),
+        Schedule::GPipe => Some(gpipe(sends, pp, at, m)),
         Schedule::OneFOneB if sends == Sends::Blocking => {
-            let lanes: Vec<Lane> = (0..stages.len())
-                .map(|i| lane(&stages[i], i == 0, i + 1 == stages.len()))
-                .collect();
+            let lanes: Vec<Lane> = (0..pp).map(|i| lane(at(i), i == 0, i + 1 == pp)).collect();
             longest::of_stages(&lanes, m)
         }
         Schedule::OneFOneB
@@ -156,14 +160,14 @@ pub fn events(
 
 /// Fill, the slowest stage's other micro-batches, then the same backward: a permutation flow shop whose
 /// jobs are all alike.
-fn gpipe(sends: Sends, stages: &[StageClock], m: u64) -> Time {
-    let last = stages.len() - 1;
+fn gpipe<'a>(sends: Sends, pp: usize, at: impl Fn(usize) -> &'a StageClock, m: u64) -> Time {
+    let last = pp - 1;
     let mut fill = Time::ZERO;
     let mut slowest = Time::ZERO;
     let mut back = Time::ZERO;
     let mut back_slowest = Time::ZERO;
     let mut finish = Time::ZERO;
-    for (i, s) in stages.iter().enumerate() {
+    for (i, s) in (0..pp).map(|i| (i, at(i))) {
         let own: Time = s.chunks.iter().map(|c| c.forward).sum();
         let send = if i < last { s.send_forward } else { Time::ZERO };
         fill += own + send;
@@ -172,7 +176,7 @@ fn gpipe(sends: Sends, stages: &[StageClock], m: u64) -> Time {
             Sends::Overlapped => own,
         });
     }
-    for (i, s) in stages.iter().enumerate().rev() {
+    for (i, s) in (0..pp).rev().map(|i| (i, at(i))) {
         let own: Time = s.chunks.iter().map(|c| c.backward()).sum();
         let send = if i > 0 { s.send_backward } else { Time::ZERO };
         let busy = match sends {
@@ -376,27 +380,28 @@ fn unless_late(
     stages: &[StageClock],
     late: impl Fn(&Run<'_>, usize) -> bool,
 ) -> Option<Time> {
-    periodic(order, |order, repeats| {
+    let (end, later) = periodic(order, |order, repeats| {
         let mut run = Run::new(order, sends, stages);
         Some((run.finish(&late)?, run.shift(repeats)))
-    })
+    })?;
+    Some(end + later)
 }
 
-/// When the last tail of a step ends, from a run of fewer micro-batches once its rounds repeat. What runs an order says when the
-/// last tail ends and, if asked, by how much each round of those that repeat is later than the one before.
-fn periodic(
+/// How a step ends that has fewer micro-batches, once its rounds repeat, and how much later it ends with all of them. What runs an
+/// order says how it ends and, if asked, by how much each round of those that repeat is later than the one before.
+fn periodic<End>(
     order: &Order,
-    mut run: impl FnMut(Order, bool) -> Option<(Time, Option<Time>)>,
-) -> Option<Time> {
+    mut run: impl FnMut(Order, bool) -> Option<(End, Option<Time>)>,
+) -> Option<(End, Time)> {
     let mut rounds = first_rounds(order.schedule);
     loop {
         let short = rounds * order.pp + order.m % order.pp;
         if short >= order.m {
-            return run(*order, false).map(|(end, _)| end);
+            return run(*order, false).map(|(end, _)| (end, Time::ZERO));
         }
         let (end, shift) = run(Order { m: short, ..*order }, true)?;
         if let Some(shift) = shift {
-            return Some(end + shift * ((order.m - short) / order.pp));
+            return Some((end, shift * ((order.m - short) / order.pp)));
         }
         rounds *= 2;
     }

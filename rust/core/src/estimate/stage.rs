@@ -272,6 +272,8 @@ impl<'a> Table<'a> {
         &self.pricer
     }
 
+    /// Sums over layers. Whoever asks needs few of them: the others are never read where this is inlined.
+    #[inline(always)]
     fn layers(&self, from: u32, count: u32) -> Totals {
         if self.uniform() {
             return self.prefix[count as usize];

@@ -15,7 +15,7 @@ pub enum Kind {
 }
 
 /// Each stage's order of passes, told by index so that nothing is stored.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Order {
     pub schedule: Schedule,
     pub pp: u64,
