@@ -244,7 +244,7 @@ def _separated(framework: Framework, entry: FrameworkEntry, run: Run) -> Framewo
     One kernel reads 16-bit logits and makes gradients as wide, which Transformer Engine's and
     Liger's write into their place. What Megatron calls fused is not one: the compiler joined it.
     """
-    width = entry.run.loss_bytes
+    width, cached = entry.run.loss_bytes, entry.run.cached_loss_bytes
     fused = framework.fused
     in_place = _said(run, LOSS_IN_PLACE)
     said = _said(run, FUSED_LOSS)
@@ -252,10 +252,15 @@ def _separated(framework: Framework, entry: FrameworkEntry, run: Run) -> Framewo
     one = in_place or kernel or (said and not width and not fused.cross_entropy)
     if one:
         framework = replace(framework, loss_in_16_bits=True)
-        width = 2 if in_place else 4
+        width, cached = 2 if in_place else 4, 0
     elif said or not width:
         return framework
-    held = replace(framework.held, logit_bytes=width, split_logit_bytes=width)
+    held = replace(
+        framework.held,
+        logit_bytes=width,
+        split_logit_bytes=width,
+        cached_logit_bytes=cached,
+    )
     fused = replace(fused, cross_entropy=bool(one))
     return replace(framework, fused=fused, held=held)
 

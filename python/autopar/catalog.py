@@ -132,6 +132,7 @@ class RunDefaults:
         graphs_on: Chips on which attention, and what precedes the exchange of experts, were graphs.
         loss_bytes: Bytes of a logit at the peak of a loss in separate operators, which it was; 0
             where it was as the profile has it.
+        cached_loss_bytes: Bytes of a logit that the allocator kept beyond that.
     """
 
     texts: tuple[str, ...] = ()
@@ -153,6 +154,7 @@ class RunDefaults:
     expert_tensor_parallel: bool = True
     graphs_on: tuple[str, ...] = ()
     loss_bytes: int = 0
+    cached_loss_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -234,9 +234,11 @@ class Held:
         offloaded_share: Share of what each chunk keeps of a micro-batch that waits in host memory,
             whatever layers a plan sends there; a setting of a run.
         parameters_on_host: Shards of parameters that each pass gathers wait in host memory, and so
-            do those of reduced gradients; a setting of a run.
+            do those of reduced gradients, of one replica all of them; a setting of a run.
         logit_bytes: Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
         split_logit_bytes: The same where the vocabulary is cut over tensor-parallel ranks.
+        cached_logit_bytes: Bytes of a logit that the allocator keeps beyond that peak, where freed
+            blocks were cut for smaller tensors.
         loss_pieces: In how many pieces the loss is computed, one after another.
     """
 
@@ -263,6 +265,7 @@ class Held:
     parameters_on_host: bool = False
     logit_bytes: int = 12
     split_logit_bytes: int = 12
+    cached_logit_bytes: int = 0
     loss_pieces: int = 1
 
 

@@ -209,6 +209,7 @@ pub fn held() -> Held {
         parameters_on_host: false,
         logit_bytes: 12,
         split_logit_bytes: 12,
+        cached_logit_bytes: 0,
         loss_pieces: 1,
     }
 }

@@ -344,6 +344,13 @@ fn shards_on_the_host_leave_the_device_and_cross_pcie_with_every_pass() {
     let seconds = estimate(&problem, &plan).unwrap().step_s;
     let (least, most) = (each * layers as f64, each * problem.model.parameters() as f64 + 1.0);
     assert!(least < seconds && seconds < most, "{least} {seconds} {most}");
+    // One rank, which has no shards, keeps all of it there: eight times as much, in each of eight micro-batches.
+    let mut one = Problem { cluster: testing::cluster(testing::a100(), 1), ..problem.clone() };
+    one.cluster.groups[0].chip.host.pcie_gb_per_s = 1e-3;
+    let alone = estimate(&one, &Plan { dp: 1, zero: 0, shard_group: 1, ..plan.clone() }).unwrap();
+    let held = alone.stages[0].memory;
+    assert_eq!((held.parameters, held.gradients), (Bytes::ZERO, Bytes::ZERO));
+    assert!(64.0 * least < alone.step_s && alone.step_s < 64.0 * most, "{}", alone.step_s);
     // None of it crosses once more where the optimizer's state is there too.
     let both = Plan { optimizer_offload: true, ..plan.clone() };
     assert!((estimate(&problem, &both).unwrap().step_s - seconds).abs() < 1.0);

@@ -25,10 +25,11 @@ impl Block<'_, '_> {
     pub(super) fn shards(&mut self, recompute: &mut Pass) {
         let p = self.p;
         let (gathers, reduces) = (p.gathers_each_pass(), p.reduces_each_pass());
-        if !gathers && !reduces {
+        let fetches = p.fetches_from_host();
+        if !gathers && !reduces && !fetches {
             return;
         }
-        let moved = self.moved(gathers, reduces);
+        let moved = self.moved(gathers || fetches, reduces || fetches);
         let of = |each: bool| if each { moved.pieces } else { 0 };
         self.forward.kernels += of(gathers);
         self.input.kernels += of(gathers) + of(reduces);
@@ -60,11 +61,13 @@ impl Block<'_, '_> {
             (self.dense_parameters, s.sharded(s.replica_group())),
             (self.expert_parameters, s.sharded(s.expert_replica_group())),
         ];
-        let sharded = |&&(parameters, group): &&(f64, Group)| parameters > 0.0 && group.size > 1;
+        let alone = p.fetches_from_host() && !p.gathers_each_pass();
+        let sharded =
+            |&&(parameters, group): &&(f64, Group)| parameters > 0.0 && (group.size > 1 || alone);
         // A rank's shards come from the host before they are gathered, and go there once they are reduced.
         let held =
-            parts.iter().filter(sharded).map(|(parameters, group)| parameters / group.size as f64);
-        let crossing = if p.framework.held.parameters_on_host && gathers {
+            parts.iter().filter(sharded).map(|(parameters, group)| parameters / group.size.max(1) as f64);
+        let crossing = if p.fetches_from_host() {
             held.sum::<f64>() / p.device.host_bandwidth()
         } else {
             0.0

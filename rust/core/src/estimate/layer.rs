@@ -121,6 +121,15 @@ pub(super) fn gathers_each_pass(shard: &Shard, framework: &Framework) -> bool {
     shard.zero == 3 && framework.gathers.each_pass(shard.pipelined)
 }
 
+/// Whether what a pass works with comes from the host, where it waits: the shards that are gathered, or where nothing is sharded
+/// over replicas, as there is one, all of it.
+pub(super) fn fetches_from_host(shard: &Shard, framework: &Framework) -> bool {
+    let alone = shard.dp * shard.cp == 1;
+    framework.held.parameters_on_host
+        && framework.gathers.each_pass(shard.pipelined)
+        && (shard.zero == 3 || alone)
+}
+
 /// Whether gradients are reduced layer by layer in every backward pass.
 pub(super) fn reduces_each_pass(shard: &Shard, framework: &Framework) -> bool {
     shard.zero >= 2 && !framework.reduces_once && framework.gathers.each_pass(shard.pipelined)
@@ -252,6 +261,11 @@ impl<'a> Pricer<'a> {
         gathers_each_pass(&self.shard, self.framework)
     }
 
+    /// Whether a pass fetches its parameters from the host.
+    pub(super) fn fetches_from_host(&self) -> bool {
+        fetches_from_host(&self.shard, self.framework)
+    }
+
     /// Whether gradients are reduced in every backward pass.
     pub(super) fn reduces_each_pass(&self) -> bool {
         reduces_each_pass(&self.shard, self.framework)
@@ -338,6 +352,7 @@ impl<'a> Pricer<'a> {
                 ..LayerCost::default()
             },
             logits: Bytes::ZERO,
+            cached: Bytes::ZERO,
         }
     }
 
@@ -378,8 +393,8 @@ impl<'a> Pricer<'a> {
         }
         self.loss(&mut forward, &mut input, elements, whole);
         let held = &self.framework.held;
-        let logit = if whole { held.logit_bytes } else { held.split_logit_bytes } as f64
-            / held.loss_pieces as f64;
+        let logit = if whole { held.logit_bytes } else { held.split_logit_bytes };
+        let bytes = |each: u64| Bytes::from_f64(elements * each as f64 / held.loss_pieces as f64);
         let head_rows = if m.tied_embeddings { 0 } else { rows * h };
         End {
             cost: LayerCost {
@@ -397,7 +412,8 @@ impl<'a> Pricer<'a> {
                     + self.whole_norm(),
                 ..LayerCost::default()
             },
-            logits: Bytes::from_f64(elements * logit),
+            logits: bytes(logit),
+            cached: bytes(held.cached_logit_bytes),
         }
     }
 

@@ -3,7 +3,7 @@
 //! Parameters, gradients and optimizer state by ZeRO stage (Rajbhandari et al. 2020, arXiv:1910.02054);
 //! activations by the micro-batches that the schedule keeps in flight.
 
-use super::layer::{gathers_each_pass, reduces_each_pass};
+use super::layer::{fetches_from_host, gathers_each_pass, reduces_each_pass};
 use super::shard::Shard;
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::{Framework, Gradients};
@@ -115,6 +115,8 @@ pub struct Holdings {
     pub activations: Bytes,
     /// Logits and loss.
     pub logits: Bytes,
+    /// What the allocator keeps beside them.
+    pub cached_logits: Bytes,
     /// Tensors that live only while one layer runs.
     pub working_set: Bytes,
     /// One message to the next stage; 0 without a pipeline.
@@ -150,7 +152,7 @@ pub fn items(
     let bytes = &framework.bytes;
     let each = framework.gathers.each_pass(shard.pipelined);
     let gathers = gathers_each_pass(shard, framework);
-    let parameters_on_host = gathers && framework.held.parameters_on_host;
+    let fetches = fetches_from_host(shard, framework);
     let reduces = reduces_each_pass(shard, framework);
     // Parameters and gradients stay whole when they are gathered and reduced once a step.
     let (mut parameters, mut gradients, mut optimizer, mut buffers) = (0u64, 0u64, 0u64, 0u64);
@@ -187,8 +189,9 @@ pub fn items(
             update += share(1) * framework.held.update_bytes;
             continue;
         }
-        if parameters_on_host && ranks > 1 {
+        if fetches && (ranks > 1 || !gathers) {
             // A layer's are here while it works with them.
+            let left = if gathers { left } else { 0 };
             parameters += left * bytes.parameter;
             gradients += left * bytes.gradient;
             optimizer += share(1) * bytes.optimizer;
@@ -215,7 +218,7 @@ pub fn items(
     parameters += held.casts.0;
     let cast = held.dense_parameters - held.end_parameters + held.expert_parameters;
     parameters += cast * held.cast_sixteenths / 16;
-    if gathers {
+    if gathers || fetches {
         buffers += held.gathered_parameters * bytes.parameter;
         // The gradient as it is computed, and the one before it as it travels, if that is wider.
         buffers += held.unreduced_parameters * bytes.parameter;
@@ -259,6 +262,7 @@ pub fn items(
     };
     let passing = held.single && framework.held.gradients == Gradients::Passing;
     let mut items = whole_step.at_peak(passing, framework.held.planned);
+    items.cached += held.cached_logits;
     if gathers && framework.held.gathered_ends && framework.shard_copies.gathered {
         // The buffer that embedding and head were gathered into, on a stream of its own, serves a layer's later.
         let ends = held.end_parameters.saturating_sub(held.unreduced_parameters);

@@ -3,7 +3,7 @@
 //! Collectives and updates cost a start-up and a time a parameter ([`Rates`]); a stage multiplies them by its parameters.
 
 use super::collective::Fabric;
-use super::layer::{gathers_each_pass, reduces_each_pass};
+use super::layer::{fetches_from_host, gathers_each_pass, reduces_each_pass};
 use super::shard::{parameter_sent, Owned, Shard};
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::{Framework, Gradients, NumberBytes, Shards};
@@ -324,7 +324,7 @@ fn update_rate(
     let state = mine * passes;
     if on_host {
         // Where parameters are on the host too, both have crossed with each pass.
-        let there = framework.held.parameters_on_host && shard.zero == 3 && ranks > 1;
+        let there = fetches_from_host(shard, framework) && (ranks > 1 || shard.zero < 3);
         let wire = if there { 0.0 } else { mine * (bytes.gradient + bytes.parameter) as f64 };
         gradients
             + state / (chip.host.memory_gb_per_s * 1e9)

@@ -341,4 +341,6 @@ pub struct End {
     pub cost: LayerCost,
     /// Logits and loss at their peak, of the one micro-batch that is at the head.
     pub logits: Bytes,
+    /// What the allocator keeps beside them.
+    pub cached: Bytes,
 }

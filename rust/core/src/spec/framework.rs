@@ -287,13 +287,15 @@ pub struct Held {
     /// Share of what each chunk keeps of a micro-batch that waits in host memory, whatever layers a plan sends there: a setting of
     /// a run, which no search takes (kwai/Megatron-Kwai, `--pipeline-parallel-aware-offloading-ratio`).
     pub offloaded_share: f64,
-    /// Shards of parameters that each pass gathers wait in host memory, and so do those of reduced gradients: a setting of a run,
-    /// which no search takes (PyTorch FSDP, `CPUOffload`; DeepSpeed, `offload_param`).
+    /// Shards of parameters that each pass gathers wait in host memory, and so do those of reduced gradients; of one replica all
+    /// of them: a setting of a run, which no search takes (PyTorch FSDP, `CPUOffload`; DeepSpeed, `offload_param`).
     pub parameters_on_host: bool,
     /// Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
     pub logit_bytes: u64,
     /// The same where the vocabulary is cut over tensor-parallel ranks.
     pub split_logit_bytes: u64,
+    /// Bytes of a logit that the allocator keeps beyond that peak, where freed blocks were cut for smaller tensors.
+    pub cached_logit_bytes: u64,
     /// In how many pieces the loss is computed, one after another: so many times fewer logits are there at once.
     pub loss_pieces: u64,
 }
@@ -587,6 +589,7 @@ impl Held {
             (self.update_bytes, 32, "held.update_bytes"),
             (self.logit_bytes, 64, "held.logit_bytes"),
             (self.split_logit_bytes, 64, "held.split_logit_bytes"),
+            (self.cached_logit_bytes, 64, "held.cached_logit_bytes"),
         ] {
             require(
                 v <= most,

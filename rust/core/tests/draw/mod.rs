@@ -207,6 +207,7 @@ fn held(draw: &mut Draw) -> Held {
         parameters_on_host: false, // Another.
         logit_bytes: draw.pick(&[8, 12]),
         split_logit_bytes: draw.pick(&[8, 12, 16]),
+        cached_logit_bytes: draw.pick(&[0, 0, 4]),
         loss_pieces: draw.pick(&[1, 1, 8]),
     }
 }

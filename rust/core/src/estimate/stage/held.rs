@@ -143,12 +143,12 @@ impl Table<'_> {
         );
         let places = self.buffered(place);
         let mut activations = Bytes::ZERO;
-        let mut logits = Bytes::ZERO;
+        let (mut logits, mut cached_logits) = (Bytes::ZERO, Bytes::ZERO);
         for chunk in 0..place.vpp {
             let held = in_flight.of_chunk(chunk);
             activations += self.kept(place, chunk) * held.max(places.unwrap_or(0));
             if place.ends(chunk).1 {
-                logits = self.head.logits;
+                (logits, cached_logits) = (self.head.logits, self.head.cached);
             }
         }
         let (dense_parameters, expert_parameters, _, end_parameters) = self.parameters(place);
@@ -170,6 +170,7 @@ impl Table<'_> {
             ),
             activations,
             logits,
+            cached_logits,
             working_set: self.working_set(place),
             boundary: Bytes::from_f64(boundary),
             messages: place.micro_batches * self.arrivals(place),
