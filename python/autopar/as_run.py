@@ -155,7 +155,7 @@ def _fused(framework: Framework, run: Run) -> Framework:
     if _said(run, r"fused (bias[- ])?dropout\b"):
         fused = replace(fused, residual=True)
     by_default = run.month >= FUSED_ADAM_SINCE and _said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")
-    if by_default or _said(run, r"fused (adamw?|optimizer)\b"):
+    if by_default or _said(run, r"fused (adamw?|optimizer)\b|8-?bit adam"):
         fused = replace(fused, optimizer=True)
     if _said(run, r"grouped[- _]?(gemm|mm|matmul)"):
         fused = replace(fused, grouped_gemm=True)
@@ -170,8 +170,8 @@ def _fused(framework: Framework, run: Run) -> Framework:
 
 def _listed_kernels(run: Run) -> str:
     """Returns what a row lists as fused kernels."""
-    found = _said(run, r"fused kernels? \((?P<listed>[^)]*)\)")
-    return found["listed"] if found else ""
+    found = _said(run, r"fused (?:triton )?kernels? (?:\((?P<listed>[^)]*)\)|for (?P<named>[^;]*))")
+    return found["listed"] or found["named"] if found else ""
 
 
 # One kernel for all experts, not a product each: AMD-AGI/Primus, technical guide of MoE training;
@@ -242,7 +242,8 @@ def _separated(framework: Framework, entry: FrameworkEntry, run: Run) -> Framewo
     """The loss: in one kernel as a row says, else in separate operators where that was usual.
 
     One kernel reads 16-bit logits and makes gradients as wide, which Transformer Engine's and
-    Liger's write into their place. What Megatron calls fused is not one: the compiler joined it.
+    Liger's write into their place. Hugging Face's models made logits of 32 bits and shifted them
+    into another copy first. What Megatron calls fused is not one: the compiler joined it.
     """
     width, cached = entry.run.loss_bytes, entry.run.cached_loss_bytes
     fused = framework.fused
@@ -252,7 +253,8 @@ def _separated(framework: Framework, entry: FrameworkEntry, run: Run) -> Framewo
     one = in_place or kernel or (said and not width and not fused.cross_entropy)
     if one:
         framework = replace(framework, loss_in_16_bits=True)
-        width, cached = 2 if in_place else 4, 0
+        shifted = run.month < HF_LOSS_SINCE and _said(run, r"HF|Hugging ?Face")
+        width, cached = 2 if in_place else 8 if shifted else 4, 0
     elif said or not width:
         return framework
     held = replace(
@@ -270,6 +272,8 @@ def _separated(framework: Framework, entry: FrameworkEntry, run: Run) -> Framewo
 FUSED_LOSS = (
     r"fused cross[- ]?entropy|cross[- ]?entropy (loss )?fusion|fused loss|Pai-Megatron-Patch"
 )
+# Release 4.46 of huggingface/transformers: the loss is a function of 16-bit logits since.
+HF_LOSS_SINCE = "2024-11"
 # Dao-AILab/flash-attention, losses/cross_entropy.py; karpathy/llm.c, llmc/fused_classifier.cuh.
 LOSS_KERNEL = r"xentropy\b|fused classifier"
 

@@ -156,7 +156,7 @@ pub fn items(
     let reduces = reduces_each_pass(shard, framework);
     // Parameters and gradients stay whole when they are gathered and reduced once a step.
     let (mut parameters, mut gradients, mut optimizer, mut buffers) = (0u64, 0u64, 0u64, 0u64);
-    let mut update = 0u64;
+    let (mut update, mut roots) = (0u64, 0u64);
     let mut working_set = held.working_set.0;
     let (dense_again, expert_again) = held.regathered_parameters;
     for (count, left, again, replicas) in [
@@ -187,6 +187,7 @@ pub fn items(
             gradients += (if scattered { share(1) } else { count }) * bytes.gradient;
             optimizer += share(1) * bytes.optimizer;
             update += share(1) * framework.held.update_bytes;
+            roots += share(1) * framework.root_bytes();
             continue;
         }
         if fetches && (ranks > 1 || !gathers) {
@@ -196,6 +197,7 @@ pub fn items(
             gradients += left * bytes.gradient;
             optimizer += share(1) * bytes.optimizer;
             update += share(1) * framework.held.update_bytes;
+            roots += share(1) * framework.root_bytes();
             continue;
         }
         // What is gathered and kept whole lies beside the shards that are updated, where the optimizer has no copy of its own.
@@ -212,9 +214,11 @@ pub fn items(
         }
         optimizer += share(1) * bytes.optimizer;
         update += share(1) * framework.held.update_bytes;
+        roots += share(1) * framework.root_bytes();
     }
     let at_work = held.gathered_parameters.min(dense_again + expert_again);
     buffers += at_work * framework.held.gathered_copy_bytes;
+    let lasting = buffers;
     parameters += held.casts.0;
     let cast = held.dense_parameters - held.end_parameters + held.expert_parameters;
     parameters += cast * held.cast_sixteenths / 16;
@@ -231,6 +235,8 @@ pub fn items(
             working_set += held.end_parameters * bytes.parameter;
         }
     }
+    // Of the buffers those of layers that are gathered and reduced come and go with them.
+    let passing = buffers - lasting;
     if shard.dp * shard.cp > 1 {
         // ZeRO allocates its bucket whole; without it gradients are copied into one that is as large as they need.
         let all = held.reduced_parameters * bytes.gradient_sent;
@@ -260,8 +266,13 @@ pub fn items(
         cached: Bytes::ZERO,
         context: context(framework, shard),
     };
+    let update = MemoryItems {
+        update: whole_step.update + here(roots),
+        buffers: Bytes(buffers - passing),
+        ..whole_step
+    };
     let passing = held.single && framework.held.gradients == Gradients::Passing;
-    let mut items = whole_step.at_peak(passing, framework.held.planned);
+    let mut items = whole_step.at_peak(update, passing, framework.held.planned);
     items.cached += held.cached_logits;
     if gathers && framework.held.gathered_ends && framework.shard_copies.gathered {
         // The buffer that embedding and head were gathered into, on a stream of its own, serves a layer's later.
@@ -303,13 +314,13 @@ pub fn capacity(chip: &Chip, framework: &Framework, shard: &Shard, margin: f64) 
 
 impl MemoryItems {
     /// Of all that a step needs at one time or another, what is there when it needs most: as the backward pass begins, as it
-    /// ends, or during the optimizer's step. Gradients that are `passing` grow from nothing as activations go, both layer by layer,
+    /// ends, or during the optimizer's step, which needs what `update` says but for activations. Gradients that are `passing` grow from nothing as activations go, both layer by layer,
     /// so that one of its ends is its peak.
     ///
     /// Unless memory is `planned`, PyTorch's caching allocator has all of it at the end: freed blocks serve the stream that they
     /// were allocated on, FSDP's gradients another one; and the copies of the optimizer's step, each as large as the gradients
-    /// together where they lie in one tensor, fit into no block that an activation left.
-    fn at_peak(self, passing: bool, planned: bool) -> MemoryItems {
+    /// together where they lie in one tensor, fit into no block that an activation left. What `update` holds tensor by tensor does.
+    fn at_peak(self, update: MemoryItems, passing: bool, planned: bool) -> MemoryItems {
         let none = Bytes::ZERO;
         let begin = MemoryItems {
             gradients: if passing { none } else { self.gradients },
@@ -317,12 +328,12 @@ impl MemoryItems {
             ..self
         };
         let end = MemoryItems { activations: none, logits: none, update: none, ..self };
-        let update = MemoryItems { activations: none, logits: none, working_set: none, ..self };
+        let update = MemoryItems { activations: none, logits: none, working_set: none, ..update };
         let peak = [begin, end, update]
             .into_iter()
             .reduce(|a, b| if b.allocated() > a.allocated() { b } else { a })
             .unwrap_or(self);
-        let cached = if planned { none } else { self.allocated() - peak.allocated() };
+        let cached = if planned { none } else { self.allocated().beyond(peak.allocated()) };
         MemoryItems { cached, ..peak }
     }
 

@@ -476,9 +476,24 @@ impl NumberBytes {
     pub fn updates_a_copy(&self) -> bool {
         self.optimizer >= Self::FULL_STATE
     }
+
+    /// Bytes of one of the two moments.
+    fn moment(&self) -> u64 {
+        self.optimizer.min(8) / 2
+    }
 }
 
 impl Framework {
+    /// Bytes of a parameter of the roots of second moments, which Adam in separate operators takes of all tensors before it divides
+    /// by them (pytorch/pytorch, torch/optim/adamw.py, `_multi_tensor_adamw`: `_foreach_sqrt`).
+    pub fn root_bytes(&self) -> u64 {
+        if self.fused.optimizer {
+            0
+        } else {
+            self.bytes.moment()
+        }
+    }
+
     /// Checks ranges.
     pub fn validate(&self) -> Result<(), Error> {
         for (v, path) in [
