@@ -102,14 +102,44 @@ def test_a_loss_is_in_separate_operators_where_nothing_says_that_it_is_fused(she
         used = setup(run_of(framework=framework, notes=notes), shelf).problem.framework
         return used.fused.cross_entropy, used.held.logit_bytes
 
-    # 16-bit logits, their 32-bit copy and its exponentials, against two of the three in one place.
-    assert said("Megatron-LM") == (False, 10)
+    # 16-bit logits and their 32-bit copy, whose exponentials take its place; joined by the compiler
+    # 2 bytes more.
+    assert said("Megatron-LM") == (False, 6)
     assert said("Megatron-LM", "fused cross entropy") == (True, 8)
-    assert said("Megatron-LM", "no fused cross entropy") == (False, 10)
+    assert said("Megatron-LM", "no fused cross entropy") == (False, 6)
     assert said("Pai-Megatron-Patch") == (True, 8)
     assert said("Primus (Megatron-LM)") == said("Megatron-LM", "TE cross-entropy") == (True, 2)
-    assert said("Megatron-LM with Primus-Turbo") == (False, 10)
+    assert said("Megatron-LM with Primus-Turbo") == (False, 6)
     assert said("NeMo 24.07")[0]
+
+
+def test_hugging_face_s_loss_is_that_of_its_time(shelf: Shelf) -> None:
+    def said(date: str, notes: str = "", framework: str = "HF Trainer FSDP", **cells: str) -> int:
+        run = run_of(framework=framework, notes=notes, date=date, **cells)
+        return setup(run, shelf).problem.framework.held.logit_bytes
+
+    # Logits of 32 bits, a shifted copy and its log-softmax; since labels are shifted 16-bit logits
+    # in place of the first two.
+    assert (said("2024-05"), said("2025-06")) == (12, 10)
+    # One kernel works on the shifted copy of 32 bits; since release 4.46 on 16-bit logits.
+    kernel = "fused Triton kernels for RoPE and cross entropy"
+    assert (said("2024-05", kernel), said("2025-06", kernel)) == (8, 4)
+    assert said("2025-06", framework="PyTorch FSDP") == 12
+    # GPT-2 casts nothing.
+    assert said("2022-10", framework="DeepSpeed", model="GPT-2 XL") == 8
+
+
+def test_softmax_is_as_wide_as_what_it_reads_where_nothing_casts_it(shelf: Shelf) -> None:
+    def wide(framework: str, model: str, zero: str = "") -> bool:
+        run = run_of(framework=framework, model=model, zero=zero)
+        return setup(run, shelf).problem.framework.softmax_in_fp32
+
+    assert not wide("DeepSpeed", "GPT-2 XL")
+    assert not wide("fairseq with fairscale FSDP", "GPT-3 13B", "fsdp")
+    # Llama's code casts it, mixed precision does, and Megatron's own kernel.
+    assert wide("DeepSpeed", "Llama-2-7B")
+    assert wide("PyTorch DDP", "GPT-2 XL")
+    assert wide("Megatron-LM", "GPT-2 XL")
 
 
 def test_a_loss_in_one_kernel_reads_16_bits(shelf: Shelf) -> None:

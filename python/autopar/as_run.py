@@ -32,7 +32,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     framework = _fused(_dispatch(entry.framework, run), run)
     framework = _recomputed(_attended(framework, run, attention), run)
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
-    framework = _stored(_separated(framework, entry, run), run)
+    framework = _stored(_loss(_softmax(framework, run), entry, run), run)
     if framework.gathers == "step" and re.search(r"3|fsdp", run.zero, re.I):
         # A profile of ZeRO-1 says nothing of parameters that a row's own stage shards.
         framework = replace(framework, gathers="step_in_pipeline")
@@ -238,33 +238,62 @@ HF_CHECKPOINTS = r"(HF|Hugging ?Face) (gradient )?checkpointing"
 STOPS_EARLY_SINCE = "2026-01"
 
 
-def _separated(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
+def _softmax(framework: Framework, run: Run) -> Framework:
+    """Softmax in separate operators: as wide as what it reads where nothing casts it."""
+    if _casts_nothing(framework, run):
+        return replace(framework, softmax_in_fp32=False)
+    return framework
+
+
+def _casts_nothing(framework: Framework, run: Run) -> bool:
+    """Whether softmax, of attention and of the loss, is as wide as what it reads.
+
+    PyTorch's own attention, which fairseq calls, casts nothing, nor does Hugging Face's GPT-2, as
+    its Llama, OPT and BLOOM do; automatic mixed precision, whose weights are in 32 bits, does too.
+    """
+    code = re.search(r"fairseq|GPT-?2\b", f"{run.framework} {run.model}", re.I)
+    return bool(code) and framework.bytes.parameter == 2 and "megatron" not in framework.name
+
+
+def _loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
     """The loss: in one kernel as a row says, else in separate operators where that was usual.
 
     One kernel reads 16-bit logits and makes gradients as wide, which Transformer Engine's and
     Liger's write into their place. Hugging Face's models made logits of 32 bits and shifted them
     into another copy first. What Megatron calls fused is not one: the compiler joined it.
     """
-    width, cached = entry.run.loss_bytes, entry.run.cached_loss_bytes
-    fused = framework.fused
+    usual = entry.run
     in_place = _said(run, LOSS_IN_PLACE)
-    said = _said(run, FUSED_LOSS)
     kernel = _said(run, LOSS_KERNEL) or re.search("cross[- ]?entropy", _listed_kernels(run), re.I)
-    one = in_place or kernel or (said and not width and not fused.cross_entropy)
-    if one:
-        framework = replace(framework, loss_in_16_bits=True)
-        shifted = run.month < HF_LOSS_SINCE and _said(run, r"HF|Hugging ?Face")
-        width, cached = 2 if in_place else 8 if shifted else 4, 0
-    elif said or not width:
+    said = _said(run, FUSED_LOSS)
+    compiled = usual.loss_bytes or framework.fused.cross_entropy
+    if in_place or kernel or (said and not compiled):
+        shifted = run.month < HF_LOSS_SINCE and _said(run, HF)
+        width = 2 if in_place else 8 if shifted else 4
+        return _with_loss(replace(framework, loss_in_16_bits=True), True, width, 0)
+    if said:
         return framework
+    if usual.loss_bytes:
+        return _with_loss(framework, False, usual.loss_bytes, usual.cached_loss_bytes)
+    if compiled:
+        return framework
+    if _casts_nothing(framework, run):
+        # Logits, a shifted copy, its log-softmax and a gradient, 2 bytes each.
+        return _with_loss(framework, False, 8, 0)
+    if run.month >= HF_UNSHIFTED_SINCE and _said(run, HF):
+        return _with_loss(framework, False, 10, 0)
+    return framework
+
+
+def _with_loss(framework: Framework, joined: bool, width: int, cached: int) -> Framework:
+    """Returns a framework whose loss is joined or not and holds so many bytes of a logit."""
     held = replace(
         framework.held,
         logit_bytes=width,
         split_logit_bytes=width,
         cached_logit_bytes=cached,
     )
-    fused = replace(fused, cross_entropy=bool(one))
-    return replace(framework, fused=fused, held=held)
+    return replace(framework, fused=replace(framework.fused, cross_entropy=joined), held=held)
 
 
 # Who sets it in the scripts and configurations of examples: alibaba/Pai-Megatron-Patch,
@@ -274,6 +303,10 @@ FUSED_LOSS = (
 )
 # Release 4.46 of huggingface/transformers: the loss is a function of 16-bit logits since.
 HF_LOSS_SINCE = "2024-11"
+# Release 4.48 shifts labels in place of logits: 16-bit logits, a copy in 32 and its log-softmax, 10
+# bytes. Memory grows by 9 to 10 with each logit of tests/published/halo.csv and mi100pp.csv.
+HF_UNSHIFTED_SINCE = "2025-01"
+HF = r"HF\b|Hugging ?Face|TRL\b"
 # Dao-AILab/flash-attention, losses/cross_entropy.py; karpathy/llm.c, llmc/fused_classifier.cuh.
 LOSS_KERNEL = r"xentropy\b|fused classifier"
 

@@ -148,6 +148,7 @@ pub fn framework() -> Framework {
         softmax_multiple: 1,
         loss_in_16_bits: false,
         sums_in_fp32: false,
+        softmax_in_fp32: true,
         sequence_copies: false,
         slices_kept_inputs: false,
         casts_weights: false,

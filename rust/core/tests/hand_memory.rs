@@ -209,6 +209,42 @@ fn the_optimizer_s_copies_are_there_when_the_activations_are_gone() {
 }
 
 #[test]
+fn adam_in_separate_operators_holds_the_roots_of_all_second_moments() {
+    // 200 + 400 + 1200 and 4 bytes of 100 roots, which tensor by tensor lie where activations were: none is taken for them.
+    let separate = |f: &mut Framework| (f.held.update_bytes, f.fused.optimizer) = (0, false);
+    let items = one_step(separate, 100);
+    assert_eq!(
+        (items.update, items.allocated(), items.reserved()),
+        (Bytes(400), Bytes(2200), Bytes(2200))
+    );
+    let items = one_step(separate, 1000);
+    assert_eq!((items.update, items.reserved()), (Bytes(0), Bytes(2850)));
+    // Moments of 16 bits, without a copy of the weights, have roots of 16.
+    let narrow = |f: &mut Framework| {
+        separate(f);
+        f.bytes.optimizer = 4;
+    };
+    assert_eq!(one_step(narrow, 0).update, Bytes(200));
+}
+
+#[test]
+fn what_was_gathered_for_the_passes_is_gone_when_the_optimizer_steps() {
+    // Eight ranks of FSDP, 64,000 parameters in all: shards of 2 + 4 + 12 bytes, and roots of 4 in place of a layer's
+    // 16-bit parameters and gradients on their way.
+    let mut f = testing::framework();
+    (f.gathers, f.fused.optimizer, f.bucket_bytes) = (Gathers::MicroBatch, false, 0);
+    let held = Holdings {
+        dense_parameters: 64_000,
+        gathered_parameters: 1000,
+        unreduced_parameters: 1000,
+        ..Holdings::default()
+    };
+    let items = memory::items(&held, &fsdp(), false, &f);
+    assert_eq!((items.buffers, items.update), (Bytes(0), Bytes(8000 * 4)));
+    assert_eq!(items.allocated(), Bytes(8000 * (2 + 4 + 12 + 4)));
+}
+
+#[test]
 fn gradients_that_pass_come_as_activations_go() {
     let passing =
         |f: &mut Framework| (f.held.update_bytes, f.held.gradients) = (0, Gradients::Passing);
@@ -490,21 +526,25 @@ fn recompute_of_operators_keeps_the_input_every_second_product_and_attention() {
 #[test]
 fn a_softmax_of_its_own_keeps_its_32_bit_result_beside_the_cast() {
     // 16 heads of 1024 x 1024 scores. In one kernel the 16-bit result is kept, 2 bytes a score; apart the 32-bit one too, 6. With
-    // dropout 1 + 2 bytes are kept of its mask and its result, and not what it read: 5 and 4 + 1 + 2. In 32 bits there is no cast.
+    // dropout 1 + 2 bytes are kept of its mask and its result, and not what it read: 5 and 4 + 1 + 2. In 32 bits there is no cast,
+    // nor where the code makes none.
     let scores = 16 * S * S;
-    let kept = |apart: bool, dropout: bool, precision: Precision| {
+    let cast = |wide: bool, apart: bool, dropout: bool, precision: Precision| {
         let mut problem = llama();
         problem.workload.attention = Attention::Unfused;
         (problem.workload.dropout, problem.workload.precision) = (dropout, precision);
         problem.framework.fused.softmax = !apart;
         problem.framework.softmax_multiple = 1;
+        problem.framework.softmax_in_fp32 = wide;
         layer(&problem, whole()).kept
     };
+    let kept = |apart, dropout, precision| cast(true, apart, dropout, precision);
     let more =
         |dropout, precision| kept(true, dropout, precision) - kept(false, dropout, precision);
     assert_eq!(more(false, Precision::Bf16), Bytes(4 * scores));
     assert_eq!(more(true, Precision::Bf16), Bytes(2 * scores));
     assert_eq!(more(false, Precision::Tf32), Bytes(0));
+    assert_eq!(cast(false, true, true, Precision::Bf16), kept(false, true, Precision::Bf16));
 }
 
 #[test]
@@ -601,6 +641,10 @@ fn the_loss_holds_a_framework_s_bytes_for_each_logit_of_a_rank() {
     assert_eq!(Pricer::new(&problem, 0, whole()).head().logits, Bytes(S * 32_000 * 12));
     let shard = Shard { tp: 4, ..whole() };
     assert_eq!(Pricer::new(&problem, 0, shard).head().logits, Bytes(S * 8064 * 16));
+    // What the allocator keeps beside them.
+    problem.framework.held.cached_logit_bytes = 4;
+    let end = Pricer::new(&problem, 0, shard).head();
+    assert_eq!((end.logits, end.cached), (Bytes(S * 8064 * 16), Bytes(S * 8064 * 4)));
     // In four pieces, one of which is there at a time.
     problem.framework.held.loss_pieces = 4;
     assert_eq!(Pricer::new(&problem, 0, shard).head().logits, Bytes(S / 4 * 8064 * 16));

@@ -65,13 +65,12 @@ impl Block<'_, '_> {
         let sharded =
             |&&(parameters, group): &&(f64, Group)| parameters > 0.0 && (group.size > 1 || alone);
         // A rank's shards come from the host before they are gathered, and go there once they are reduced.
-        let held =
-            parts.iter().filter(sharded).map(|(parameters, group)| parameters / group.size.max(1) as f64);
-        let crossing = if p.fetches_from_host() {
-            held.sum::<f64>() / p.device.host_bandwidth()
-        } else {
-            0.0
-        };
+        let held = parts
+            .iter()
+            .filter(sharded)
+            .map(|(parameters, group)| parameters / group.size.max(1) as f64);
+        let crossing =
+            if p.fetches_from_host() { held.sum::<f64>() / p.device.host_bandwidth() } else { 0.0 };
         let seconds = |moves: bool, bytes: u64| {
             if moves {
                 p.shard_gather(self.dense_parameters, self.expert_parameters, bytes as f64)

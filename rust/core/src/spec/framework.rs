@@ -69,6 +69,9 @@ pub struct Framework {
     pub loss_in_16_bits: bool,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
     pub sums_in_fp32: bool,
+    /// A softmax of attention in separate operators is kept in 32 bits for the backward pass: automatic mixed precision casts what
+    /// it reads, and so does the code of many models.
+    pub softmax_in_fp32: bool,
     /// With sequence parallel every tensor that is gathered, and every one that is summed and scattered, by a collective of its
     /// own is copied once more, as the sequence is not its first dimension.
     pub sequence_copies: bool,

@@ -124,6 +124,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.whole_vocabulary = draw.once_in(4);
     f.gathered_logits = draw.once_in(4);
     f.sums_in_fp32 = draw.once_in(4);
+    f.softmax_in_fp32 = !draw.once_in(4);
     f.overlap.every_send = draw.once_in(4);
     f.overlap.backward_gather = draw.once_in(2);
     f.slices_kept_inputs = draw.once_in(4);
