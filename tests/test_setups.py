@@ -323,6 +323,10 @@ def test_the_layers_of_each_stage(
     assert tuple(stage.layers for stage in plan.stages) == layers
 
 
+# All but the results of products.
+PRODUCTS_KEPT = NamedLayers(norm=32, attention=32, activation=32)
+
+
 @pytest.mark.parametrize(
     ("text", "recompute"),
     [
@@ -343,7 +347,12 @@ def test_the_layers_of_each_stage(
         ("gradient checkpointing", Recompute("uniform", 1)),
         ("full AC", Recompute("uniform", 1)),
         ("nothing_saveable", Recompute("uniform", 1)),
-        ("minimal", Recompute("selective")),
+        ("minimal", Recompute("parts", 0, regathers=False, operators=PRODUCTS_KEPT)),
+        ("dots_saveable", Recompute("parts", 0, regathers=False, operators=PRODUCTS_KEPT)),
+        (
+            "minimal_flash",
+            Recompute("parts", 0, regathers=False, operators=replace(PRODUCTS_KEPT, attention=0)),
+        ),
         ("SAC", Recompute("selective")),
         ("none", Recompute()),
         ("full", Recompute("uniform", 1)),

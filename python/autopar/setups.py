@@ -7,7 +7,7 @@ the framework's profile and its time. Words of the notes are read as data (`unfu
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice, pairwise, product
 from math import gcd
 from typing import Any, get_args
@@ -451,8 +451,8 @@ UNSAID = ("unknown", "?", "n/a", "na", "-", "not stated", "unspecified")
 def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Recompute:
     """Returns what a text says is recomputed in chunks of so many layers.
 
-    JAX's policies that keep the results of products (MaxText's `minimal`) compute attention
-    again, whose kernel is none of these.
+    JAX's policies that keep the results of products (MaxText's `minimal`) compute all else again,
+    attention too, whose kernel is none of these, unless they keep what it made (`minimal_flash`).
     """
     text = text.lower()
     if text in NOTHING or re.match(r"(no|without)\b", text):
@@ -480,7 +480,11 @@ def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Reco
         return Recompute("block", max(1, round(chunk * int(share[1]) / int(share[2]))))
     if turn := re.search(r"every (\d+)(?:st|nd|rd|th)? layer", text):
         return Recompute("block", max(1, chunk // int(turn[1])))
-    if re.search(r"selective|attn|attention|\bcore\b|\bsac\b|\bop\b|minimal|\bdots_", text):
+    if products := re.search(r"minimal(_flash)?|\bdots_", f"{text} {notes}"):
+        core = 0 if products[1] else chunk
+        again = NamedLayers(norm=chunk, attention=core, activation=chunk)
+        return Recompute("parts", 0, regathers=False, operators=again)
+    if re.search(r"selective|attn|attention|\bcore\b|\bsac\b|\bop\b", text):
         return Recompute("selective")
     if groups := re.search(r"uniform\D{0,3}(\d+)", text):
         return Recompute("uniform", int(groups[1]))
@@ -503,10 +507,8 @@ def _possible_recomputes(run: Run, chunk: int) -> Iterator[Recompute]:
 def _within(recompute: Recompute, layers: int, vpp: int) -> Recompute:
     """Returns a recompute with no more layers than a chunk has, operators in all of a stage's."""
     if (operators := recompute.operators) is not None:
-        norm, activation = (
-            layers if some else 0 for some in (operators.norm, operators.activation)
-        )
-        return replace(recompute, operators=NamedLayers(norm=norm, activation=activation))
+        everywhere = {name: layers for name, count in asdict(operators).items() if count}
+        return replace(recompute, operators=NamedLayers(**everywhere))
     if recompute.layers is None:
         return recompute
     return replace(recompute, layers=max(1, min(recompute.layers, -(-layers // vpp))))
