@@ -185,6 +185,8 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "PyTorch Lightning + DeepSpeed", "zero": "3"}, "deepspeed"),
         ({"framework": "PyTorch Lightning DDP", "zero": "0"}, "pytorch-ddp"),
         ({"framework": "Megatron-DeepSpeed", "precision": "fp16"}, "megatron-deepspeed"),
+        ({"framework": "GPT-NeoX (DeepSpeed)", "precision": "fp16"}, "gpt-neox"),
+        ({"framework": "GPT-NeoX", "precision": "bf16"}, "megatron-deepspeed-bf16"),
         (
             {"framework": "Megatron-DeepSpeed", "precision": "bf16", "model": "BLOOM-176B"},
             "bigscience-2022-bf16",

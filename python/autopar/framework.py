@@ -313,6 +313,9 @@ class Framework:
             rank to be a multiple of this; else it runs in separate operators.
         loss_in_16_bits: The loss reads and writes logits in 16 bits; else it casts them to 32.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
+        attention_layouts: How often queries, keys and values are laid out anew before fused
+            attention: once for a kernel that wants the sequence behind the batch, twice where they
+            are packed for it too; its result is once then.
         softmax_in_fp32: A softmax of attention in separate operators is kept in 32 bits for the
             backward pass.
         sequence_copies: With sequence parallel every tensor that is gathered, and every one that is
@@ -378,6 +381,7 @@ class Framework:
     softmax_multiple: int = 1
     loss_in_16_bits: bool = False
     sums_in_fp32: bool = False
+    attention_layouts: int = 0
     softmax_in_fp32: bool = True
     sequence_copies: bool = False
     slices_kept_inputs: bool = False

@@ -149,6 +149,7 @@ pub fn framework() -> Framework {
         loss_in_16_bits: false,
         sums_in_fp32: false,
         softmax_in_fp32: true,
+        attention_layouts: 0,
         sequence_copies: false,
         slices_kept_inputs: false,
         casts_weights: false,

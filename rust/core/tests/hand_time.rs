@@ -12,7 +12,7 @@ use autopar_core::estimate::{estimate, sends};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
 use autopar_core::spec::framework::{
-    EightBitGathers, Fp8Scaling, Graphs, Projections, ShardCopies, TensorOverlap,
+    EightBitGathers, Fp8Scaling, Projections, ShardCopies, TensorOverlap,
 };
 use autopar_core::spec::model::{Activation, LayerKind};
 use autopar_core::spec::problem::{Problem, Schedule};
@@ -554,79 +554,6 @@ fn a_host_that_runs_experts_one_after_another_has_gathered_nothing_ahead() {
     assert_eq!(priced(&problem).recompute_full.shard, Time::ZERO);
 }
 
-/// A device that computes and moves in no time, so that a pass lasts as long as the host takes: 20 us a launch.
-fn host_bound(h: u64) -> Problem {
-    let mut problem = gpt_problem(h, 512);
-    problem.framework.launch_us = 20.0;
-    let chip = &mut problem.cluster.groups[0].chip;
-    (chip.peak_tflops.bf16, chip.memory_bandwidth_gb_per_s) = (Some(1e9), 1e12);
-    chip.host.kernel_us = 1e-6;
-    chip.attention.clear();
-    problem
-}
-
-/// Launches of 20 us in a pass.
-fn launches(pass: Split) -> f64 {
-    (pass.total().seconds() / 20e-6).round()
-}
-
-#[test]
-fn the_host_launches_tensor_parallel_collectives_as_it_launches_kernels() {
-    // Two sums forward and two backward; with sequence parallel a gather before each sum forward, and backward a gather of
-    // the output's gradient and of the input beside each sum: 4 and 6.
-    let problem = host_bound(1024);
-    let counts = |tp, sp| {
-        let cost = layer(&problem, Shard { tp, sp, ..whole() });
-        [launches(cost.forward), launches(cost.input_gradient)]
-    };
-    let [forward, backward] = counts(1, false);
-    assert_eq!(counts(2, false), [forward + 2.0, backward + 2.0]);
-    assert_eq!(counts(2, true), [forward + 4.0, backward + 6.0]);
-}
-
-#[test]
-fn parts_of_a_layer_in_a_graph_are_launched_as_six_kernels() {
-    let mut problem = host_bound(1024);
-    let mut counts = |attention, mlp| {
-        problem.framework.graphs = Graphs { attention, router: false, mlp };
-        let cost = layer(&problem, whole());
-        [cost.forward, cost.input_gradient, cost.weight_gradient].map(launches)
-    };
-    let plain = counts(false, false);
-    let (without_mlp, without_attention) = (counts(false, true), counts(true, false));
-    // The MLP goes on with the graph of attention; a product's weight gradient is in the graph of its pass.
-    assert_eq!(counts(true, true), [6.0, 6.0, 0.0]);
-    for pass in 0..2 {
-        assert_eq!(without_mlp[pass] - 6.0 + without_attention[pass] - 6.0, plain[pass]);
-    }
-    assert_eq!(without_mlp[2] + without_attention[2], plain[2]);
-}
-
-#[test]
-fn a_slow_host_takes_so_many_times_as_long_to_launch() {
-    let mut problem = host_bound(1024);
-    let usual = layer(&problem, whole()).forward.total();
-    problem.cluster.groups[0].chip.host.pace = 2.5;
-    let slow = layer(&problem, whole()).forward.total();
-    close(slow.seconds() / usual.seconds(), 2.5, 1e-6);
-}
-
-#[test]
-fn the_host_launches_fsdp_s_gathers_but_none_for_what_is_computed_again() {
-    // One gather forward, one backward and one reduction; in 12 pieces 12, and 24.
-    let mut problem = host_bound(1024);
-    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
-    let plain = layer(&problem, whole());
-    for pieces in [1, 12] {
-        problem.framework.gather_pieces = pieces;
-        let cost = layer(&problem, shard);
-        let more = |a: Split, b: Split| launches(Split { shard: Time::ZERO, ..a }) - launches(b);
-        assert_eq!(more(cost.forward, plain.forward), f64::from(pieces));
-        assert_eq!(more(cost.input_gradient, plain.input_gradient), 2.0 * f64::from(pieces));
-        assert_eq!(cost.recompute_full, plain.recompute_full);
-    }
-}
-
 #[test]
 fn fused_softmax_needs_a_multiple_of_four_sequences_times_heads() {
     // 8 heads: over 4 ranks 2 of them, of one sequence, are no multiple of 4; of two sequences they are.
@@ -645,4 +572,25 @@ fn fused_softmax_needs_a_multiple_of_four_sequences_times_heads() {
     let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
     let scores = 2.0 * 512.0 * 512.0 * 2.0;
     close(held[0].seconds() - free[0].seconds(), 13.0 * scores / memory, 1e-4);
+}
+
+#[test]
+fn sequences_before_the_batch_are_copied_for_a_kernel_that_wants_them_behind() {
+    // Two sequences of 512 and width 1024: queries, keys and values in 2 bytes are read and written once, packed once more, and
+    // the result is once; a single sequence lies as the kernel wants it, and is packed alone.
+    let mut problem = gpt_problem(1024, 512);
+    problem.cluster.groups[0].chip.host.kernel_us = 1e-9;
+    let mut core = |layouts, mbs| {
+        problem.framework.attention_layouts = layouts;
+        layer(&problem, Shard { mbs, ..whole() }).forward.compute.seconds()
+    };
+    let plain = [1, 2].map(|mbs| core(0, mbs));
+    let (once, packed) = ([1, 2].map(|mbs| core(1, mbs)), [1, 2].map(|mbs| core(2, mbs)));
+    let chip = testing::a100();
+    let pass = 2.0 * 2.0 * 512.0 * 1024.0
+        / (chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency);
+    assert_eq!(once[0], plain[0]);
+    close(packed[0] - plain[0], 3.0 * pass, 1e-4);
+    close(once[1] - plain[1], 2.0 * 4.0 * pass, 1e-4);
+    close(packed[1] - plain[1], 2.0 * 7.0 * pass, 1e-4);
 }

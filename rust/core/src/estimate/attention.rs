@@ -117,6 +117,7 @@ impl Block<'_, '_> {
         // Queries, keys, values and the output, which is the next product's input: in 8 bits a copy.
         self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * self.p.width;
         self.attention_output = p.tokens * v_out as f64 * self.p.width;
+        self.attention_inputs = p.tokens * (q_width + kv_width) as f64;
         let cast = match p.workload.precision.cast_bytes() {
             Some(_) => p.linear_input(p.tokens * v_out as f64),
             None => 0.0,
@@ -167,6 +168,7 @@ impl Block<'_, '_> {
             let call = FusedAttention { pairs: causal * sequences, qk_dim, v_dim, sequence };
             self.core.run(p.device.attention_forward(call));
             self.input.run_many(p.device.attention_backward(call), 2);
+            self.lay_out(p.tokens * (heads * v_dim) as f64);
             // One 32-bit log-sum-exp a query.
             self.kept += p.tokens * heads as f64 * 4.0;
             (p.device.attention_forward(call), p.device.attention_backward(call))
@@ -187,6 +189,21 @@ impl Block<'_, '_> {
             let block = p.tokens * kv as f64 * self.p.width;
             let ends = p.tokens * (heads * (qk_dim + v_dim)) as f64 * self.p.width;
             self.exchange_context(block, ends, forward, backward);
+        }
+    }
+
+    /// Copies queries, keys and values for a fused kernel, and its `results` back, that so many numbers are. The batch is no
+    /// dimension where it is one.
+    fn lay_out(&mut self, results: f64) {
+        let p = self.p;
+        let transposed = u32::from(p.shard.mbs > 1 && p.framework.attention_layouts > 0);
+        let packed = p.framework.attention_layouts.saturating_sub(1);
+        let read = self.attention_inputs * f64::from(transposed + packed);
+        let bytes = (read + results * f64::from(transposed)) * p.width;
+        let kernels = 3 * (transposed + packed) + transposed;
+        if kernels > 0 {
+            self.core.run_many(p.device.stream(2.0 * bytes), kernels);
+            self.input.run_many(p.device.stream(2.0 * bytes), kernels);
         }
     }
 

@@ -70,6 +70,8 @@ pub(super) struct Block<'p, 'a> {
     pub(super) keys: f64,
     /// Bytes of the output of attention.
     pub(super) attention_output: f64,
+    /// Numbers that attention reads: queries, keys and values.
+    pub(super) attention_inputs: f64,
     /// Bytes that a layer's exchanges of experts bring.
     pub(super) dispatched: f64,
     pub(super) transient: f64,
@@ -102,6 +104,7 @@ impl<'p, 'a> Block<'p, 'a> {
             saved: SavedOutputs::default(),
             keys: 0.0,
             attention_output: 0.0,
+            attention_inputs: 0.0,
             dispatched: 0.0,
             transient: 0.0,
             brought: 0.0,

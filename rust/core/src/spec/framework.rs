@@ -65,6 +65,9 @@ pub struct Framework {
     /// Fused softmax needs the sequences of a micro-batch times the heads of a rank to be a multiple of this; else it runs in
     /// separate operators.
     pub softmax_multiple: u64,
+    /// How often queries, keys and values are laid out anew before fused attention, as activations have the sequence before the
+    /// batch: once for a kernel that wants it behind, twice where they are packed for it too; its result is once then.
+    pub attention_layouts: u32,
     /// The loss reads and writes logits in 16 bits; else it casts them to 32 first.
     pub loss_in_16_bits: bool,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
@@ -527,6 +530,12 @@ impl Framework {
                 cure,
             )?;
         }
+        require(
+            self.attention_layouts <= 2,
+            "attention_layouts",
+            || format!("must be 0, 1 or 2, found {}", self.attention_layouts),
+            "Give 1 where fused attention wants the batch first, 2 where it also wants one tensor.",
+        )?;
         require(
             (1..=1024).contains(&self.gather_pieces),
             "gather_pieces",

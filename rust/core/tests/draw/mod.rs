@@ -125,6 +125,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.gathered_logits = draw.once_in(4);
     f.sums_in_fp32 = draw.once_in(4);
     f.softmax_in_fp32 = !draw.once_in(4);
+    f.attention_layouts = draw.pick(&[0, 0, 1, 2]);
     f.overlap.every_send = draw.once_in(4);
     f.overlap.backward_gather = draw.once_in(2);
     f.slices_kept_inputs = draw.once_in(4);
