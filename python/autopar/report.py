@@ -259,7 +259,8 @@ class MemoryItems:
         logits: Logits and loss (last stage).
         working_set: Activations that exist only while one layer is computed (again).
         buffers: Gathered parameters, gradient buckets, pipeline sends.
-        update: Copies of parameters and gradients that live only during the optimizer's step.
+        update: Copies of parameters and gradients, and roots of moments, that live only during the
+            optimizer's step.
         cached: Freed memory that the allocator keeps: other streams and larger tensors than those
             that it held cannot use it, and what they need lies beside it.
         context: Device context, communicators and libraries, outside the allocator.

@@ -30,7 +30,7 @@ pub struct MemoryItems {
     pub working_set: Bytes,
     /// Communication buffers: gathered parameters, gradient buckets, pipeline sends.
     pub buffers: Bytes,
-    /// Copies of parameters and gradients that live only during the optimizer's step.
+    /// Copies of parameters and gradients, and roots of moments, that live only during the optimizer's step.
     pub update: Bytes,
     /// Freed memory that the allocator keeps: other streams and larger tensors than those that it held cannot use it, and what
     /// they need lies beside it.
@@ -235,8 +235,8 @@ pub fn items(
             working_set += held.end_parameters * bytes.parameter;
         }
     }
-    // Of the buffers those of layers that are gathered and reduced come and go with them.
-    let passing = buffers - lasting;
+    // Those of layers that are gathered and reduced are gone when the optimizer steps.
+    let of_layers = buffers - lasting;
     if shard.dp * shard.cp > 1 {
         // ZeRO allocates its bucket whole; without it gradients are copied into one that is as large as they need.
         let all = held.reduced_parameters * bytes.gradient_sent;
@@ -266,13 +266,13 @@ pub fn items(
         cached: Bytes::ZERO,
         context: context(framework, shard),
     };
-    let update = MemoryItems {
+    let at_update = MemoryItems {
         update: whole_step.update + here(roots),
-        buffers: Bytes(buffers - passing),
+        buffers: Bytes(buffers - of_layers),
         ..whole_step
     };
     let passing = held.single && framework.held.gradients == Gradients::Passing;
-    let mut items = whole_step.at_peak(update, passing, framework.held.planned);
+    let mut items = whole_step.at_peak(at_update, passing, framework.held.planned);
     items.cached += held.cached_logits;
     if gathers && framework.held.gathered_ends && framework.shard_copies.gathered {
         // The buffer that embedding and head were gathered into, on a stream of its own, serves a layer's later.
@@ -314,8 +314,8 @@ pub fn capacity(chip: &Chip, framework: &Framework, shard: &Shard, margin: f64) 
 
 impl MemoryItems {
     /// Of all that a step needs at one time or another, what is there when it needs most: as the backward pass begins, as it
-    /// ends, or during the optimizer's step, which needs what `update` says but for activations. Gradients that are `passing` grow from nothing as activations go, both layer by layer,
-    /// so that one of its ends is its peak.
+    /// ends, or during the optimizer's step, which needs what `update` says but for activations. Gradients that are `passing` grow from
+    /// nothing as activations go, both layer by layer, so that one of its ends is its peak.
     ///
     /// Unless memory is `planned`, PyTorch's caching allocator has all of it at the end: freed blocks serve the stream that they
     /// were allocated on, FSDP's gradients another one; and the copies of the optimizer's step, each as large as the gradients
