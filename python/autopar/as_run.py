@@ -307,8 +307,9 @@ HF_LOSS_SINCE = "2024-11"
 # bytes. Memory grows by 9 to 10 with each logit of tests/published/halo.csv and mi100pp.csv.
 HF_UNSHIFTED_SINCE = "2025-01"
 HF = r"HF\b|Hugging ?Face|TRL\b"
-# Dao-AILab/flash-attention, losses/cross_entropy.py; karpathy/llm.c, llmc/fused_classifier.cuh.
-LOSS_KERNEL = r"xentropy\b|fused classifier"
+# Dao-AILab/flash-attention, losses/cross_entropy.py; karpathy/llm.c, llmc/fused_classifier.cuh;
+# IST-DASLab/llmq, src/kernels/fused_classifier.cu.
+LOSS_KERNEL = r"xentropy\b|fused classifier|llm\.c\b|LLM\.Q\b"
 
 
 def _stored(framework: Framework, run: Run) -> Framework:

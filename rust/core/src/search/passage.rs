@@ -10,6 +10,7 @@
 use crate::estimate::least::Prices;
 use crate::estimate::shard::Shard;
 use crate::estimate::shortest::Shortest;
+use crate::spec::framework::Framework;
 use crate::spec::problem::Problem;
 use std::sync::OnceLock;
 
@@ -104,6 +105,12 @@ impl Passage {
         let mbs = rows
             .div_ceil(problem.workload.sequence_length)
             .next_multiple_of(problem.framework.softmax_multiple.max(1));
+        // A single sequence lies as fused attention wants it, several are laid out for it.
+        let lying = (problem.framework.attention_layouts > 0).then(|| {
+            let framework = Framework { attention_layouts: 0, ..problem.framework.clone() };
+            Problem { framework, ..problem.clone() }
+        });
+        let problem = lying.as_ref().unwrap_or(problem);
         let large = KindPrices::new(problem, kind, Shard { mbs, ..shard }, each_pass);
         Passage::of(&large).times((1.0 - SLACK) / mbs as f64)
     }
