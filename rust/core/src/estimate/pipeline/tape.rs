@@ -25,12 +25,14 @@ const PLACES: usize = 1 << 16;
 type Figures = Box<[Time; PLACES]>;
 
 /// The orders of passes so far, and the runs.
+#[derive(Default)]
 pub struct Tapes {
     tapes: FxHashMap<Order, Tape>,
     /// By the hash of what they are told apart by.
     runs: Vec<Option<Ran>>,
     name: Vec<u64>,
-    scratch: Scratch,
+    /// From the first run on.
+    scratch: Option<Scratch>,
 }
 
 /// A run that has been.
@@ -60,20 +62,10 @@ struct Scratch {
     ends: Figures,
 }
 
-impl Default for Tapes {
-    fn default() -> Tapes {
+impl Default for Scratch {
+    fn default() -> Scratch {
         let figures = || vec![Time::ZERO; PLACES].try_into().expect("a figure for each place");
-        Tapes {
-            tapes: FxHashMap::default(),
-            runs: Vec::new(),
-            name: Vec::new(),
-            scratch: Scratch {
-                work: figures(),
-                delay: figures(),
-                free: figures(),
-                ends: figures(),
-            },
-        }
+        Scratch { work: figures(), delay: figures(), free: figures(), ends: figures() }
     }
 }
 
@@ -140,9 +132,10 @@ impl Tapes {
                 let shift = run.shift(repeats);
                 return Some((run.free, shift));
             };
-            tape.run(&passes, &mut self.scratch);
-            let free = self.scratch.free[..order.pp as usize].to_vec();
-            Some((free, tape.shift(&self.scratch.ends[..], repeats)))
+            let scratch = self.scratch.get_or_insert_default();
+            tape.run(&passes, scratch);
+            let free = scratch.free[..order.pp as usize].to_vec();
+            Some((free, tape.shift(&scratch.ends[..], repeats)))
         };
         let (mut free, later) =
             periodic(&step, run).expect("nothing is late where no time is asked for");
