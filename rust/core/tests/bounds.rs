@@ -232,7 +232,7 @@ fn the_bound_of_a_class_is_never_above_a_plan_that_fits() {
             tight += u64::from(!any_schedule && seconds > 0.97 * found.step_s);
         }
     }
-    assert!(tight > 350, "{tight}");
+    assert!(tight > 400, "{tight}");
 }
 
 /// As many stages of each kind as there are.

@@ -327,7 +327,7 @@ impl Block<'_, '_> {
             self.input.run(d.stream(2.0 * bytes));
         } else {
             // Scale (2), mask (2.5), cast to 32 bits (3), softmax (4), cast back (3). Runs whose softmax casts nothing take as long
-            // (tests/published: sailor, cailight, fairseq13b): a mask that is spread and rows of numbers drawn are not streamed.
+            // (tests/published: sailor, cailight, fairseq13b); why is not known.
             self.core.run_many(d.stream(14.5 * bytes), 5);
             self.input.run_many(d.stream(16.0 * bytes), 5);
         }

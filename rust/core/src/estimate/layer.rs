@@ -9,6 +9,7 @@
 use super::collective::Fabric;
 use super::compute::Device;
 use super::compute::Gemm;
+use super::gathers;
 use super::shard::{End, LayerCost, Shard, Split};
 use super::shortest::Shortest;
 use crate::spec::framework::{Framework, TensorOverlap};
@@ -119,15 +120,6 @@ pub(super) struct Launch {
 /// Whether parameters are gathered layer by layer in every pass.
 pub(super) fn gathers_each_pass(shard: &Shard, framework: &Framework) -> bool {
     shard.zero == 3 && framework.gathers.each_pass(shard.pipelined)
-}
-
-/// Whether what a pass works with comes from the host, where it waits: the shards that are gathered, or where nothing is sharded
-/// over replicas, as there is one, all of it.
-pub(super) fn fetches_from_host(shard: &Shard, framework: &Framework) -> bool {
-    let alone = shard.dp * shard.cp == 1;
-    framework.held.parameters_on_host
-        && framework.gathers.each_pass(shard.pipelined)
-        && (shard.zero == 3 || alone)
 }
 
 /// Whether gradients are reduced layer by layer in every backward pass.
@@ -263,7 +255,7 @@ impl<'a> Pricer<'a> {
 
     /// Whether a pass fetches its parameters from the host.
     pub(super) fn fetches_from_host(&self) -> bool {
-        fetches_from_host(&self.shard, self.framework)
+        gathers::fetches_from_host(&self.shard, self.framework)
     }
 
     /// Whether gradients are reduced in every backward pass.

@@ -124,8 +124,6 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.whole_vocabulary = draw.once_in(4);
     f.gathered_logits = draw.once_in(4);
     f.sums_in_fp32 = draw.once_in(4);
-    f.softmax_in_fp32 = !draw.once_in(4);
-    f.attention_layouts = draw.pick(&[0, 0, 1, 2]);
     f.overlap.every_send = draw.once_in(4);
     f.overlap.backward_gather = draw.once_in(2);
     f.slices_kept_inputs = draw.once_in(4);
@@ -157,6 +155,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.fused_groups = f.fused_gather_bytes % 7;
     f.permutes_twice = f.keeps_tensor_results;
     f.reduces_once = f.eight_bit_gathers.parameters;
+    f.softmax_in_fp32 = !f.loss_in_16_bits;
+    f.attention_layouts = u32::from(f.sequence_copies) * (1 + u32::from(f.shard_copies.gathered));
     (f.fused.norm, f.fused.rope) = match (f.fused.permutation, f.fused.optimizer) {
         (false, false) => (NormKernel::Separate, RotaryKernel::Fused),
         (false, true) => (NormKernel::Compiled, RotaryKernel::Compiled),
@@ -209,7 +209,7 @@ fn held(draw: &mut Draw) -> Held {
         parameters_on_host: false, // Another.
         logit_bytes: draw.pick(&[8, 12]),
         split_logit_bytes: draw.pick(&[8, 12, 16]),
-        cached_logit_bytes: draw.pick(&[0, 0, 4]),
+        cached_logit_bytes: 4,
         loss_pieces: draw.pick(&[1, 1, 8]),
     }
 }
