@@ -5,18 +5,8 @@
 
 use super::block::Block;
 use super::layer::Pass;
-use super::shard::{parameter_sent, Shard};
+use super::shard::parameter_sent;
 use crate::spec::cluster::Group;
-use crate::spec::framework::Framework;
-
-/// Whether what a pass works with comes from the host, where it waits: the shards that are gathered, or where nothing is sharded
-/// over replicas, as there is one, all of it.
-pub(super) fn fetches_from_host(shard: &Shard, framework: &Framework) -> bool {
-    let alone = shard.dp * shard.cp == 1;
-    framework.held.parameters_on_host
-        && framework.gathers.each_pass(shard.pipelined)
-        && (shard.zero == 3 || alone)
-}
 
 /// What a layer moves in one micro-batch.
 struct Moved {

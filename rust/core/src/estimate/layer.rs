@@ -9,8 +9,7 @@
 use super::collective::Fabric;
 use super::compute::Device;
 use super::compute::Gemm;
-use super::gathers;
-use super::shard::{End, LayerCost, Shard, Split};
+use super::shard::{self, End, LayerCost, Shard, Split};
 use super::shortest::Shortest;
 use crate::spec::framework::{Framework, TensorOverlap};
 use crate::spec::kernels::NormKernel;
@@ -255,7 +254,7 @@ impl<'a> Pricer<'a> {
 
     /// Whether a pass fetches its parameters from the host.
     pub(super) fn fetches_from_host(&self) -> bool {
-        gathers::fetches_from_host(&self.shard, self.framework)
+        shard::fetches_from_host(&self.shard, self.framework)
     }
 
     /// Whether gradients are reduced in every backward pass.

@@ -3,9 +3,8 @@
 //! Parameters, gradients and optimizer state by ZeRO stage (Rajbhandari et al. 2020, arXiv:1910.02054);
 //! activations by the micro-batches that the schedule keeps in flight.
 
-use super::gathers::fetches_from_host;
 use super::layer::{gathers_each_pass, reduces_each_pass};
-use super::shard::Shard;
+use super::shard::{fetches_from_host, Shard};
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::{Framework, Gradients};
 use crate::spec::problem::Schedule;

@@ -3,9 +3,8 @@
 //! Collectives and updates cost a start-up and a time a parameter ([`Rates`]); a stage multiplies them by its parameters.
 
 use super::collective::Fabric;
-use super::gathers::fetches_from_host;
 use super::layer::{gathers_each_pass, reduces_each_pass};
-use super::shard::{parameter_sent, Owned, Shard};
+use super::shard::{fetches_from_host, parameter_sent, Owned, Shard};
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::{Framework, Gradients, NumberBytes, Shards};
 use crate::spec::problem::Problem;

@@ -7,6 +7,15 @@ use crate::spec::tensors::{Cut, Tensors};
 use crate::spec::workload::Precision;
 use crate::units::{Bytes, Time};
 
+/// Whether what a pass works with comes from the host, where it waits: the shards that are gathered, or where nothing is sharded
+/// over replicas, as there is one, all of it.
+pub(super) fn fetches_from_host(shard: &Shard, framework: &Framework) -> bool {
+    let alone = shard.dp * shard.cp == 1;
+    framework.held.parameters_on_host
+        && framework.gathers.each_pass(shard.pipelined)
+        && (shard.zero == 3 || alone)
+}
+
 /// Bytes of a parameter as ZeRO gathers it for products in `precision`: as it is stored, or cast to what lies gathered.
 pub fn parameter_sent(framework: &Framework, precision: Precision) -> u64 {
     match (precision, framework.held.gathered_copy_bytes) {
