@@ -9,7 +9,7 @@ import pytest
 
 import autopar
 from autopar.cli import main
-from autopar.shelf import Shelf
+from autopar.runs.shelf import Shelf
 
 # They need other packages, each in an environment of its own, and are started by themselves.
 collect_ignore = ["clients", "data"]

@@ -56,7 +56,8 @@ PYTHON_ORDER = """
     errors lines texts
     cluster framework spec bulk report fit forms graph sharding placement wire schema files protobuf
     catalog entries
-    runs points shelf trained as_run
+    points
+    runs.rows runs runs.shelf runs.trained runs.as_run runs.recompute runs.stages
     frontends frontends.apss frontends.hf_config frontends.hf
     frontends.shell_words frontends.shell frontends.places frontends.launch
     frontends.mindformers_operators frontends.mindformers_recompute
@@ -69,7 +70,7 @@ PYTHON_ORDER = """
     frontends.graph_file
     ilp
     planner.question planner.plans planner.answers planner.operators planner.measured planner
-    setups validate calibrate
+    runs.setups validate calibrate
     render render.text render.terminal render.trace render.errors render.fit
     export export.job export.mindformers_recompute
     export.mindspore_strategy export.mindspore_operators
@@ -342,7 +343,7 @@ def test_what_stands_above_may_be_used_in_rust(code: str) -> None:
         ("spec", "from autopar.wire import dumps", "spec uses wire,"),
         ("spec", "from . import catalog", "spec uses catalog,"),
         ("spec", "def f():\n    import autopar", "spec uses __init__,"),
-        ("runs", "from .cli import main", "runs uses cli,"),
+        ("points", "from .cli import main", "points uses cli,"),
         ("cli", "from autopar import _core", "cli uses autopar._core,"),
         ("cli", "import highspy", "cli uses highspy,"),
         ("wire", "from click import echo", "wire uses click,"),

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from autopar.framework import Framework, Graphs
-from autopar.setups import setup
-from autopar.shelf import Shelf
+from autopar.runs.setups import setup
+from autopar.runs.shelf import Shelf
 from stated import run_of
 
 

@@ -15,8 +15,8 @@ from autopar.errors import SpecError
 from autopar.fit import Figure, MeasuredGemm, Point
 from autopar.points import parse_points
 from autopar.runs import parse_runs, read_runs
-from autopar.setups import setup
-from autopar.shelf import Shelf
+from autopar.runs.setups import setup
+from autopar.runs.shelf import Shelf
 from autopar.validate import check
 from conftest import Command
 

@@ -8,8 +8,8 @@ import autopar
 from autopar import catalog
 from autopar.framework import Named
 from autopar.report import NamedLayers, Recompute
-from autopar.setups import setup
-from autopar.shelf import Shelf, chip_as_written, framework, network
+from autopar.runs.setups import setup
+from autopar.runs.shelf import Shelf, chip_as_written, framework, network
 from autopar.validate import Checked
 from stated import checked, run_of
 

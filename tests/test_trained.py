@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from autopar import catalog
-from autopar.setups import setup
-from autopar.shelf import Shelf
+from autopar.runs.setups import setup
+from autopar.runs.shelf import Shelf
 from stated import run_of
 
 

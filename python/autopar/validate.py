@@ -11,8 +11,8 @@ from autopar import planner
 from autopar.errors import SpecError, shown
 from autopar.report import Estimate, StageEstimate
 from autopar.runs import BadRow, Run
-from autopar.setups import DRIVER_ERROR, Setup, setup
-from autopar.shelf import Shelf
+from autopar.runs.setups import DRIVER_ERROR, Setup, setup
+from autopar.runs.shelf import Shelf
 
 By = Literal["source", "chip", "model"]
 GIB = 2**30

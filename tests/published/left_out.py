@@ -16,7 +16,7 @@ from autopar.cluster import Chip, Peaks
 from autopar.errors import SpecError
 from autopar.fit import Figure, MeasuredRun, Point
 from autopar.runs import Run
-from autopar.shelf import Shelf, chip_as_written
+from autopar.runs.shelf import Shelf, chip_as_written
 from autopar.validate import Checked, check_one
 
 Factors = dict[Figure, float]

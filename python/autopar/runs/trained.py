@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from autopar.errors import SpecError
-from autopar.runs import Run
-from autopar.shelf import GATED, Shelf, kin
+from autopar.runs.rows import Run
+from autopar.runs.shelf import GATED, Shelf, kin
 from autopar.spec import Model, Moe
 
 VOCAB = 50257  # of GPT-2, for rows that give none

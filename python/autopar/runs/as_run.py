@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from autopar.catalog import FrameworkEntry
 from autopar.framework import Framework, Graphs, Named
-from autopar.runs import Run
-from autopar.shelf import Shelf, words_of
+from autopar.runs.rows import Run
+from autopar.runs.shelf import Shelf, words_of
+from autopar.runs.trained import noted
 from autopar.spec import Attention
-from autopar.trained import noted
 
 NORMS = set(words_of("norm norms layernorm rmsnorm"))
 ACTIVATIONS = set(words_of("act activation activations swiglu gelu"))

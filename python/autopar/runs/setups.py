@@ -7,29 +7,23 @@ the framework's profile and its time. Words of the notes are read as data (`unfu
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
-from itertools import islice, pairwise, product
+from dataclasses import dataclass, replace
+from itertools import islice, product
 from math import gcd
 from typing import Any, get_args
 
 from autopar import planner
-from autopar.as_run import (
-    ACTIVATIONS,
-    ALL_BUT_ATTENTION,
-    FILLERS,
-    NORMS,
-    PROJECTIONS,
-    TAKEN_BACK,
-    as_run,
-)
 from autopar.catalog import FrameworkEntry
 from autopar.cluster import Chip, Cluster
 from autopar.errors import SpecError, shown
-from autopar.report import Convention, Counted, NamedLayers, Plan, Rate, Recompute, Stage, Work
-from autopar.runs import Run
-from autopar.shelf import Shelf, devices, framework, stores_scores, words_of
-from autopar.spec import Attention, Model, Precision, Problem, Schedule
-from autopar.trained import noted, trained
+from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
+from autopar.runs.as_run import TAKEN_BACK, as_run
+from autopar.runs.recompute import NOTHING, is_stated, possible_recomputes, recompute_of, within
+from autopar.runs.rows import Run
+from autopar.runs.shelf import Shelf, devices, framework, stores_scores, words_of
+from autopar.runs.stages import schedule_of, stage_chips, stage_chunks, stage_layers
+from autopar.runs.trained import noted, trained
+from autopar.spec import Attention, Model, Precision, Problem
 
 LARGEST_MICRO_BATCH = 64
 DRIVER_ERROR = 0.05  # stated for the memory that the driver shows or the allocator reserves
@@ -255,21 +249,21 @@ def _plan(
     it, by more than the estimate of memory errs: a larger micro-batch is not bought with it. Where
     nothing fits, it is what lacks least.
     """
-    layers = _layers(run, problem.model.layers, degrees["pp"], assumed)
-    chips = _stage_chips(problem.cluster, degrees["pp"])
-    schedule = _schedule(run)
-    vpps, said = _chunks(run, entry, schedule, layers)
+    layers = stage_layers(run, problem.model.layers, degrees["pp"], assumed)
+    chips = stage_chips(problem.cluster, degrees["pp"])
+    schedule = schedule_of(run)
+    vpps, said = stage_chunks(run, entry, schedule, layers)
     mbs = (run.mbs,) if run.mbs else _micro_batches(run.gbs or 1, degrees, entry)
-    stated = _is_stated(run.recompute)
+    stated = is_stated(run.recompute)
     habit = run.recompute if stated else "" if run.recompute else entry.run.recompute
 
     def plans(mbs: int, vpp: int) -> Iterator[Plan]:
         """Yields the plans with given micro-batches and chunks, the faster ones first."""
         chunk = -(-max(layers) // vpp)
-        if _is_stated(habit):
-            kinds: Iterable[Recompute] = (_recompute(habit, run.notes, entry, chunk),)
+        if is_stated(habit):
+            kinds: Iterable[Recompute] = (recompute_of(habit, run.notes, entry, chunk),)
         else:
-            kinds = _possible_recomputes(run, chunk)
+            kinds = possible_recomputes(run, chunk)
         for recompute in kinds:
             yield Plan(
                 **degrees,
@@ -280,18 +274,18 @@ def _plan(
                     Stage(
                         layers=n,
                         chip=kind,
-                        recompute=_within(recompute, n, vpp),
+                        recompute=within(recompute, n, vpp),
                     )
                     for n, kind in zip(layers, chips, strict=True)
                 ),
             )
 
     pairs = list(product(mbs, vpps))
-    if len(pairs) == 1 and _is_stated(habit):
+    if len(pairs) == 1 and is_stated(habit):
         [plan] = plans(*pairs[0])
     else:
         plan = planner.fastest(problem, (islice(plans(*pair), 1) for pair in pairs))
-        if not _is_stated(habit) and _lacks(problem, plan) > DRIVER_ERROR:
+        if not is_stated(habit) and _lacks(problem, plan) > DRIVER_ERROR:
             plan = planner.fastest(problem, (plans(*pair) for pair in pairs))
     recompute = plan.stages[0].recompute
     found = {
@@ -307,211 +301,6 @@ def _lacks(problem: Problem, plan: Plan) -> float:
     """Returns the largest share by which a stage needs more memory than its device has."""
     stages = planner.estimate(problem, plan).stages
     return max(stage.allocated_bytes / stage.capacity_bytes - 1 for stage in stages)
-
-
-def _stage_chips(cluster: Cluster, pp: int) -> list[int]:
-    """Returns which kind holds each stage: as many as a kind's devices make, kind after kind.
-
-    Raises:
-        SpecError: A stage would hold two kinds.
-    """
-    if len(cluster.groups) == 1:
-        return [0] * pp
-    per_stage = (cluster.devices or 0) // pp
-    chips: list[int] = []
-    for kind, group in enumerate(cluster.groups):
-        stages, rest = divmod(group.limit or 0, per_stage)
-        if rest:
-            raise SpecError("chip", f"a stage of {per_stage} devices would hold two kinds of chip")
-        chips += [kind] * stages
-    if len(chips) != pp:
-        raise SpecError("chip", f"devices for {len(chips)} stages, where pp is {pp}")
-    return chips
-
-
-def _chunks(
-    run: Run, entry: FrameworkEntry, schedule: Schedule | None, layers: tuple[int, ...]
-) -> tuple[tuple[int, ...], bool]:
-    """Returns the chunks that a stage may hold, and whether the row says how many."""
-    if run.vpp:
-        return (run.vpp,), True
-    if len(layers) == 1 or schedule in ("1f1b", "gpipe", "zb-h1"):
-        return (1,), True
-    if schedule == "zb-v":
-        return (2,), True
-    whole = tuple(v for v in range(1, max(layers) + 1) if _cuts(layers, v))
-    if schedule == "interleaved":
-        if len(whole) == 1:
-            raise SpecError("vpp", "missing, and no number of chunks divides the stages' layers")
-        usual = entry.run.interleaved_vpp
-        return ((usual,) if usual in whole else whole[1:]), False
-    return ((entry.run.vpp,) if entry.run.vpp else whole), False
-
-
-def _cuts(layers: tuple[int, ...], vpp: int) -> bool:
-    """Returns whether stages split into so many equal chunks, of which the ends' may lack a few.
-
-    Interleaved, the embedding and the head may take the place of layers in the first and the last.
-    """
-    chunks = [-(-count // vpp) for count in layers]
-    lacks = [chunk * vpp - count for chunk, count in zip(chunks, layers, strict=True)]
-    ends = all(lacks[end] <= (chunks[end] if vpp > 1 else 0) for end in (0, -1))
-    return ends and not any(lacks[1:-1])
-
-
-def _layers(run: Run, layers: int, pp: int, assumed: list[str]) -> tuple[int, ...]:
-    """Returns the layers of each stage.
-
-    A list may count the embedding and the head, and what stands about them, as layers: what it has
-    beyond the model's layers is taken from both ends. Without a list the shares are equal; where
-    the layers do not divide, the embedding and the head stand for one each.
-    """
-    if listed := _listed_layers(run):
-        beyond = sum(listed) - layers
-        if len(listed) != pp or beyond < 0 or beyond % 2:
-            what = f"{sum(listed)} layers in {len(listed)} stages listed of {layers} in {pp}"
-            raise SpecError("layers_per_stage", what)
-        listed[0] -= beyond // 2
-        listed[-1] -= beyond // 2
-        if min(listed[1:-1], default=1) < 1 or min(listed) < 0:
-            raise SpecError("layers_per_stage", "a stage between the ends without a layer")
-        return tuple(listed)
-    slots = re.search(r"embedding slots?", run.notes)
-    if layers % pp == 0 and not slots:
-        return (layers // pp,) * pp
-    last = noted(r"last stage has (\d+) (?:block|layer)", run.notes)
-    if last and (layers - last) % (pp - 1) == 0:
-        return (*((layers - last) // (pp - 1),) * (pp - 1), last)
-    chunks = pp * (run.vpp or 1)
-    lack = -layers % chunks
-    chunk = (layers + lack) // chunks
-    if chunks > pp and (layers + 2) % chunks and lack <= 2 * chunk:
-        # Whole chunks, of which the last, and then the first, lack what is missing.
-        shares = [chunk * chunks // pp] * pp
-        shares[-1] -= min(lack, chunk)
-        shares[0] -= max(lack - chunk, 0)
-        assumed.append(f"layers_per_stage={'-'.join(map(str, shares))}")
-        return tuple(shares)
-    ends = 1 if slots or (layers + 2) % pp == 0 else 0
-    share, more = divmod(layers + 2 * ends, pp)
-    shares = [share + 1] * more + [share] * (pp - more)
-    shares[0] -= ends
-    shares[-1] -= ends
-    if not slots:
-        assumed.append(f"layers_per_stage={'-'.join(map(str, shares))}")
-    return tuple(shares)
-
-
-def _listed_layers(run: Run) -> list[int]:
-    """Returns the layers of each stage as the row's column or notes list them."""
-    if run.layers_per_stage:
-        numbers = re.findall(r"\d+", run.layers_per_stage)
-        return [int(number) for number in numbers]
-    if found := re.search(r"num-layer-list ((?:\d+,)+\d+)", run.notes):
-        return [int(number) for number in found[1].split(",")]
-    if found := re.search(r"layer boundaries \[([\d, ]+)\]", run.notes):
-        cuts = [int(number) for number in found[1].split(",")]
-        return [after - before for before, after in pairwise(cuts)]
-    return []
-
-
-def _schedule(run: Run) -> Schedule | None:
-    """Returns the order of passes that the row names."""
-    text = (run.schedule or " ".join(re.findall(r"[\w-]+ (?:PP )?schedule", run.notes))).lower()
-    for word, schedule in SCHEDULES.items():
-        if word in text:
-            return schedule
-    return None
-
-
-SCHEDULES: dict[str, Schedule] = {
-    "interleaved": "interleaved",
-    "zb-v": "zb-v",
-    "zbv": "zb-v",
-    "zb": "zb-h1",
-    "zero-bubble": "zb-h1",
-    "gpipe": "gpipe",
-    "1f1b": "1f1b",
-}
-NOTHING = ("none", "no", "off", "0", "false")
-# kwai/Megatron-Kwai (Yuan et al., USENIX ATC 2024): what is cheap to compute again.
-PART_OF_EACH_LAYER = "layer-partial"
-
-
-def _is_stated(recompute: str) -> bool:
-    """Returns whether a text says what is recomputed, and how much of it."""
-    text = recompute.lower()
-    part = "partial" in text and text != PART_OF_EACH_LAYER
-    return bool(text) and not part and text not in UNSAID
-
-
-UNSAID = ("unknown", "?", "n/a", "na", "-", "not stated", "unspecified")
-
-
-def _recompute(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Recompute:
-    """Returns what a text says is recomputed in chunks of so many layers.
-
-    JAX's policies that keep the results of products (MaxText's `minimal`) compute all else again,
-    attention too, whose kernel is none of these, unless they keep what it made (`minimal_flash`).
-    """
-    text = text.lower()
-    if text in NOTHING or re.match(r"(no|without)\b", text):
-        return Recompute()
-    if PROJECTIONS in text or text == ALL_BUT_ATTENTION:
-        return Recompute("selective")
-    if text == PART_OF_EACH_LAYER:
-        text = "norms and activations"
-    words = set(words_of(text)) - {"selective"}
-    if words and words <= NORMS | ACTIVATIONS | FILLERS:
-        norm, activation = (chunk if words & named else 0 for named in (NORMS, ACTIVATIONS))
-        if not norm and not activation:
-            return Recompute()
-        return Recompute(
-            "parts", 0, regathers=False, operators=NamedLayers(norm=norm, activation=activation)
-        )
-    some = re.search(r"block\D{0,3}(\d+)", text) or re.search(
-        r"recompute[- ]method block (?:num_layers )?(\d+)", notes
-    )
-    if some:
-        return Recompute("block", int(some[1]))
-    if share := re.search(r"(\d+) ?%", text):
-        return Recompute("block", max(1, round(chunk * int(share[1]) / 100)))
-    if share := re.search(r"(\d+) ?(?:/|of) ?([1-9]\d*) layers", text):
-        return Recompute("block", max(1, round(chunk * int(share[1]) / int(share[2]))))
-    if turn := re.search(r"every (\d+)(?:st|nd|rd|th)? layer", text):
-        return Recompute("block", max(1, chunk // int(turn[1])))
-    if products := re.search(r"minimal(_flash)?|\bdots_", f"{text} {notes}"):
-        core = 0 if products[1] else chunk
-        again = NamedLayers(norm=chunk, attention=core, activation=chunk)
-        return Recompute("parts", 0, regathers=False, operators=again)
-    if re.search(r"selective|attn|attention|\bcore\b|\bsac\b|\bop\b", text):
-        return Recompute("selective")
-    if groups := re.search(r"uniform\D{0,3}(\d+)", text):
-        return Recompute("uniform", int(groups[1]))
-    if text == "half":
-        return Recompute("block", max(1, chunk // 2))
-    if re.search(r"\b(full|uniform|block|all|yes|true|1|on|ac|ckpt|nothing_saveable)\b", text):
-        return Recompute("uniform", 1)
-    if re.search(r"\bcheckpoint(s|ing)?\b", text):
-        return Recompute("uniform", 1)
-    raise SpecError("recompute", f"no estimate for {shown(text)}")
-
-
-def _possible_recomputes(run: Run, chunk: int) -> Iterator[Recompute]:
-    """Yields what may be recomputed where nobody says, from the least to the most."""
-    if "partial" not in run.recompute.lower():
-        yield from (Recompute(), Recompute("selective"))
-    yield from (Recompute("block", layers) for layers in range(1, chunk + 1))
-
-
-def _within(recompute: Recompute, layers: int, vpp: int) -> Recompute:
-    """Returns a recompute with no more layers than a chunk has, operators in all of a stage's."""
-    if (operators := recompute.operators) is not None:
-        everywhere = {name: layers for name, count in asdict(operators).items() if count}
-        return replace(recompute, operators=NamedLayers(**everywhere))
-    if recompute.layers is None:
-        return recompute
-    return replace(recompute, layers=max(1, min(recompute.layers, -(-layers // vpp))))
 
 
 def _micro_batches(batch: int, degrees: dict[str, Any], entry: FrameworkEntry) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from autopar import catalog
 from autopar.catalog import FrameworkEntry, ModelEntry
 from autopar.cluster import Chip, DeviceGroup, Network
 from autopar.errors import SpecError, shown
-from autopar.runs import Run
+from autopar.runs.rows import Run
 from autopar.spec import Model
 
 MAKERS = (

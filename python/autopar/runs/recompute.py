@@ -1,0 +1,92 @@
+"""What a measured run computed again in the backward pass, by the words of its row."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+from autopar.catalog import FrameworkEntry
+from autopar.errors import SpecError, shown
+from autopar.report import NamedLayers, Recompute
+from autopar.runs.as_run import ACTIVATIONS, ALL_BUT_ATTENTION, FILLERS, NORMS, PROJECTIONS
+from autopar.runs.rows import Run
+from autopar.runs.shelf import words_of
+
+NOTHING = ("none", "no", "off", "0", "false")
+# kwai/Megatron-Kwai (Yuan et al., USENIX ATC 2024): what is cheap to compute again.
+PART_OF_EACH_LAYER = "layer-partial"
+
+
+def is_stated(recompute: str) -> bool:
+    """Returns whether a text says what is recomputed, and how much of it."""
+    text = recompute.lower()
+    part = "partial" in text and text != PART_OF_EACH_LAYER
+    return bool(text) and not part and text not in UNSAID
+
+
+UNSAID = ("unknown", "?", "n/a", "na", "-", "not stated", "unspecified")
+
+
+def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Recompute:
+    """Returns what a text says is recomputed in chunks of so many layers.
+
+    JAX's policies that keep the results of products (MaxText's `minimal`) compute all else again,
+    attention too, whose kernel is none of these, unless they keep what it made (`minimal_flash`).
+    """
+    text = text.lower()
+    if text in NOTHING or re.match(r"(no|without)\b", text):
+        return Recompute()
+    if PROJECTIONS in text or text == ALL_BUT_ATTENTION:
+        return Recompute("selective")
+    if text == PART_OF_EACH_LAYER:
+        text = "norms and activations"
+    words = set(words_of(text)) - {"selective"}
+    if words and words <= NORMS | ACTIVATIONS | FILLERS:
+        norm, activation = (chunk if words & named else 0 for named in (NORMS, ACTIVATIONS))
+        if not norm and not activation:
+            return Recompute()
+        return Recompute(
+            "parts", 0, regathers=False, operators=NamedLayers(norm=norm, activation=activation)
+        )
+    some = re.search(r"block\D{0,3}(\d+)", text) or re.search(
+        r"recompute[- ]method block (?:num_layers )?(\d+)", notes
+    )
+    if some:
+        return Recompute("block", int(some[1]))
+    if share := re.search(r"(\d+) ?%", text):
+        return Recompute("block", max(1, round(chunk * int(share[1]) / 100)))
+    if share := re.search(r"(\d+) ?(?:/|of) ?([1-9]\d*) layers", text):
+        return Recompute("block", max(1, round(chunk * int(share[1]) / int(share[2]))))
+    if turn := re.search(r"every (\d+)(?:st|nd|rd|th)? layer", text):
+        return Recompute("block", max(1, chunk // int(turn[1])))
+    if products := re.search(r"minimal(_flash)?|\bdots_", f"{text} {notes}"):
+        core = 0 if products[1] else chunk
+        again = NamedLayers(norm=chunk, attention=core, activation=chunk)
+        return Recompute("parts", 0, regathers=False, operators=again)
+    if re.search(r"selective|attn|attention|\bcore\b|\bsac\b|\bop\b", text):
+        return Recompute("selective")
+    if groups := re.search(r"uniform\D{0,3}(\d+)", text):
+        return Recompute("uniform", int(groups[1]))
+    if text == "half":
+        return Recompute("block", max(1, chunk // 2))
+    if re.search(r"\b(full|uniform|block|all|yes|true|1|on|ac|ckpt|nothing_saveable)\b", text):
+        return Recompute("uniform", 1)
+    if re.search(r"\bcheckpoint(s|ing)?\b", text):
+        return Recompute("uniform", 1)
+    raise SpecError("recompute", f"no estimate for {shown(text)}")
+
+
+def possible_recomputes(run: Run, chunk: int) -> Iterator[Recompute]:
+    """Yields what may be recomputed where nobody says, from the least to the most."""
+    if "partial" not in run.recompute.lower():
+        yield from (Recompute(), Recompute("selective"))
+    yield from (Recompute("block", layers) for layers in range(1, chunk + 1))
+
+
+def within(recompute: Recompute, layers: int, vpp: int) -> Recompute:
+    """Returns a recompute with no more layers than a chunk has, operators in all of a stage's."""
+    if (operators := recompute.operators) is not None:
+        everywhere = {name: layers for name, count in asdict(operators).items() if count}
+        return replace(recompute, operators=NamedLayers(**everywhere))
+    if recompute.layers is None:
+        return recompute
+    return replace(recompute, layers=max(1, min(recompute.layers, -(-layers // vpp))))
