@@ -17,7 +17,8 @@ PYTHON = ROOT / "python/autopar"
 
 RUST_ORDER = """
     units error
-    spec::model spec::workload spec::cluster spec::kernels spec::framework spec::problem
+    spec::model spec::workload spec::cluster spec::kernels spec::framework::held spec::framework
+    spec::problem
     spec::tensors spec
     plan plan::rules
     estimate::flops estimate::torus estimate::collective estimate::compute estimate::shard
@@ -55,7 +56,7 @@ RUST_ORDER = """
 PYTHON_ORDER = """
     errors lines texts
     cluster framework spec bulk report fit forms graph sharding placement wire schema files protobuf
-    catalog entries
+    entries catalog entry_files
     points
     runs.rows runs runs.shelf runs.trained runs.as_run runs.recompute runs.stages
     frontends frontends.apss frontends.hf_config frontends.hf
@@ -94,6 +95,7 @@ RUST_OWNERS: dict[str, set[str]] = {
         "calibrate",
         "units",
         "spec::*",
+        "spec::framework::*",
         "plan",
         "estimate::*",
         "estimate",

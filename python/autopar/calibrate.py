@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, get_args
 
-from autopar import entries, planner, wire
-from autopar.catalog import ChipEntry
+from autopar import entry_files, planner, wire
 from autopar.cluster import Chip
+from autopar.entries import ChipEntry
 from autopar.errors import SpecError, shown
 from autopar.files import printable
 from autopar.fit import Figure, Fit, MeasuredRun, Point
@@ -183,7 +183,7 @@ def chip_toml(found: Calibration) -> str:
     for rate in rates:
         rate["tflops"] = [round(value, 2) for value in rate["tflops"]]
     said = {key: _short(value) for key, value in table.items() if value not in ("", {})}
-    lines += entries.lines(said | {"attention": rates}, notes)
+    lines += entry_files.lines(said | {"attention": rates}, notes)
     return "\n".join(lines) + "\n"
 
 

@@ -11,8 +11,8 @@ from functools import cache
 from statistics import median
 
 from autopar import catalog, planner
-from autopar.catalog import ChipEntry
 from autopar.cluster import Chip, Peaks
+from autopar.entries import ChipEntry
 from autopar.errors import SpecError
 from autopar.fit import Figure, MeasuredRun, Point
 from autopar.runs import Run

@@ -2,7 +2,7 @@
 
 import click
 
-from autopar import catalog, entries, planner, writing
+from autopar import catalog, entry_files, planner, writing
 from autopar.cli.ends import DONE
 from autopar.errors import SpecError, shown
 
@@ -31,7 +31,7 @@ def models(name: str | None, example: bool) -> int:
     if example:
         return _print_example("model", name)
     if name is not None:
-        return _print(entries.model_toml(planner.model_of(name)))
+        return _print(entry_files.model_toml(planner.model_of(name)))
     found = [catalog.model(name) for name in catalog.names("models")]
     rows = [(entry, planner.model_facts(entry.model)) for entry in found]
     writing.text(render.plain(render.models_table(rows)), None, False)
@@ -52,7 +52,7 @@ def chips(name: str | None, example: str | None) -> int:
     if example:
         return _print_example(example, name)
     if name is not None:
-        return _print(entries.chip_toml(catalog.chip(name)))
+        return _print(entry_files.chip_toml(catalog.chip(name)))
     found = [catalog.chip(name) for name in catalog.names("chips")]
     writing.text(render.plain(render.chips_table(found)), None, False)
     return DONE
@@ -68,7 +68,7 @@ def frameworks(name: str | None, example: bool) -> int:
     if example:
         return _print_example("framework", name)
     if name is not None:
-        return _print(entries.framework_toml(catalog.framework(name)))
+        return _print(entry_files.framework_toml(catalog.framework(name)))
     found = [catalog.framework(name) for name in catalog.names("frameworks")]
     writing.text(render.plain(render.frameworks_table(found)), None, False)
     return DONE

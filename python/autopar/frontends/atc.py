@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from autopar import catalog, files, texts, wire
 from autopar.cluster import Cluster, DeviceGroup
+from autopar.entries import ChipEntry
 from autopar.errors import SpecError, shown
 from autopar.graph import Gradients
 from autopar.sharding import ShardingOptions
@@ -133,7 +134,7 @@ class Question:
     framework: Framework
     option: GraphParallel
     topology: Topology
-    chip: catalog.ChipEntry
+    chip: ChipEntry
     output: str
     notes: tuple[str, ...] = ()
 

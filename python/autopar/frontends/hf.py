@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from autopar import files, texts, wire
-from autopar.catalog import ModelEntry, sha256
+from autopar.catalog import sha256
+from autopar.entries import ModelEntry
 from autopar.errors import shown
 from autopar.frontends.hf_config import KEYS, Config, Fields
 from autopar.spec import Model

@@ -9,6 +9,7 @@ from typing import TypedDict, Unpack
 
 from autopar import _core, catalog, files, wire
 from autopar.cluster import Cluster
+from autopar.entries import ClusterEntry, ModelEntry
 from autopar.errors import SpecError
 from autopar.framework import Framework
 from autopar.frontends import hf
@@ -153,7 +154,7 @@ def _placing(sources: list[_Source]) -> Iterator[None]:
         raise
 
 
-def model_of(name: str) -> catalog.ModelEntry:
+def model_of(name: str) -> ModelEntry:
     """Returns the model of a name in the catalog, of a TOML file, or of a Hugging Face config.
 
     Raises:
@@ -162,7 +163,7 @@ def model_of(name: str) -> catalog.ModelEntry:
     return hf.model(name) if hf.is_config(name) else catalog.model(name)
 
 
-def cluster_of(entry: catalog.ClusterEntry, devices: int | None = None) -> Cluster:
+def cluster_of(entry: ClusterEntry, devices: int | None = None) -> Cluster:
     """Returns a cluster of which a job uses `devices`, or all that the limits name.
 
     Raises:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from itertools import groupby
 
 from autopar import wire
-from autopar.catalog import ChipEntry, FrameworkEntry, ModelEntry
+from autopar.entries import ChipEntry, FrameworkEntry, ModelEntry
 from autopar.report import (
     Cut,
     DeviceShortage,

@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from autopar.catalog import FrameworkEntry
+from autopar.entries import FrameworkEntry
 from autopar.framework import Framework, Graphs, Named
 from autopar.runs.rows import Run
 from autopar.runs.shelf import Shelf, words_of

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
-from autopar.catalog import FrameworkEntry
+from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import NamedLayers, Recompute
 from autopar.runs.as_run import ACTIVATIONS, ALL_BUT_ATTENTION, FILLERS, NORMS, PROJECTIONS

@@ -13,8 +13,8 @@ from math import gcd
 from typing import Any, get_args
 
 from autopar import planner
-from autopar.catalog import FrameworkEntry
 from autopar.cluster import Chip, Cluster
+from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
 from autopar.runs.as_run import TAKEN_BACK, as_run

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from autopar import catalog
-from autopar.catalog import FrameworkEntry, ModelEntry
 from autopar.cluster import Chip, DeviceGroup, Network
+from autopar.entries import FrameworkEntry, ModelEntry
 from autopar.errors import SpecError, shown
 from autopar.runs.rows import Run
 from autopar.spec import Model

@@ -3,8 +3,8 @@
 import re
 from itertools import pairwise
 
-from autopar.catalog import FrameworkEntry
 from autopar.cluster import Cluster
+from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError
 from autopar.runs.rows import Run
 from autopar.runs.trained import noted

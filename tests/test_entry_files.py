@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autopar import catalog, entries
+from autopar import catalog, entry_files
 from conftest import Command
 
 
@@ -16,13 +16,13 @@ from conftest import Command
 )
 def test_a_shown_entry_is_a_file_that_needs_no_others(kind: str, name: str, tmp_path: Path) -> None:
     read, shown, apart = {
-        "models": (catalog.model, entries.model_toml, {}),
+        "models": (catalog.model, entry_files.model_toml, {}),
         "chips": (
             catalog.chip,
-            entries.chip_toml,
+            entry_files.chip_toml,
             {"inherits_gemm": None, "inherits_attention": None, "systolic": False},
         ),
-        "frameworks": (catalog.framework, entries.framework_toml, {"follows": None}),
+        "frameworks": (catalog.framework, entry_files.framework_toml, {"follows": None}),
     }[kind]
     entry: Any = read(name)  # type: ignore[operator]
     file = tmp_path / f"{name}.toml"
