@@ -8,7 +8,6 @@ from typing import Any, TypeVar, get_args
 import click
 
 from autopar.errors import SpecError, shown
-from autopar.files import printable
 from autopar.frontends.atc import LOGS
 from autopar.frontends.draft import input_shapes
 from autopar.placement import ServersOptions
@@ -555,51 +554,6 @@ def check_question() -> None:
         needed = ("model", "cluster", "global_batch_size", "sequence_length")
         if name in needed and context.params[name] is None:
             raise click.MissingParameter(ctx=context, param=parameter)
-
-
-def check_output(output: Path | None, force: bool, flag: str = "--output") -> None:
-    """Refuses a file of a flag that cannot be a new one, before work is spent on what goes there.
-
-    Raises:
-        SpecError: It exists and is not to be overwritten, or is a folder, or its folder is absent.
-    """
-    if output is None:
-        return
-    if output.is_dir():
-        raise SpecError(flag, f'"{printable(output)}" is a folder', "Give a file in it.")
-    check_new(output, force, flag)
-    _check_parent(output, flag)
-
-
-def check_new(output: Path, force: bool, flag: str = "--output") -> None:
-    """Refuses a file that exists already.
-
-    Raises:
-        SpecError: It exists and is not to be overwritten.
-    """
-    if output.exists() and not force:
-        what = f'file "{printable(output)}" exists'
-        raise SpecError(flag, what, "Give --force to overwrite it.")
-
-
-def check_folder(output: Path | None, flag: str = "--output") -> None:
-    """Refuses a folder that cannot be made, before work is spent on what goes into it.
-
-    Raises:
-        SpecError: It is a file, or the folder that it would stand in is absent.
-    """
-    if output is None or output.is_dir():
-        return
-    if output.exists():
-        cure = "Move the file away, or name a folder."
-        raise SpecError(flag, f'"{printable(output)}" is no folder', cure)
-    _check_parent(output, flag)
-
-
-def _check_parent(output: Path, flag: str) -> None:
-    if not output.parent.is_dir():
-        what = f'no folder "{printable(output.parent)}"'
-        raise SpecError(flag, what, "Make it first, or check the path.")
 
 
 def recompute(text: str) -> Recompute:

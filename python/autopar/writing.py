@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autopar import files, flags
+from autopar import files
+from autopar.errors import SpecError
+from autopar.files import printable
 
 if TYPE_CHECKING:
     from autopar.export.job import File
@@ -36,9 +38,9 @@ def folder(written: "Sequence[File]", path: Path | None, force: bool) -> None:
         for file in written:
             document((f"==> {file.name} <==\n" if several else "") + file.text, None, False)
         return
-    flags.check_folder(path)
+    check_folder(path)
     for file in written:
-        flags.check_new(path / file.name, force)
+        check_new(path / file.name, force)
     files.make_folder(path)
     files.write_all({path / file.name: file.text.encode() for file in written})
 
@@ -49,8 +51,56 @@ def save(data: bytes, output: Path, force: bool) -> None:
     Raises:
         SpecError: The file exists and is not to be overwritten.
     """
-    flags.check_output(output, force)
+    check_output(output, force)
     if output.exists() and not output.is_file():
         output.write_bytes(data)
     else:
         files.write_all({output: data})
+
+
+# --- Refusals before work is spent
+
+
+def check_output(output: Path | None, force: bool, flag: str = "--output") -> None:
+    """Refuses a file of a flag that cannot be a new one, before work is spent on what goes there.
+
+    Raises:
+        SpecError: It exists and is not to be overwritten, or is a folder, or its folder is absent.
+    """
+    if output is None:
+        return
+    if output.is_dir():
+        raise SpecError(flag, f'"{printable(output)}" is a folder', "Give a file in it.")
+    check_new(output, force, flag)
+    _check_parent(output, flag)
+
+
+def check_new(output: Path, force: bool, flag: str = "--output") -> None:
+    """Refuses a file that exists already.
+
+    Raises:
+        SpecError: It exists and is not to be overwritten.
+    """
+    if output.exists() and not force:
+        what = f'file "{printable(output)}" exists'
+        raise SpecError(flag, what, "Give --force to overwrite it.")
+
+
+def check_folder(output: Path | None, flag: str = "--output") -> None:
+    """Refuses a folder that cannot be made, before work is spent on what goes into it.
+
+    Raises:
+        SpecError: It is a file, or the folder that it would stand in is absent.
+    """
+    if output is None or output.is_dir():
+        return
+    if output.exists():
+        cure = "Move the file away, or name a folder."
+        raise SpecError(flag, f'"{printable(output)}" is no folder', cure)
+    _check_parent(output, flag)
+
+
+def _check_parent(output: Path, flag: str) -> None:
+    if not output.parent.is_dir():
+        what = f'no folder "{printable(output.parent)}"'
+        raise SpecError(flag, what, "Make it first, or check the path.")

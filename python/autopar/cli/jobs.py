@@ -44,7 +44,7 @@ def estimate(
     from autopar.render import text as render
     from autopar.report import Estimate
 
-    flags.check_output(output, force)
+    writing.check_output(output, force)
     given = {key: value for key, value in arguments.items() if value is not None}
     spelled = {key: value for key, value in given.items() if key not in QUESTION}
     question: dict[str, Any] = {key: arguments[key] for key in QUESTION}
@@ -87,7 +87,7 @@ def rerun(report: str, threads: int, output: Path | None, force: bool) -> int:
 
     - reads standard input.
     """
-    flags.check_output(output, force)
+    writing.check_output(output, force)
     cure = "Give the document as autopar wrote it."
     old = answered(texts.parse_json(files.read_bytes(report), report, cure))
     if old.problem.version != planner.__version__:
@@ -120,7 +120,7 @@ def apss(mode: str, **arguments: Any) -> int:
 
     folder = Path("cache")
     if mode == "analytic":
-        flags.check_folder(folder, "--mode analytic")
+        writing.check_folder(folder, "--mode analytic")
     asked = frontend.question(version=planner.__version__, **arguments)
     report = frontend.proposable(reported(asked.problem, 0, None))
     print_notes((*asked.notes, *report.notes))

@@ -48,7 +48,7 @@ def validate(runs: tuple[str, ...], document: Path | None, by: By, worst: int, f
     from autopar.render import errors as render
     from autopar.runs import misspelt, read_runs
 
-    flags.check_output(document, force, "--json")
+    writing.check_output(document, force, "--json")
     read = [run for file in runs for run in read_runs(file)]
     rows = validation.check(read)
     print_notes([*misspelt(read), *validation.misread(rows)])
@@ -88,7 +88,7 @@ def calibrate(
     from autopar import calibrate as calibration
     from autopar.render import fit as render
 
-    flags.check_output(output, force)
+    writing.check_output(output, force)
     found = calibration.calibrate(
         runs, catalog.chip(chip, "--chip"), figures=figures or calibration.FIGURES
     )

@@ -48,9 +48,9 @@ def shard(
     """
     from autopar.render import sharding as render
 
-    flags.check_output(save, force, "--save")
-    flags.check_output(save_mindspore, force, "--save-mindspore")
-    flags.check_output(output, force)
+    writing.check_output(save, force, "--save")
+    writing.check_output(save_mindspore, force, "--save-mindspore")
+    writing.check_output(output, force)
     graph = _graph(subject, asked, inference=asked.pop("inference"))
     graph = recomputed(graph, asked.pop("recompute"))
     function = _function(graph, asked)
@@ -104,7 +104,7 @@ def servers(
     """
     from autopar.render import placement as render
 
-    flags.check_output(output, force)
+    writing.check_output(output, force)
     graph = _graph(subject, asked, inference=False)
     found = planner.servers(graph, asked.pop("chip"), **asked)
     if image is not None:

@@ -88,9 +88,9 @@ def search(
     check_image(image, launcher, "--export")
     _check_alone(form, objective)
     if launcher is None:
-        flags.check_output(output, force)
+        writing.check_output(output, force)
     else:
-        flags.check_folder(output)
+        writing.check_folder(output)
     given = {key: value for key, value in arguments.items() if value is not None}
     if sp is not None:
         given["sp"] = [word == "on" for word in sp]
