@@ -1,0 +1,258 @@
+"""Chips, networks and frameworks as people write them."""
+
+from dataclasses import replace
+
+import pytest
+
+import autopar
+from autopar import catalog
+from autopar.runs.setups import setup
+from autopar.runs.shelf import Shelf, chip_as_written, framework, network
+from autopar.validate import Checked
+from stated import checked, run_of
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("A100", "a100_80"),
+        ("A100-40GB", "a100_40"),
+        ("NVIDIA A100-SXM4-40GB (DGX A100)", "a100_40"),
+        ("A100 (40GB)", "a100_40"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("H100-96GB (HBM2e, 500W)", "h100_96_500w"),
+        ("910B", "ascend_910b"),
+        ("Ascend 910B2", "ascend_910b2"),
+        ("V100-32GB (DGX-2)", "v100_dgx2"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("Gaudi 2", "gaudi2"),
+        ("TPU v5e", "tpu_v5e"),
+        ("NVIDIA H20 96GB", "h20"),
+        ("MI250X", "mi250x"),
+        ("RTX 4090 24GB", "rtx4090"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("910C", "ascend_910c"),
+        ("Ascend 910A", "ascend_910a"),
+        ("Atlas 800T A2", "ascend_910b"),
+        ("NVIDIA A100-PCIE-40GB", "a100_pcie_40"),
+        ("NVIDIA A100 80GB PCIe", "a100_pcie"),
+        ("H100 (80GB, PCIe)", "h100_pcie"),
+        ("8x A100 80GB", "a100_80"),
+        ("A100-80GB (SXM, PCIe host)", "a100_80"),
+        ("NVIDIA A40 48GB", "a40"),
+        ("NVIDIA RTX A6000", "a6000"),
+        ("A10G", "a10g"),
+        ("L20", "l20"),
+        ("NVIDIA GH200 Grace Hopper", "gh200"),
+        ("AMD MI250", "mi250"),
+        ("Tesla P100", "p100"),
+        ("Habana Gaudi2", "gaudi2"),
+        ("TPUv4", "tpu_v4"),
+        ("Intel Data Center GPU Max 1550", "max1550"),
+        ("AWS Trainium2", "trainium2"),
+        ("MXC500", "metax_c500"),
+        ("Moore Threads MTT S4000", "mthreads_s4000"),
+        ("Kunlunxin P800", "kunlun3"),
+        ("Cambricon MLU370-X8", "cambricon_mlu370"),
+        ("Hygon DCU K100_AI", "hygon_k100_ai"),
+        ("Cloud TPU v5p-128", "tpu_v5p"),
+        ("v5litepod-256", "tpu_v5e"),
+        ("HGX H100", "h100"),
+        ("p4d.24xlarge", "a100_40"),
+        ("NPU 910B", "ascend_910b"),
+    ],
+)
+def test_chips_are_found_as_people_write_them(text: str, name: str) -> None:
+    assert chip_as_written(text) == catalog.chip(name).chip
+
+
+def test_a_chip_of_another_memory_has_that_memory() -> None:
+    usual = catalog.chip("v100").chip
+    assert chip_as_written("Tesla V100-SXM2-16GB") == replace(usual, memory_gib=16.0)
+
+
+def test_a_chip_that_nobody_knows_names_the_nearest() -> None:
+    [row] = checked({"chip": "H101"})
+    assert row.skipped is not None
+    assert 'no chip named "H101"' in row.skipped
+    assert "h100" in row.skipped
+
+
+@pytest.mark.parametrize(
+    ("text", "cards", "gbit"),
+    [
+        ("8x200Gb HDR IB (Selene)", 8, 200),
+        ("800Gb/s per node (config)", 8, 100),
+        ("1600Gb RoCE/node", 8, 200),
+        ("3.2Tbps fabric", 8, 400),
+        ("25Gb Ethernet (4x p3.16xlarge)", 1, 25),
+        ("200Gb IB", 8, 200),
+        ("25GB/s per GPU", 8, 200),
+        ("single node", 8, 200),
+        ("Slingshot-11", 8, 200),
+        ("", 8, 200),
+    ],
+)
+def test_a_network_is_read_from_its_words(text: str, cards: int, gbit: float) -> None:
+    usual = catalog.chip("a100").chip.network
+    assert (usual.nics_per_node, usual.nic_gbit_per_s) == (8, 200)
+    assert network(text, usual) == replace(usual, nics_per_node=cards, nic_gbit_per_s=gbit)
+
+
+def test_megatron_keeps_gradients_in_16_bits_where_it_computes_in_fp16() -> None:
+    # 2 bytes a parameter, 2 of its gradient and 12 of the optimizer; with bf16 4 of the gradient.
+    usual = {"framework": "Megatron-LM", "tp": "1", "pp": "2", "zero": "0"}
+    halves, wide = checked({**usual, "precision": "fp16"}, {**usual, "precision": "bf16"})
+
+    def stored(row: Checked) -> list[int]:
+        assert row.setup is not None
+        items = autopar.estimate(row.setup.problem, row.setup.plan).stages[0].memory
+        return [items.parameters, items.gradients, items.optimizer]
+
+    parameters, gradients, optimizer = stored(halves)
+    assert (gradients, optimizer) == (parameters, 6 * parameters)
+    assert stored(wide) == [parameters, 2 * parameters, optimizer]
+
+
+def test_sockets_leave_most_of_a_fast_ethernet_idle() -> None:
+    # 0.4 of the line where one card is faster than sockets and nothing spares the processor.
+    usual = catalog.chip("a100").chip.network
+    shares = {
+        text: network(text, usual).efficiency
+        for text in ("100Gb Ethernet", "50 Gb/s Ethernet", "25Gb Ethernet", "100Gb Ethernet RoCE")
+    }
+    assert list(shares.values()) == [0.4, 0.4, usual.efficiency, usual.efficiency]
+
+
+def test_omni_path_sustains_the_share_that_was_measured() -> None:
+    # 40.5 Gbit/s of a card of 100 in an all-reduce (bigscience-workshop/bigscience).
+    usual = catalog.chip("a100").chip.network
+    found = network("4 x 100 Gb Omni-Path", usual)
+    assert found == replace(usual, nics_per_node=4, nic_gbit_per_s=100, efficiency=0.4)
+
+
+def test_efa_takes_the_steps_that_were_measured() -> None:
+    # 32 MB over 2 to 32 nodes of eight H100 (crazyguitar/aws-gpu-communication-benchmark).
+    usual = catalog.chip("h100").chip.network
+    found = network("EFA 3.2 Tb/s a node", usual)
+    assert found == replace(usual, efficiency=0.84, latency_us=31.0)
+
+
+def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
+    chip = setup(run_of(gpus_per_node="4"), shelf).problem.cluster.groups[0].chip
+    assert (chip.devices_per_node, chip.link_domain, chip.network.nics_per_node) == (4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("cells", "name"),
+    [
+        ({"framework": "Megatron-LM", "date": "2020-09"}, "megatron-2020"),
+        ({"framework": "Megatron-LM", "date": "2021-04"}, "megatron-2021"),
+        ({"framework": "Megatron-LM", "date": "2022-05"}, "megatron-2022"),
+        ({"framework": "Megatron-LM", "date": "2025-01"}, "megatron-core"),
+        ({"framework": "Megatron-LM", "date": "2024-05", "attention": ""}, "megatron-2022"),
+        ({"framework": "Megatron-LM", "date": "2024-06"}, "megatron-core-2023"),
+        (
+            {"framework": "Megatron-LM", "date": "2024-05", "attention": "flash"},
+            "megatron-core-2023",
+        ),
+        ({"framework": "Pai-Megatron-Patch (Megatron-LM 240405)"}, "megatron-core-2023"),
+        ({"framework": "Megatron-core 0.6.0"}, "megatron-core-2023"),
+        ({"framework": "Megatron-LM"}, "megatron-core"),
+        ({"framework": "Megatron-LM", "date": "2018-01"}, "megatron-2020"),
+        ({"framework": "Megatron-LM (May 2021)"}, "megatron-2021"),
+        ({"framework": "Megatron-LM e156d2f", "attention": "unfused"}, "megatron-2022"),
+        ({"framework": "Megatron-LM", "chip": "Tesla V100-SXM2-16GB"}, "megatron-2022"),
+        ({"framework": "Colossal-AI 0.3"}, "colossalai"),
+        ({"framework": "PaddleNLP, Paddle 2.5.1"}, "paddlenlp"),
+        ({"framework": "LiBai 9fc504c / OneFlow 55b822e"}, "oneflow"),
+        ({"framework": "Alpa (JAX/XLA)"}, "alpa"),
+        ({"framework": "EasyLM"}, "maxtext"),
+        ({"framework": "PyTorch DDP"}, "pytorch-ddp"),
+        ({"framework": "PyTorch FSDP1"}, "fsdp"),
+        ({"framework": "HF Trainer FSDP"}, "fsdp"),
+        ({"framework": "HF Trainer + DeepSpeed"}, "deepspeed"),
+        ({"framework": "HF Trainer + DeepSpeed (May 2021)"}, "huggingface-2021"),
+        ({"framework": "LLaMA-Factory", "zero": "3"}, "deepspeed"),
+        ({"framework": "XTuner", "zero": "3"}, "deepspeed"),
+        ({"framework": "Axolotl", "zero": "fsdp"}, "fsdp"),
+        ({"framework": "HF Trainer", "zero": ""}, "pytorch-ddp"),
+        ({"framework": "metaseq"}, "metaseq"),
+        ({"framework": "BMTrain"}, "bmtrain"),
+        ({"framework": "PyTorch Lightning"}, "fsdp"),
+        ({"framework": "PyTorch Lightning + DeepSpeed", "zero": "3"}, "deepspeed"),
+        ({"framework": "PyTorch Lightning DDP", "zero": "0"}, "pytorch-ddp"),
+        ({"framework": "Megatron-DeepSpeed", "precision": "fp16"}, "megatron-deepspeed"),
+        ({"framework": "GPT-NeoX (DeepSpeed)", "precision": "fp16"}, "gpt-neox"),
+        ({"framework": "GPT-NeoX", "precision": "bf16"}, "megatron-deepspeed-bf16"),
+        (
+            {"framework": "Megatron-DeepSpeed", "precision": "bf16", "model": "BLOOM-176B"},
+            "bigscience-2022-bf16",
+        ),
+        ({"framework": "Megatron-DeepSpeed", "precision": "bf16"}, "megatron-deepspeed-bf16"),
+        ({"framework": "torchtitan", "notes": "torch.compile"}, "torchtitan"),
+        ({"framework": "torchtitan", "notes": "torch.compile, AsyncTP"}, "torchtitan-async-tp"),
+        ({"framework": "torchtitan"}, "torchtitan-eager"),
+        ({"framework": "NeMo 25.04"}, "megatron-bridge"),
+        ({"framework": "Megatron-Bridge", "notes": "all-to-all"}, "megatron-bridge-all-to-all"),
+        (
+            {"framework": "Megatron-Bridge", "notes": "all-to-all; EP overlap"},
+            "megatron-bridge-expert-overlap",
+        ),
+        ({"framework": "NeMo 24.07"}, "nemo"),
+        ({"framework": "Megatron-LM + DeepSpeed ZeRO-3", "zero": "3"}, "deepspeed-2021"),
+        ({"framework": "DeepSpeed with Megatron-LM", "zero": "3"}, "deepspeed-2021"),
+        ({"framework": "Megatron-DeepSpeed (Intel Gaudi 1.18.0)"}, "megatron-deepspeed-gaudi"),
+        ({"framework": "torchtitan FSDP2", "notes": "eager"}, "torchtitan-eager"),
+        ({"framework": "torchtitan FSDP2", "notes": "compiled"}, "torchtitan"),
+        ({"framework": "NeMo/Megatron-Core"}, "megatron-bridge"),
+        ({"framework": "NeMo/Megatron-Core", "source": "v24.11.1:README.md"}, "nemo"),
+        ({"framework": "torchtitan", "precision": "fp8"}, "torchtitan"),
+        (
+            {"framework": "torchtitan", "precision": "fp8", "notes": "AsyncTP"},
+            "torchtitan-async-tp",
+        ),
+        (
+            {"framework": "torchtitan", "precision": "fp8", "notes": "AsyncTP, fp8 rowwise"},
+            "torchtitan-rowwise",
+        ),
+        ({"framework": "ModelLink (MindSpeed-LLM) Mcore"}, "mindspeed"),
+        ({"framework": "NeMo Megatron", "date": "2022-09"}, "megatron-2022"),
+        ({"framework": "DeepSpeed", "date": "2022-11", "zero": "3"}, "huggingface-2022"),
+        ({"framework": "Megatron-LM core_r0.7.0"}, "megatron-core-2023"),
+        ({"framework": "Megatron-LM v2.4"}, "megatron-2021"),
+        ({"framework": "Zero Bubble", "date": "2022-11"}, "megatron-2022"),
+        ({"framework": "HAI-LLM (DualPipe)"}, "hai-llm"),
+        ({"framework": "PithTrain", "notes": "torch.compile"}, "hai-llm"),
+        ({"framework": "Megatron-DeepSpeed", "chip": "Gaudi2"}, "megatron-deepspeed-gaudi"),
+        ({"framework": "NeMo AutoModel (FSDP2)", "date": "2026-04"}, "nemo-automodel"),
+        ({"framework": "Megatron-Bridge 25.09", "notes": "token drop"}, "megatron-bridge-capacity"),
+        ({"framework": "PyTorch FSDP", "notes": "torch.compile"}, "fsdp-compiled"),
+        ({"framework": "PyTorch FSDP", "notes": "no torch.compile"}, "fsdp"),
+        ({"framework": "PyTorch FSDP", "notes": "eager; torch.compile in other rows"}, "fsdp"),
+        ({"framework": "PyTorch FSDP", "notes": "torch.compile, eager SDPA"}, "fsdp-compiled"),
+        ({"framework": "torchtitan", "notes": "compile off"}, "torchtitan-eager"),
+        ({"framework": "torchtitan", "notes": "compiled: loss; MLA"}, "torchtitan-eager"),
+        ({"framework": "torchtitan", "notes": "compiled: model and loss; MLA"}, "torchtitan"),
+        ({"framework": "nanoGPT"}, "ddp-compiled"),
+        ({"framework": "nanoGPT", "notes": "no torch.compile"}, "pytorch-ddp"),
+        ({"framework": "Nanotron"}, "nanotron"),
+        ({"framework": "Picotron"}, "picotron"),
+    ],
+)
+def test_a_framework_is_that_of_its_words_and_time(
+    cells: dict[str, str], name: str, shelf: Shelf
+) -> None:
+    entry, named = framework(run_of(**cells), shelf)
+    assert (entry.framework.name, named) == (name, True)
+
+
+def test_recipes_in_mxfp8_became_one_graph_in_june_2026(shelf: Shelf) -> None:
+    def used(date: str) -> tuple[str, float, bool]:
+        cells = {"framework": "Megatron-Bridge", "date": date, "notes": "MXFP8"}
+        found = framework(run_of(**cells), shelf)[0].framework
+        return found.name, found.launch_us, found.overlap.expert
+
+    assert used("2026-06") == used("") == ("megatron-bridge-mxfp8", 0.0, True)
+    usual = catalog.framework("megatron-bridge").framework.launch_us
+    assert used("2026-04") == ("megatron-bridge-mxfp8", usual, False)
