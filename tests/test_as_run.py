@@ -229,7 +229,13 @@ def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: 
     assert usual[:2] == ("copies", False)
     assert said("DeepEP dispatch") == ("once_a_node", False, usual[2])
     assert said("1F1B with EP communication overlap") == ("copies", True, usual[2])
+    assert said("HybridEP, expert overlap, delayed wgrad")[1]
     assert said("full-iteration CUDA graphs") == ("copies", False, 0.0)
+    # Recipes of July 2026 hide it; a row may say that its own did not.
+    recipe = run_of(framework="Megatron-Bridge", notes="MXFP8", date="2026-07")
+    assert setup(recipe, shelf).problem.framework.overlap.expert
+    denied = replace(recipe, notes="MXFP8; no expert overlap")
+    assert not setup(denied, shelf).problem.framework.overlap.expert
     mxfp8 = run_of(framework="Megatron-Bridge 26.04", notes="MXFP8; all-to-all dispatch")
     used = setup(mxfp8, shelf).problem.framework
     assert (used.expert_dispatch, used.fp8_scaling) == ("copies", "block")
@@ -263,12 +269,37 @@ def test_what_was_a_graph_is_read_from_words(shelf: Shelf, notes: str, graphs: G
 
 
 def test_recipes_for_grace_have_graphs_where_nobody_says(shelf: Shelf) -> None:
-    def usual(chip: str, notes: str = "") -> Graphs:
-        run = run_of(framework="Megatron-Bridge", chip=chip, notes=notes, date="2026-01")
+    def usual(chip: str, notes: str = "", model: str = "llama2-7b") -> Graphs:
+        run = run_of(
+            framework="Megatron-Bridge", chip=chip, notes=notes, date="2026-01", model=model
+        )
         return setup(run, shelf).problem.framework.graphs
 
     assert usual("GB200") == usual("GB300-288GB") == Graphs(attention=True, router=True)
     assert usual("GB200", "no CUDA graphs") == usual("B200") == Graphs()
+    # gpt-oss has some on GB300 alone.
+    assert usual("GB200", model="GPT-OSS-120B") == Graphs()
+    assert usual("GB300-288GB", model="GPT-OSS-120B") == usual("GB200")
+
+
+def test_experts_may_run_one_after_another(shelf: Shelf) -> None:
+    def grouped(notes: str) -> bool:
+        run = run_of(framework="Megatron-Core", date="2026-01", notes=notes)
+        return setup(run, shelf).problem.framework.fused.grouped_gemm
+
+    assert grouped("")
+    assert not grouped("experts one after another")
+    assert not grouped("no grouped product")
+
+
+def test_megatron_on_amd_sums_gradients_apart_from_their_product(shelf: Shelf) -> None:
+    def fused(chip: str, framework: str) -> bool:
+        run = run_of(framework=framework, chip=chip, date="2026-01")
+        return setup(run, shelf).problem.framework.fused.gradient_accumulation
+
+    assert fused("H100", "Megatron-LM")
+    assert not fused("MI300X", "Megatron-LM")
+    assert not fused("MI355X", "Primus (Megatron-LM, ROCm)")
 
 
 def test_the_grouped_product_of_primus_turbo_is_one_kernel(shelf: Shelf) -> None:

@@ -76,6 +76,10 @@ def test_a_file_that_is_no_table_of_runs_is_refused(data: bytes, what: str) -> N
     ("cells", "month"),
     [
         ({"date": "2023-04-01"}, "2023-04"),
+        # What was run is older than when: NeMo's container of April, reported in June.
+        ({"date": "2026-06", "framework": "Megatron-Bridge (nemo 26.04.01)"}, "2026-04"),
+        ({"date": "2023-06", "framework": "NeMo 25.04"}, "2023-06"),
+        ({"date": "2023-06", "framework": "transformers 4.21.03"}, "2023-06"),
         ({"source": "a table (arXiv:2104.04473)"}, "2021-04"),
         ({"source": "README, Sep 2020, table 2"}, "2020-09"),
         ({"source": "a talk of 2022"}, "2022-01"),

@@ -118,6 +118,7 @@ class RunDefaults:
         recompute: `full`, `selective` or `none`; empty where it was up to the user.
         expert_tensor_parallel: Whether experts were cut over the tensor-parallel group.
         graphs_on: Chips on which attention, and what precedes the exchange of experts, were graphs.
+        graphs_not_of: Of such a chip, the models of which nothing was.
         loss_bytes: Bytes of a logit at the peak of a loss in separate operators, which it was; 0
             where it was as the profile has it.
         cached_loss_bytes: Bytes of a logit that the allocator kept beyond that.
@@ -141,6 +142,7 @@ class RunDefaults:
     recompute: str = ""
     expert_tensor_parallel: bool = True
     graphs_on: tuple[str, ...] = ()
+    graphs_not_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
     loss_bytes: int = 0
     cached_loss_bytes: int = 0
 

@@ -62,14 +62,17 @@ def _dispatch(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, expert_dispatch="once_a_node")
     elif _said(run, r"(all-to-all|alltoall) dispatch"):
         framework = replace(framework, expert_dispatch="copies")
-    if _said(run, HIDDEN_EXCHANGE):
-        framework = replace(framework, overlap=replace(framework.overlap, expert=True))
+    hidden = bool(_said(run, HIDDEN_EXCHANGE))
+    if hidden or re.search(OPEN_EXCHANGE, run.notes, re.I):
+        framework = replace(framework, overlap=replace(framework.overlap, expert=hidden))
     return framework
 
 
 HIDDEN_EXCHANGE = (
-    r"dualpipe|(all-to-all|a2a|EP) (communication )?overlap|overlap\w* (of )?(all-to-all|a2a|EP)\b"
+    r"dualpipe|(all-to-all|a2a|EP|expert) (communication )?overlap"
+    r"|overlap\w* (of )?(all-to-all|a2a|EP)\b"
 )
+OPEN_EXCHANGE = r"\b(no|not|without) (all-to-all|a2a|EP|expert) (communication )?overlap"
 
 
 def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
@@ -110,6 +113,8 @@ def _graphed(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf
     if not told:
         chip = shelf.chips.get(run.chip)
         if chip is None or chip.name not in entry.run.graphs_on:
+            return framework
+        if any(model in run.model.lower() for model in entry.run.graphs_not_of.get(chip.name, ())):
             return framework
         return replace(framework, graphs=Graphs(attention=True, router=True))
     said = " ".join(found[0] for found in told if not found["none"])
@@ -159,6 +164,8 @@ def _fused(framework: Framework, run: Run) -> Framework:
         fused = replace(fused, optimizer=True)
     if _said(run, r"grouped[- _]?(gemm|mm|matmul)"):
         fused = replace(fused, grouped_gemm=True)
+    if re.search(EXPERTS_IN_TURN, run.notes, re.I):
+        fused = replace(fused, grouped_gemm=False, looped_gemm=False)
     if _said(run, ONE_KERNEL_FOR_EXPERTS):
         fused = replace(fused, grouped_gemm=True, looped_gemm=False)
     if _said(run, UNFUSED_PERMUTATION):
@@ -179,6 +186,8 @@ def _listed_kernels(run: Run) -> str:
 ONE_KERNEL_FOR_EXPERTS = (
     r"turbo grouped[- _]?gemm|grouped[- _]?gemm of flydsl|scattermoe\b|megablocks\b"
 )
+
+EXPERTS_IN_TURN = r"\bexperts one after another|\bno grouped (product|gemm|mm|matmul)"
 
 UNFUSED_PERMUTATION = (
     r"permutation (is |was )?not fused|unfused permutation|no (moe )?permute fusion"

@@ -150,15 +150,18 @@ class Run:
 
     @property
     def month(self) -> str:
-        """The month in which the run was made or published, as 2021-04; empty if unknown."""
+        """The month in which the run was made or published, as 2021-04; empty if unknown.
+
+        Where its software is numbered by an earlier one, as NeMo 25.04 is, it is the software's.
+        """
+        version = re.search(r"(?<![\d.])(2\d)\.?(0[1-9]|1[0-2])(?:[0-3]\d)?\b", self.framework)
+        numbered = f"20{version[1]}-{version[2]}" if version else ""
         if self.date:
-            return self.date[:7]
-        # As NVIDIA and others number: NeMo 25.04, a release tagged v25.02.
-        version = re.search(
-            r"\b(2\d)\.?(0[1-9]|1[0-2])(?:[0-3]\d)?\b", self.framework
-        ) or re.search(r"\bv(2\d)\.(0[1-9]|1[0-2])\b", self.source)
-        if version:
-            return f"20{version[1]}-{version[2]}"
+            return min(filter(None, (self.date[:7], numbered)))
+        if numbered:
+            return numbered
+        if tagged := re.search(r"\bv(2\d)\.(0[1-9]|1[0-2])\b", self.source):
+            return f"20{tagged[1]}-{tagged[2]}"
         if paper := re.search(r"arxiv[ :/]*(?:abs/)?(\d\d)(\d\d)\.\d{4,5}", self.source, re.I):
             return f"20{paper[1]}-{paper[2]}"
         told = _dated(self.framework) or _dated(self.source) or _met(self.source)
