@@ -29,6 +29,7 @@ class Fused:
             them (`compiled`), a `fused` kernel a pass and one for the weights' gradients, or one
             `tuned` to each width.
         activation: Bias and activation, gate included.
+        clamp: The clamps of a clamped SwiGLU are part of that kernel.
         rope: Rotary embedding: `separate` operators, `compiled`, or `fused`.
         softmax: Scale, mask and softmax of unfused attention.
         residual: Bias, dropout and residual addition.
@@ -52,6 +53,7 @@ class Fused:
     looped_gemm: bool = False
     permutation: bool = False
     expert_bias: bool = False
+    clamp: bool = True
     optimizer: bool = True
 
 

@@ -114,6 +114,7 @@ pub fn framework() -> Framework {
             gradient_accumulation: true,
             permutation: true,
             expert_bias: false,
+            clamp: true,
             optimizer: true,
         },
         overlap: Overlap {

@@ -433,6 +433,9 @@ fn clamps_in_separate_operators_keep_both_of_their_results_and_the_sigmoid_s() {
     let mut problem = llama();
     problem.model.activation = Activation::ClampedSwiglu;
     let fused = layer(&problem, whole()).kept;
+    // Clamped before that kernel: both halves, joined again.
+    problem.framework.fused.clamp = false;
+    assert_eq!(layer(&problem, whole()).kept - fused, Bytes(SH * 4 * 3));
     problem.framework.fused.activation = false;
     assert_eq!(layer(&problem, whole()).kept - fused, Bytes(SH * 4 * 6));
     problem.model.activation = Activation::Swiglu;

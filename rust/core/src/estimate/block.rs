@@ -421,6 +421,8 @@ impl<'p, 'a> Block<'p, 'a> {
     fn activation_results(&self, elements: f64) -> f64 {
         let p = self.p;
         let before_gate = match p.model.activation {
+            // The halves as they were joined again.
+            _ if self.clamps_apart() => 2.0,
             _ if p.framework.fused.activation => 0.0,
             Activation::ClampedSwiglu => 4.0,
             activation => f64::from(u8::from(activation.gated())),
@@ -428,11 +430,20 @@ impl<'p, 'a> Block<'p, 'a> {
         before_gate * elements * p.width + p.linear_input(elements)
     }
 
+    /// Whether halves are clamped before the kernel of the nonlinearity reads them.
+    fn clamps_apart(&self) -> bool {
+        let fused = &self.p.framework.fused;
+        self.p.model.activation == Activation::ClampedSwiglu && fused.activation && !fused.clamp
+    }
+
     /// The nonlinearity over `elements` inner channels, with its gate and bias, in so many `parts` one after another.
     pub(super) fn activation(&mut self, elements: f64, parts: u32) {
         let activation = self.p.model.activation;
         let (forward, backward, kernels) =
             match (activation.gated(), self.p.framework.fused.activation) {
+                // NVIDIA/Megatron-LM (fusions/fused_bias_geglu.py): two clamps (2 times 2), their results joined (4), and the kernel
+                // (3); backward that (5), and for each half its gradient beside what was clamped (3), both joined (4).
+                (true, true) if self.clamps_apart() => (11.0, 15.0, (4, 4)),
                 // Read both halves, write their product; backward read three, write two.
                 (true, true) => (3.0, 5.0, (1, 1)),
                 // The halves lie interleaved (pytorch/torchtitan, models/gpt_oss/moe.py): two clamps (2 times 3), scale (2), sigmoid

@@ -135,6 +135,8 @@ pub struct Fused {
     pub norm: NormKernel,
     /// Bias and activation, gate included.
     pub activation: bool,
+    /// The clamps of a clamped SwiGLU are part of that kernel.
+    pub clamp: bool,
     /// Rotary embedding.
     pub rope: RotaryKernel,
     /// Scale, mask and softmax of unfused attention.

@@ -138,6 +138,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.fused.permutation = draw.once_in(2);
     f.dispatch_by_products = draw.once_in(2);
     f.fused.expert_bias = f.fused.permutation;
+    f.fused.clamp = !f.fused.permutation;
     f.fused.optimizer = draw.once_in(2);
     f.softmax_multiple = draw.pick(&[1, 4]);
     f.shard_copies.gathered = draw.once_in(2);
