@@ -23,7 +23,8 @@ def test_the_width_of_moments_is_read_from_words(shelf: Shelf) -> None:
     # torchtune's have 16 bits as it is, and no copy.
     assert said("", "torchtune") == said("bf16 moments", "torchtune") == 4
     assert said("8-bit Adam", "torchtune") == 2
-    # Two moments of 16 bits and no copy.
+    # Two moments of 16 bits and a copy as wide, DeepSpeed's; and no copy.
+    assert said("bf16 weights and AdamW states, bf16_master_weights_and_grads", "DeepSpeed") == 6
     assert said("bf16 weights and AdamW states") == said("pure bf16") == 4
 
 

@@ -324,10 +324,11 @@ LOSS_KERNEL = r"xentropy\b|fused classifier|llm\.c\b|LLM\.Q\b"
 def _stored(framework: Framework, run: Run) -> Framework:
     """Bytes of gradients and moments, activations on the host, and logits of a loss in pieces.
 
-    Without a copy in 32 bits all that is stored is parameters, gradients and two moments. 8-bit
-    moments are 2 bytes in place of 8, those of 16 bits 4. A loss in pieces has so many times
-    fewer logits at its peak. Checkpoints that a row calls offloaded all wait on the host where it
-    gives no share. So do parameters, which FSDP's `CPUOffload` takes there.
+    Without a copy in 32 bits all that is stored is parameters, gradients and two moments, and
+    DeepSpeed's copy where that is in 16 bits (`bf16_master_weights_and_grads`). 8-bit moments are 2
+    bytes in place of 8, those of 16 bits 4. A loss in pieces has so many times fewer logits at its
+    peak. Checkpoints that a row calls offloaded all wait on the host where it gives no share. So do
+    parameters, which FSDP's `CPUOffload` takes there.
     """
     stored = framework.bytes
     if _said(run, rf"({NARROW_GRADIENTS})\b"):
@@ -335,7 +336,8 @@ def _stored(framework: Framework, run: Run) -> Framework:
         sums = stored.gradient > stored.gradient_sent
         stored = replace(stored, gradient=stored.gradient if sums else 2, gradient_sent=2)
     if _said(run, NARROW_STATES):
-        stored = replace(stored, parameter=2, gradient=2, gradient_sent=2, optimizer=4)
+        copy = 2 if _said(run, NARROW_COPY) else 0
+        stored = replace(stored, parameter=2, gradient=2, gradient_sent=2, optimizer=4 + copy)
     elif re.search(r"8-?bit adam", run.notes, re.I):
         stored = replace(stored, optimizer=max(stored.optimizer - 6, 2))
     elif _said(run, rf"({NARROW_MOMENTS})\b"):
@@ -373,6 +375,7 @@ NARROW_STATES = (
     r"|bf16 weights and (bf16 )?(adamw?|optimizer) states\b"
     r"|no (fp32|32-bit) (copy|copies|master)\b"
 )
+NARROW_COPY = r"bf16_master_weights|master weights in (16 bits|bf16)"
 NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
 OFFLOADED = r"checkpoints (are )?offloaded|offload(ed|ing)? (of )?[\w ]*\bcheckpoints"
 PARAMETERS_ON_HOST = (
