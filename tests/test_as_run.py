@@ -54,6 +54,16 @@ def test_the_host_s_part_follows_what_is_said_of_graphs(shelf: Shelf) -> None:
     assert said("no CUDA graphs", "MaxText") == 0.0
 
 
+def test_layers_written_for_a_rank_s_share_have_no_distributed_tensors(shelf: Shelf) -> None:
+    def said(framework: str, date: str = "2025-12") -> float:
+        run = run_of(framework=framework, date=date, tp=2)
+        return setup(run, shelf).problem.framework.distributed_tensor_us
+
+    assert said("torchtitan (eager)") > said("FSDP2") > 0.0
+    assert said("torchtitan (eager)", "2026-05") < said("torchtitan (eager)")
+    assert said("FSDP2, no DTensor") == said("torchtitan, torch.compile") == said("Megatron") == 0.0
+
+
 def test_what_is_computed_again_may_be_all_but_attention(shelf: Shelf) -> None:
     # MaxText's custom policies that keep what attention made, on the device or on the host.
     run = run_of(framework="MaxText", recompute="all but attention")

@@ -354,6 +354,8 @@ class Framework:
         held: What it holds beside what the plan says.
         bucket_bytes: Buffers in which gradients are reduced, in bytes; 0 when they lie in place.
         launch_us: Host time to launch one kernel, in microseconds, on a host of pace 1.
+        distributed_tensor_us: What a kernel over distributed tensors takes more where layers are
+            cut over tensor-parallel ranks, in microseconds (PyTorch DTensor without a compiler).
         graphs: What the host launches as one graph.
         blocking_launches: The host waits for each kernel before it launches the next.
     """
@@ -403,5 +405,6 @@ class Framework:
     held: Held = Held()
     bucket_bytes: int
     launch_us: float
+    distributed_tensor_us: float = 0.0
     graphs: Graphs = Graphs()
     blocking_launches: bool = False

@@ -81,12 +81,15 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
     Where a row says that there was none, or of a part of the layers alone, a profile that assumes
     one has the host's time of the profile that it follows.
     """
+    if re.search(OWN_SHARDS, f"{run.framework} {run.notes}", re.I):
+        framework = replace(framework, distributed_tensor_us=0.0)
     if re.search(NOT_ALL_IN_GRAPHS, f"{run.framework} {run.notes}", re.I):
         leader = next((e for e in shelf.frameworks if e.framework.name == entry.follows), entry)
         return replace(framework, launch_us=framework.launch_us or leader.framework.launch_us)
     return replace(framework, launch_us=0.0) if _said(run, ALL_IN_ONE_GRAPH) else framework
 
 
+OWN_SHARDS = r"\b(no|not|without) DTensors?\b"
 NOT_ALL_IN_GRAPHS = (
     r"\b(no|not|without|partial|TE) (any )?((TE|CUDA)[- ])*graphs?\b"
     r"|\bgraphs? (of|for|on) (the )?(attention|router|preprocess|experts|norms?)"

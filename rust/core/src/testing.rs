@@ -169,6 +169,7 @@ pub fn framework() -> Framework {
         held: held(),
         bucket_bytes: 0,
         launch_us: 4.0,
+        distributed_tensor_us: 0.0,
         graphs: Graphs { attention: false, router: false, mlp: false },
         blocking_launches: false,
     }

@@ -40,6 +40,16 @@ fn the_host_launches_tensor_parallel_collectives_as_it_launches_kernels() {
 }
 
 #[test]
+fn distributed_tensors_take_the_host_longer_where_tensors_are_cut() {
+    let mut problem = host_bound(1024);
+    problem.framework.distributed_tensor_us = 10.0;
+    let seconds = |tp| layer(&problem, Shard { tp, ..whole() }).forward.total().seconds();
+    let alone = (seconds(1) / 20e-6).round();
+    // Two sums more than on one rank, and all of them at 30 us.
+    close(seconds(2), (alone + 2.0) * 30e-6, 1e-6);
+}
+
+#[test]
 fn parts_of_a_layer_in_a_graph_are_launched_as_six_kernels() {
     let mut problem = host_bound(1024);
     let mut counts = |attention, mlp| {

@@ -501,10 +501,11 @@ impl<'a> Pricer<'a> {
 
     pub(super) fn launch(&self) -> Launch {
         let pace = self.device.host_pace();
-        let seconds = self.framework.launch_us * 1e-6;
+        let f = self.framework;
+        let distributed = if self.shard.tp > 1 { f.distributed_tensor_us } else { 0.0 };
         Launch {
-            seconds: seconds * pace,
-            looped: seconds.min(LOOPED) * pace,
+            seconds: (f.launch_us + distributed) * 1e-6 * pace,
+            looped: (f.launch_us * 1e-6).min(LOOPED) * pace,
             blocking: self.framework.blocking_launches,
         }
     }

@@ -121,6 +121,10 @@ pub struct Framework {
     pub bucket_bytes: u64,
     /// Host time to launch one kernel, in microseconds, on a host of pace 1: a layer cannot run faster than its launches.
     pub launch_us: f64,
+    /// What a kernel over distributed tensors takes more where layers are cut over tensor-parallel ranks, in microseconds: each
+    /// operator asks how its operands lie before it calls the kernel (PyTorch DTensor without a compiler); 0 where layers are
+    /// written for one rank's share.
+    pub distributed_tensor_us: f64,
     /// What the host launches as one graph.
     pub graphs: Graphs,
     /// The host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING): host and device take turns.
@@ -403,6 +407,7 @@ impl Framework {
             (self.context_gib, "context_gib"),
             (self.held.communicator_gib, "held.communicator_gib"),
             (self.launch_us, "launch_us"),
+            (self.distributed_tensor_us, "distributed_tensor_us"),
             (self.gather_copy_us, "gather_copy_us"),
         ] {
             require(

@@ -155,6 +155,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     // Made of what was drawn already: one more draw would change every problem after it.
     f.fused_groups = f.fused_gather_bytes % 7;
     f.permutes_twice = f.keeps_tensor_results;
+    f.distributed_tensor_us = f.gather_copy_us * 0.5;
     f.reduces_once = f.eight_bit_gathers.parameters;
     f.softmax_in_fp32 = !f.loss_in_16_bits;
     f.attention_layouts = u32::from(f.sequence_copies) * (1 + u32::from(f.shard_copies.gathered));
