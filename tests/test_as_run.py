@@ -64,6 +64,16 @@ def test_layers_written_for_a_rank_s_share_have_no_distributed_tensors(shelf: Sh
     assert said("FSDP2, no DTensor") == said("torchtitan, torch.compile") == said("Megatron") == 0.0
 
 
+def test_gradients_may_be_reduced_once_a_step_where_parameters_are_sharded(shelf: Shelf) -> None:
+    def said(framework: str, notes: str) -> bool:
+        run = run_of(framework=framework, notes=notes, zero="fsdp", gbs=64)
+        return setup(run, shelf).problem.framework.reduces_once
+
+    last = "gradients reduced with the last micro-batch"
+    assert said("torchtitan", last) and said("FSDP2", last)
+    assert not said("torchtitan", "") and not said("FSDP2", "")
+
+
 def test_what_is_computed_again_may_be_all_but_attention(shelf: Shelf) -> None:
     # MaxText's custom policies that keep what attention made, on the device or on the host.
     run = run_of(framework="MaxText", recompute="all but attention")

@@ -37,7 +37,8 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
         # A profile of ZeRO-1 says nothing of parameters that a row's own stage shards.
         framework = replace(framework, gathers="step_in_pipeline")
     several = run.gbs != (run.dp or 1) * (run.mbs or 0)
-    if several and framework.name.startswith("fsdp") and _said(run, UNSYNCHRONISED):
+    fully_sharded = framework.name.startswith(("fsdp", "torchtitan"))
+    if several and fully_sharded and _said(run, UNSYNCHRONISED):
         framework = replace(framework, reduces_once=True)
     return framework
 
@@ -45,7 +46,10 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
 # FSDP under what leaves gradients where they are until the last micro-batch of a step:
 # huggingface/transformers (trainer.py: accelerator.no_sync but with DeepSpeed), Lightning-AI/litgpt
 # (fabric.no_backward_sync while it accumulates).
-UNSYNCHRONISED = r"(HF|Hugging ?Face) Trainer|TRL|LitGPT|lit-gpt|TinyLlama|no_sync"
+UNSYNCHRONISED = (
+    r"(HF|Hugging ?Face) Trainer|TRL|LitGPT|lit-gpt|TinyLlama|no_sync"
+    r"|reduced with the last micro-batch"
+)
 
 
 def _said(run: Run, pattern: str) -> re.Match[str] | None:

@@ -224,6 +224,31 @@ fn tokens_that_go_once_to_a_rank_are_copied_where_their_experts_are() {
 }
 
 #[test]
+fn results_of_experts_are_weighted_in_32_bits_step_by_step_where_nothing_joins_them() {
+    // 1,024 visits of 1,024 channels. Forward the cast reads 2 bytes and writes 4, the product 4 and 4, the cast back 4 and 2: 20.
+    // Backward both casts and the product again, and for the weights' gradient a product of two (12) and its sum (4): 36.
+    let mut problem = experts();
+    problem.framework.fused.activation = false;
+    let narrow = expert_layer(&problem, 8);
+    problem.framework.held.weighted_result_bytes = 4;
+    let wide = expert_layer(&problem, 8);
+    let elements = 1024.0 * 1024.0;
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let gap = chip.host.kernel_us * 1e-6;
+    let more = |a: Time, b: Time| a.seconds() - b.seconds();
+    let forward = more(wide.forward.compute, narrow.forward.compute);
+    close(forward, 20.0 * elements / memory + gap, 1e-3);
+    let backward = more(wide.input_gradient.compute, narrow.input_gradient.compute);
+    close(backward, 36.0 * elements / memory + gap, 1e-3);
+    // A compiler makes one pass of them, which is the permutation's own.
+    problem.framework.fused.activation = true;
+    let joined = expert_layer(&problem, 8);
+    problem.framework.held.weighted_result_bytes = 2;
+    assert_eq!(joined.forward.compute, expert_layer(&problem, 8).forward.compute);
+}
+
+#[test]
 fn weighted_biases_of_experts_pass_seven_times_in_32_bits() {
     // 512 tokens, each rank one expert that 2 in 8 visit: 1,024 rows of 1,024 channels on the mean of 8 ranks, more on the
     // fullest; 28 bytes each forward and 40 backward beyond the same layer without biases.

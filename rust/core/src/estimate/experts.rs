@@ -51,6 +51,12 @@ impl Block<'_, '_> {
         self.kept += visits * h * weighted;
         if weighted > p.width {
             self.transient = self.transient.max(visits * h * (weighted + p.width));
+            if !p.framework.fused.activation {
+                // No compiler joins the steps: cast, product and cast; backward both casts, the product, and for the weights'
+                // gradient another product and its sum.
+                let wide = weighted / p.width;
+                self.stream(visits * h, 2.0 + 4.0 * wide, 2.0 + 8.0 * wide, (3, 5));
+            }
         }
 
         let experts = u64::from(moe.experts) / s.ep;
