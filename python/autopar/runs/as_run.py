@@ -87,12 +87,16 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
     """
     if re.search(OWN_SHARDS, f"{run.framework} {run.notes}", re.I):
         framework = replace(framework, distributed_tensor_us=0.0)
+    if re.search(PLAIN_MODULES, f"{run.framework} {run.notes}", re.I):
+        plain = next(e for e in shelf.frameworks if e.framework.name == "megatron-2022")
+        framework = replace(framework, launch_us=min(framework.launch_us, plain.framework.launch_us))
     if re.search(NOT_ALL_IN_GRAPHS, f"{run.framework} {run.notes}", re.I):
         leader = next((e for e in shelf.frameworks if e.framework.name == entry.follows), entry)
         return replace(framework, launch_us=framework.launch_us or leader.framework.launch_us)
     return replace(framework, launch_us=0.0) if _said(run, ALL_IN_ONE_GRAPH) else framework
 
 
+PLAIN_MODULES = r"\b(no|not|without) (TE|Transformer Engine)\b"
 OWN_SHARDS = r"\b(no|not|without) DTensors?\b"
 NOT_ALL_IN_GRAPHS = (
     r"\b(no|not|without|partial|TE) (any )?((TE|CUDA)[- ])*graphs?\b"
@@ -194,7 +198,7 @@ ONE_KERNEL_FOR_EXPERTS = (
     r"turbo grouped[- _]?gemm|grouped[- _]?gemm of flydsl|scattermoe\b|megablocks\b"
 )
 
-EXPERTS_IN_TURN = r"\bexperts one after another|\bno grouped (product|gemm|mm|matmul)"
+EXPERTS_IN_TURN = r"\bexperts one after (an|the )other|\bno grouped (product|gemm|mm|matmul)"
 
 UNFUSED_PERMUTATION = (
     r"permutation (is |was )?not fused|unfused permutation|no (moe )?permute fusion"
