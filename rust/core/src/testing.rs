@@ -134,6 +134,7 @@ pub fn framework() -> Framework {
         vocab_multiple: 128,
         gathers: Gathers::MicroBatch,
         reduces_once: false,
+        all_reduces: false,
         shards: Shards::Slices,
         gather_pieces: 1,
         gather_copy_us: 0.0,

@@ -7,7 +7,7 @@ use autopar_core::estimate::estimate;
 use autopar_core::estimate::shard::Shard;
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::{Gradients, Shards};
+use autopar_core::spec::framework::{Gathers, Gradients, Shards};
 use autopar_core::spec::problem::Problem;
 use autopar_core::testing::{self, whole};
 use autopar_core::units::Time;
@@ -62,6 +62,32 @@ fn gradients_that_wait_are_reduced_once_a_step_and_parameters_gathered_for_each_
     assert_eq!(once.forward.shard, each.forward.shard);
     let of_all = 4 * parameters + (51_200 + 2048) * 1024 + 2 * 1024;
     close(all - none, moved(4 * of_all), 1e-6);
+}
+
+#[test]
+fn a_framework_that_all_reduces_sends_gradients_twice_where_it_could_scatter_them() {
+    // Eight ranks of one node with nothing hidden. Stage 1: an all-reduce of 4-byte gradients and a gather of 2-byte parameters,
+    // in place of a scatter, which takes as long as a gather, and that gather. Stage 2: twice the scatter in each pass.
+    let mut problem = gpt_problem(1024, 512);
+    let o = &mut problem.framework.overlap;
+    (o.gradient_reduce, o.parameter_gather) = (false, false);
+    problem.framework.gathers = Gathers::MicroBatch;
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let group = Group { size: 8, stride: 1 };
+    let with = |all_reduces: bool, zero: u8| {
+        let mut problem = problem.clone();
+        problem.framework.all_reduces = all_reduces;
+        let plan = Plan { zero, shard_group: 8, ..replicas(&problem, 8).0 };
+        let shard = Shard { dp: 8, zero, shard_group: 8, ..whole() };
+        let passes = layer(&problem, shard).input_gradient.shard.seconds();
+        (passes, estimate(&problem, &plan).expect("a legal plan").time.data_ps.seconds())
+    };
+    let parameters = (4 * (12 * 1024 + 13) * 1024 + (51_200 + 2048 + 2) * 1024) as f64;
+    let more = with(true, 1).1 - with(false, 1).1;
+    let sums = fabric.all_reduce(4.0 * parameters, group);
+    close(more, sums - fabric.all_gather(4.0 * parameters, group), 1e-6);
+    close(with(true, 2).0, 2.0 * with(false, 2).0, 1e-3);
+    assert_eq!(with(true, 3), with(false, 3));
 }
 
 #[test]

@@ -79,9 +79,11 @@ impl Block<'_, '_> {
                 0.0
             }
         };
+        // An all-reduce scatters and gathers.
+        let ways = if p.framework.all_reduces && s.zero <= 2 { 2.0 } else { 1.0 };
         Moved {
             gather: seconds(gathers, parameter_sent(p.framework, p.workload.precision)),
-            reduce: seconds(reduces, p.framework.bytes.gradient_sent),
+            reduce: ways * seconds(reduces, p.framework.bytes.gradient_sent),
             pieces: p.framework.gather_pieces * parts.iter().filter(sharded).count() as u32,
             parameters: parts.iter().filter(sharded).map(|part| part.0).sum(),
         }

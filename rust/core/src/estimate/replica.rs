@@ -144,10 +144,10 @@ fn reduce(shard: &Shard, framework: &Framework, fabric: &Fabric<'_>, replicas: G
     Rate::of(|parameters| {
         let bytes = parameters * sent;
         let among_copies = fabric.all_reduce(bytes / inner.size as f64, outer);
-        if shard.zero == 0 {
-            fabric.all_reduce(bytes, replicas)
-        } else if reduces_each_pass(shard, framework) {
+        if reduces_each_pass(shard, framework) {
             among_copies
+        } else if shard.zero == 0 || (framework.all_reduces && shard.zero <= 2) {
+            fabric.all_reduce(bytes, replicas)
         } else {
             fabric.all_gather(bytes, inner) + among_copies
         }

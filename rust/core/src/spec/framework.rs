@@ -41,6 +41,8 @@ pub struct Framework {
     /// Whatever is gathered for each pass, gradients add up whole on each rank and are reduced once a step, after the last of several
     /// micro-batches (PyTorch FSDP: `no_sync`, `set_requires_gradient_sync(False)`).
     pub reduces_once: bool,
+    /// ZeRO stages 1 and 2 sum gradients by an all-reduce, of which each rank keeps its share (DeepSpeed).
+    pub all_reduces: bool,
     /// What a rank owns of the tensors that ZeRO shards once a step.
     pub shards: Shards,
     /// Collectives in which ZeRO gathers the parameters of one layer, and in which it reduces their gradients: 1 where they lie

@@ -157,6 +157,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.permutes_twice = f.keeps_tensor_results;
     f.distributed_tensor_us = f.gather_copy_us * 0.5;
     f.reduces_once = f.eight_bit_gathers.parameters;
+    f.all_reduces = f.shard_copies.reduced;
     f.softmax_in_fp32 = !f.loss_in_16_bits;
     f.attention_layouts = u32::from(f.sequence_copies) * (1 + u32::from(f.shard_copies.gathered));
     (f.fused.norm, f.fused.rope) = match (f.fused.permutation, f.fused.optimizer) {
