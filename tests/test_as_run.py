@@ -64,16 +64,6 @@ def test_layers_written_for_a_rank_s_share_have_no_distributed_tensors(shelf: Sh
     assert said("FSDP2, no DTensor") == said("torchtitan, torch.compile") == said("Megatron") == 0.0
 
 
-def test_gradients_may_be_reduced_once_a_step_where_parameters_are_sharded(shelf: Shelf) -> None:
-    def said(framework: str, notes: str) -> bool:
-        run = run_of(framework=framework, notes=notes, zero="fsdp", gbs=64)
-        return setup(run, shelf).problem.framework.reduces_once
-
-    last = "gradients reduced with the last micro-batch"
-    assert said("torchtitan", last) and said("FSDP2", last)
-    assert not said("torchtitan", "") and not said("FSDP2", "")
-
-
 def test_what_is_computed_again_may_be_all_but_attention(shelf: Shelf) -> None:
     # MaxText's custom policies that keep what attention made, on the device or on the host.
     run = run_of(framework="MaxText", recompute="all but attention")
@@ -83,6 +73,11 @@ def test_what_is_computed_again_may_be_all_but_attention(shelf: Shelf) -> None:
     assert (again.norm, again.projections, again.expansion, again.activation) == (True,) * 4
     assert not again.attention
     assert found.plan.stages[0].recompute.granularity == "selective"
+    # AXLearn's keeps what the projections made, and computes attention again.
+    run = run_of(framework="AXLearn", recompute="all but attention's projections")
+    again = setup(run, shelf).problem.framework.named
+    assert (again.norm, again.attention, again.expansion, again.activation) == (True,) * 4
+    assert not again.projections
 
 
 def test_who_reduces_gradients_once_a_step_is_read_from_words(shelf: Shelf) -> None:
@@ -96,6 +91,9 @@ def test_who_reduces_gradients_once_a_step_is_read_from_words(shelf: Shelf) -> N
     assert not said("PyTorch FSDP")
     assert not said("PyTorch FSDP", "without no_sync")
     assert not said("LitGPT", gbs="4")  # nothing to accumulate
+    last = "gradients reduced with the last micro-batch"
+    assert said("torchtitan", last)
+    assert not said("torchtitan")
     # DeepSpeed reduces them in every backward pass.
     assert not said("HF Trainer + DeepSpeed ZeRO-3")
 

@@ -138,6 +138,15 @@ def test_efa_takes_the_steps_that_were_measured() -> None:
     assert found == replace(usual, efficiency=0.84, latency_us=31.0)
 
 
+def test_networks_of_google_s_nodes_take_what_gathers_over_two_of_them_took() -> None:
+    # 50.2 and 188.5 GB/s (dstackai/dstack, examples of A3 High and A3 Mega).
+    usual = catalog.chip("h100").chip.network
+    high, mega = network("4x200Gb TCPX", usual), network("8x200Gb TCPXO", usual)
+    for found, measured in ((high, 50.2), (mega, 188.5)):
+        rate = found.nics_per_node * found.nic_gbit_per_s / 8 * found.efficiency
+        assert rate == pytest.approx(measured, rel=0.01)
+
+
 def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
     chip = setup(run_of(gpus_per_node="4"), shelf).problem.cluster.groups[0].chip
     assert (chip.devices_per_node, chip.link_domain, chip.network.nics_per_node) == (4, 4, 4)

@@ -288,8 +288,8 @@ class Framework:
             micro-batch, once a step, or once a step where stages form a pipeline.
         reduces_once: Whatever is gathered for each pass, gradients add up whole on each rank and
             are reduced once a step, after the last of several micro-batches (no_sync).
-        all_reduces: ZeRO stages 1 and 2 sum gradients by an all-reduce, of which each rank keeps its
-            share.
+        all_reduces: ZeRO stages 1 and 2 sum gradients by an all-reduce, of which each rank keeps
+            its share.
         shards: What a rank owns of the tensors that ZeRO shards once a step: an equal slice of all
             of them, or whole tensors, which are reduced to and broadcast from one owner after
             another.

@@ -15,6 +15,9 @@ ACTIVATIONS = set(words_of("act activation activations swiglu gelu"))
 FILLERS = set(words_of("moe and only"))
 PROJECTIONS = "mla_up_proj"
 ALL_BUT_ATTENTION = "all but attention"
+# AXLearn keeps what the projections of attention made, and the input of the last; scores and the
+# MLP are computed again (apple/axlearn, common/attention.py: build_remat_spec).
+ALL_BUT_PROJECTIONS = "all but attention's projections"
 
 
 def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) -> Framework:
@@ -89,7 +92,9 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
         framework = replace(framework, distributed_tensor_us=0.0)
     if re.search(PLAIN_MODULES, f"{run.framework} {run.notes}", re.I):
         plain = next(e for e in shelf.frameworks if e.framework.name == "megatron-2022")
-        framework = replace(framework, launch_us=min(framework.launch_us, plain.framework.launch_us))
+        framework = replace(
+            framework, launch_us=min(framework.launch_us, plain.framework.launch_us)
+        )
     if re.search(NOT_ALL_IN_GRAPHS, f"{run.framework} {run.notes}", re.I):
         leader = next((e for e in shelf.frameworks if e.framework.name == entry.follows), entry)
         return replace(framework, launch_us=framework.launch_us or leader.framework.launch_us)
@@ -214,6 +219,8 @@ def _attended(framework: Framework, run: Run, attention: Attention) -> Framework
     kernels = framework.attention_kernels
     if release := re.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
         kernels = KERNELS[release[1]] + kernels
+    if re.search(r"\bpallas\b", run.attention, re.I):
+        kernels = ("pallas", *kernels)
     if attention == "flash" and not framework.attention_kernels:
         first = KERNELS["1"] if run.month and run.month < SECOND_FLASH else ()
         kernels = (*kernels, *first, "fa2")
@@ -242,6 +249,8 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, recompute_stops_early=False, recompute_gathers=around)
     if run.recompute == ALL_BUT_ATTENTION:
         again = Named(norm=True, projections=True, expansion=True, activation=True)
+    elif run.recompute == ALL_BUT_PROJECTIONS:
+        again = Named(norm=True, attention=True, expansion=True, activation=True)
     elif PROJECTIONS in run.recompute:
         words = set(words_of(run.recompute))
         again = Named(

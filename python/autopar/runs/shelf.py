@@ -146,6 +146,13 @@ MEASURED_NETWORKS: dict[str, tuple[float, float | None]] = {
     # those of 32 MB take beyond their bytes is 2.2 times what steps of 14 us would
     # (crazyguitar/aws-gpu-communication-benchmark, data/nccl_alltoall.csv).
     r"\bEFA\b": (0.84, 31.0),
+    # 50.2 of 100 GB/s in all-gathers of 128 MB to 8 GB over two A3 High nodes of eight H100, and
+    # 630 to 690 us in 15 steps beyond their bytes in those of 8 and 16 MB (dstackai/dstack,
+    # examples/clusters/a3high/README.md).
+    r"\bTCPX\b": (0.5, 42.0),
+    # 188.5 of 200 GB/s in those of 8 GB over two A3 Mega nodes; of 8 MB 125 us beyond their bytes
+    # (dstackai/dstack, examples/misc/a3mega-clusters/README.md).
+    r"\bTCPXO\b": (0.94, 8.3),
     # Sockets of NCCL on Ethernet faster than one of its threads: 41 and 38 of 100 Gbit/s between
     # nodes of eight V100 (NVIDIA/nccl issues 209 and 398).
     r"^(?!.*\b(RoCE|RDMA|EFA)).*\b(50|100) ?Gb(it)?(/s|ps)? Ethernet": (0.4, None),
