@@ -64,6 +64,22 @@ def test_layers_written_for_a_rank_s_share_have_no_distributed_tensors(shelf: Sh
     assert said("FSDP2, no DTensor") == said("torchtitan, torch.compile") == said("Megatron") == 0.0
 
 
+def test_what_a_script_leaves_open_is_read_from_words(shelf: Shelf) -> None:
+    def said(notes: str) -> tuple[bool, bool, str, str, bool]:
+        run = run_of(framework="Megatron-Core", notes=notes, date="2025-06")
+        used = setup(run, shelf).problem.framework
+        hidden = used.overlap.gradient_reduce, used.overlap.parameter_gather
+        return (*hidden, used.context_exchange, used.fused.rope, used.overlap.expert)
+
+    assert said("") == (True, True, "ring", "fused", False)
+    assert said("no overlap of gradients or parameters")[:2] == (False, False)
+    assert said("cp_comm_type a2a")[2] == "heads"
+    assert said("rotary embedding not fused")[3] == "separate"
+    assert said("overlap_moe_expert_parallel_comm")[4]
+    assert said("expert overlap")[4]
+    assert not said("expert overlap off")[4]
+
+
 def test_what_is_computed_again_may_be_all_but_attention(shelf: Shelf) -> None:
     # MaxText's custom policies that keep what attention made, on the device or on the host.
     run = run_of(framework="MaxText", recompute="all but attention")

@@ -51,6 +51,15 @@ def test_a_plain_model_without_kin_is_that_of_gpt2(shelf: Shelf) -> None:
     assert known.assumed == ("vocab=50257",)
 
 
+def test_packed_documents_attend_within_themselves(shelf: Shelf) -> None:
+    # Of d tokens each sees d / 2 on average, as in a window of d / 2 of a long sequence.
+    run = run_of(seq_len="16384", notes="packed documents of about 180 tokens")
+    model = setup(run, shelf).problem.model
+    assert model.window is not None
+    assert model.window.size == 90
+    assert setup(run_of(seq_len="16384"), shelf).problem.model.window is None
+
+
 @pytest.mark.parametrize("name", ["ours", "llama2-7b"])
 @pytest.mark.parametrize(
     ("notes", "tied"),

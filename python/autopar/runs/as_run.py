@@ -32,7 +32,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
         attention: How the row's attention was computed: where it was fused under a profile that
             knows no kernel, FlashAttention of the time it was.
     """
-    framework = _fused(_dispatch(entry.framework, run), run)
+    framework = _fused(_dispatch(_overlapped(entry.framework, run), run), run)
     framework = _recomputed(_attended(framework, run, attention), run)
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
     framework = _stored(_loss(_softmax(framework, run), entry, run), run)
@@ -75,8 +75,22 @@ def _dispatch(framework: Framework, run: Run) -> Framework:
     return framework
 
 
+def _overlapped(framework: Framework, run: Run) -> Framework:
+    """What a script leaves open: gradients and parameters after the passes, context by heads."""
+    if re.search(AFTER_THE_PASSES, run.notes, re.I):
+        overlap = replace(framework.overlap, gradient_reduce=False, parameter_gather=False)
+        framework = replace(framework, overlap=overlap)
+    if _said(run, r"cp_comm_type a2a\b"):
+        framework = replace(framework, context_exchange="heads")
+    return framework
+
+
+# NVIDIA/Megatron-LM arguments: --overlap-grad-reduce and --overlap-param-gather are off by default.
+AFTER_THE_PASSES = r"\b(no|without) overlap of gradients (or|and|nor) parameters"
+
 HIDDEN_EXCHANGE = (
-    r"dualpipe|(all-to-all|a2a|EP|expert) (communication )?overlap"
+    r"dualpipe|(all-to-all|a2a|EP|expert) (communication )?overlap\b(?! off)"
+    r"|overlap_moe_expert_parallel_comm\b"
     r"|overlap\w* (of )?(all-to-all|a2a|EP)\b"
 )
 OPEN_EXCHANGE = r"\b(no|not|without) (all-to-all|a2a|EP|expert) (communication )?overlap"
@@ -173,6 +187,8 @@ def _fused(framework: Framework, run: Run) -> Framework:
         fused = replace(fused, activation=True)
     if re.search(r"\brope\b|rotary", listed, re.I):
         fused = replace(fused, rope="fused")
+    if re.search(r"\brotary embeddings? not fused", run.notes, re.I):
+        fused = replace(fused, rope="separate")
     if _said(run, r"fused (bias[- ])?dropout\b"):
         fused = replace(fused, residual=True)
     by_default = run.month >= FUSED_ADAM_SINCE and _said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")

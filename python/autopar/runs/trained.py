@@ -7,7 +7,7 @@ from typing import Any
 from autopar.errors import SpecError
 from autopar.runs.rows import Run
 from autopar.runs.shelf import GATED, Shelf, kin
-from autopar.spec import Model, Moe
+from autopar.spec import Model, Moe, Window
 
 VOCAB = 50257  # of GPT-2, for rows that give none
 
@@ -74,6 +74,9 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
         model = replace(model, mla=None, window=None)
     if model.position == "learned":
         model = replace(model, position_rows=positions)
+    if document := noted(r"packed documents of (?:about )?(\d+) tokens", run.notes):
+        # As many pairs as causal attention within documents has: half their length for a token.
+        model = replace(model, window=Window(size=max(document // 2, 1)))
     if "alibi" in run.notes.lower():
         model = replace(model, position="alibi", position_rows=0)
     return model
