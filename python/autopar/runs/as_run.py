@@ -259,6 +259,8 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
     trainer.py, warns of it; issue 30404).
     """
     hugging_face = run.month < STOPS_EARLY_SINCE and _said(run, HF_CHECKPOINTS)
+    if run.month >= STOPS_EARLY_SINCE and _said(run, HF):
+        framework = replace(framework, recompute_stops_early=True)
     if hugging_face or _said(run, r"(?<!non-)reentrant checkpoints?\b"):
         # Around what FSDP1 shards; FSDP2 knows a forward pass that is run again (_fsdp_state.py).
         around = framework.name.startswith("fsdp") and not _said(run, r"FSDP2\b")
@@ -310,6 +312,8 @@ def _loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
     usual = entry.run
     in_place = _said(run, LOSS_IN_PLACE)
     kernel = _said(run, LOSS_KERNEL) or re.search("cross[- ]?entropy", _listed_kernels(run), re.I)
+    if _said(run, LIGER_PLAIN_LOSS):
+        return _with_loss(framework, True, 8, 0)
     said = _said(run, FUSED_LOSS)
     compiled = usual.loss_bytes or framework.fused.cross_entropy
     if in_place or kernel or (said and not compiled):
@@ -374,6 +378,8 @@ def _stored(framework: Framework, run: Run) -> Framework:
     if _said(run, NARROW_STATES):
         copy = 2 if _said(run, NARROW_COPY) else 0
         stored = replace(stored, parameter=2, gradient=2, gradient_sent=2, optimizer=4 + copy)
+        # torch.autocast casts nothing that is as narrow already (autocast_mode.cpp: cached_cast).
+        framework = replace(framework, casts_weights=False)
     elif re.search(r"8-?bit adam", run.notes, re.I):
         stored = replace(stored, optimizer=max(stored.optimizer - 6, 2))
     elif _said(run, rf"({NARROW_MOMENTS})\b"):
@@ -418,7 +424,14 @@ PARAMETERS_ON_HOST = (
     r"parameters( and (the )?optimizer)?( are| is| kept| wait)* in host memory"
     r"|offload of [\w ]*parameters|(CPU-?Offload|offload_param)\b"
 )
-LIGER_LOSS = r"liger(?! kernels but not its loss)|fused linear cross-?entropy"
+LIGER_LOSS = (
+    r"liger(?! kernels (but not its loss|with its plain cross-entropy))"
+    r"|fused linear cross-?entropy"
+)
+# linkedin/Liger-Kernel, ops/cross_entropy.py: gradients are written in the place of the logits,
+# which huggingface/transformers casts to 32 bits for it (loss/loss_utils.py): 2 bytes, 4, and the
+# gradient in 2.
+LIGER_PLAIN_LOSS = r"liger kernels with its plain cross-entropy"
 LOSS_IN_PLACE = (
     r"(TE|Transformer Engine) (fused )?cross[- ]?entropy|cross[- ]?entropy of TE|Primus\b(?!-)|"
     + LIGER_LOSS
