@@ -80,6 +80,31 @@ def test_what_a_script_leaves_open_is_read_from_words(shelf: Shelf) -> None:
     assert not said("expert overlap off")[4]
 
 
+def test_operators_that_a_script_leaves_apart_are_read_from_words(shelf: Shelf) -> None:
+    def said(notes: str) -> tuple[bool, str, str, bool, str]:
+        run = run_of(framework="ModelLink", chip="910B", notes=notes)
+        used = setup(run, shelf).problem.framework
+        one = used.fused
+        return one.activation, one.rope, one.norm, one.softmax, used.projections
+
+    usual = said("")
+    assert said("activations in separate operators") == (False, *usual[1:])
+    assert said("rotary embedding in separate operators")[1] == "separate"
+    assert said("activations and norms in separate operators")[::2][:2] == (False, "eager")
+    assert said("softmax in one kernel; gate and up apart")[3:] == (True, "gate_apart")
+
+
+def test_mindspeed_s_scripts_say_what_hides_and_how_sequences_are_exchanged(shelf: Shelf) -> None:
+    def said(notes: str) -> tuple[str, str]:
+        run = run_of(framework="ModelLink", chip="910B", notes=notes)
+        used = setup(run, shelf).problem.framework
+        return used.overlap.tensor, used.context_exchange
+
+    assert said("MC2")[0] == "pipelined"
+    assert said("no MC2 (scripts give no --use-mc2)")[0] == "none"
+    assert said("ring attention")[1] == "ring"
+
+
 def test_what_is_computed_again_may_be_all_but_attention(shelf: Shelf) -> None:
     # MaxText's custom policies that keep what attention made, on the device or on the host.
     run = run_of(framework="MaxText", recompute="all but attention")

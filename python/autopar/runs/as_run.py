@@ -5,7 +5,9 @@ from dataclasses import replace
 
 from autopar.entries import FrameworkEntry
 from autopar.framework import Framework, Graphs, Named
+from autopar.runs import operators
 from autopar.runs.rows import Run
+from autopar.runs.said import said
 from autopar.runs.shelf import Shelf, words_of
 from autopar.runs.trained import noted
 from autopar.spec import Attention
@@ -14,10 +16,16 @@ NORMS = set(words_of("norm norms layernorm rmsnorm"))
 ACTIVATIONS = set(words_of("act activation activations swiglu gelu"))
 FILLERS = set(words_of("moe and only"))
 PROJECTIONS = "mla_up_proj"
-ALL_BUT_ATTENTION = "all but attention"
-# AXLearn keeps what the projections of attention made, and the input of the last; scores and the
-# MLP are computed again (apple/axlearn, common/attention.py: build_remat_spec).
-ALL_BUT_PROJECTIONS = "all but attention's projections"
+AGAIN = {
+    "all but attention": Named(norm=True, projections=True, expansion=True, activation=True),
+    # AXLearn keeps what the projections of attention made, and the input of the last
+    # (apple/axlearn, common/attention.py: build_remat_spec).
+    "all but attention's projections": Named(
+        norm=True, attention=True, expansion=True, activation=True
+    ),
+    # MindSpeed's swapped attention (docs/features/swap_attention.md).
+    "mlp alone": Named(expansion=True, activation=True),
+}
 
 
 def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) -> Framework:
@@ -32,8 +40,8 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
         attention: How the row's attention was computed: where it was fused under a profile that
             knows no kernel, FlashAttention of the time it was.
     """
-    framework = _fused(_dispatch(_overlapped(entry.framework, run), run), run)
-    framework = _recomputed(_attended(framework, run, attention), run)
+    framework = operators.fused(_dispatch(_overlapped(entry.framework, run), run), run)
+    framework = _recomputed(operators.attended(framework, run, attention), run)
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
     framework = _stored(_loss(_softmax(framework, run), entry, run), run)
     if framework.gathers == "step" and re.search(r"3|fsdp", run.zero, re.I):
@@ -41,7 +49,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
         framework = replace(framework, gathers="step_in_pipeline")
     several = run.gbs != (run.dp or 1) * (run.mbs or 0)
     fully_sharded = framework.name.startswith(("fsdp", "torchtitan"))
-    if several and fully_sharded and _said(run, UNSYNCHRONISED):
+    if several and fully_sharded and said(run, UNSYNCHRONISED):
         framework = replace(framework, reduces_once=True)
     return framework
 
@@ -55,21 +63,13 @@ UNSYNCHRONISED = (
 )
 
 
-def _said(run: Run, pattern: str) -> re.Match[str] | None:
-    """Returns where a row's framework or notes say something that no word before it takes back."""
-    return re.search(rf"{TAKEN_BACK}({pattern})", f"{run.framework} {run.notes}", re.I)
-
-
-TAKEN_BACK = r"(?<!no )(?<!not )(?<!without )\b"
-
-
 def _dispatch(framework: Framework, run: Run) -> Framework:
     """DeepEP and HybridEP send a token once to a node, an all-to-all of the library its copies."""
-    if _said(run, r"(deep|hybrid)-?ep\b"):
+    if said(run, r"(deep|hybrid)-?ep\b"):
         framework = replace(framework, expert_dispatch="once_a_node")
-    elif _said(run, r"(all-to-all|alltoall) dispatch"):
+    elif said(run, r"(all-to-all|alltoall) dispatch"):
         framework = replace(framework, expert_dispatch="copies")
-    hidden = bool(_said(run, HIDDEN_EXCHANGE))
+    hidden = bool(said(run, HIDDEN_EXCHANGE))
     if hidden or re.search(OPEN_EXCHANGE, run.notes, re.I):
         framework = replace(framework, overlap=replace(framework.overlap, expert=hidden))
     return framework
@@ -80,9 +80,23 @@ def _overlapped(framework: Framework, run: Run) -> Framework:
     if re.search(AFTER_THE_PASSES, run.notes, re.I):
         overlap = replace(framework.overlap, gradient_reduce=False, parameter_gather=False)
         framework = replace(framework, overlap=overlap)
-    if _said(run, r"cp_comm_type a2a\b"):
+    if said(run, r"cp_comm_type a2a\b"):
         framework = replace(framework, context_exchange="heads")
+    if framework.name.startswith("mindspeed"):
+        return _of_mindspeed(framework, run)
     return framework
+
+
+def _of_mindspeed(framework: Framework, run: Run) -> Framework:
+    """What a script of MindSpeed-LLM sets: MC2, and a ring in place of an exchange of heads."""
+    overlap = framework.overlap
+    if re.search(r"\b(no|without) MC2\b", run.notes, re.I):
+        overlap = replace(overlap, tensor="none")
+    elif said(run, r"MC2\b"):
+        overlap = replace(overlap, tensor="pipelined")
+    if said(run, r"ring attention\b"):
+        framework = replace(framework, context_exchange="ring")
+    return replace(framework, overlap=overlap)
 
 
 # NVIDIA/Megatron-LM arguments: --overlap-grad-reduce and --overlap-param-gather are off by default.
@@ -112,7 +126,7 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
     if re.search(NOT_ALL_IN_GRAPHS, f"{run.framework} {run.notes}", re.I):
         leader = next((e for e in shelf.frameworks if e.framework.name == entry.follows), entry)
         return replace(framework, launch_us=framework.launch_us or leader.framework.launch_us)
-    return replace(framework, launch_us=0.0) if _said(run, ALL_IN_ONE_GRAPH) else framework
+    return replace(framework, launch_us=0.0) if said(run, ALL_IN_ONE_GRAPH) else framework
 
 
 PLAIN_MODULES = r"\b(no|not|without) (TE|Transformer Engine)\b"
@@ -147,11 +161,11 @@ def _graphed(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf
         if any(model in run.model.lower() for model in entry.run.graphs_not_of.get(chip.name, ())):
             return framework
         return replace(framework, graphs=Graphs(attention=True, router=True))
-    said = " ".join(found[0] for found in told if not found["none"])
-    every = bool(said) and not re.search(PART, said, re.I)
+    words = " ".join(found[0] for found in told if not found["none"])
+    every = bool(words) and not re.search(PART, words, re.I)
 
-    def graphed(words: str) -> bool:
-        return every or bool(re.search(words, said, re.I))
+    def graphed(part: str) -> bool:
+        return every or bool(re.search(part, words, re.I))
 
     graphs = Graphs(
         attention=graphed(r"\batt"), router=graphed("router|preprocess"), mlp=graphed("feed|mlp")
@@ -165,91 +179,6 @@ _BEHIND = rf"(?:[ ,]+(?:of|for|on|in|and|the|{PART}))*"
 GRAPHS = rf"(?P<none>\b(?:no|not|without) (?:any )?)?{_BEFORE}\bgraphs?\b{_BEHIND}"
 
 
-def _fused(framework: Framework, run: Run) -> Framework:
-    """Operators in one kernel each.
-
-    Liger-Kernel joins norms, rotary embeddings and activations, and so does Transformer Engine
-    under PyTorch, whose layers pack projections and share key heads too. A fused Adam is Hugging
-    Face's own since PyTorch 2.8. What a row lists behind `fused kernels` is each one.
-    """
-    fused = framework.fused
-    listed = _listed_kernels(run)
-    if fused.norm == "eager" and _said(run, r"with (TE|Transformer Engine)\b"):
-        framework = replace(framework, projections="packed", repeats_key_heads=False)
-        fused = replace(fused, norm="fused", activation=True, rope="fused")
-    if _said(run, r"liger\b"):
-        fused = replace(fused, norm="fused", activation=True, rope="fused")
-    norms = r"(layer|rms)?[- ]?norms?\b"
-    if fused.norm != "tuned" and (_said(run, f"fused {norms}") or re.search(norms, listed, re.I)):
-        fused = replace(fused, norm="fused")
-    activations = r"(bias[- ])?(gelu|swiglu|activations?)\b"
-    if _said(run, f"fused {activations}") or re.search(activations, listed, re.I):
-        fused = replace(fused, activation=True)
-    if re.search(r"\brope\b|rotary", listed, re.I):
-        fused = replace(fused, rope="fused")
-    if re.search(r"\brotary embeddings? not fused", run.notes, re.I):
-        fused = replace(fused, rope="separate")
-    if _said(run, r"fused (bias[- ])?dropout\b"):
-        fused = replace(fused, residual=True)
-    by_default = run.month >= FUSED_ADAM_SINCE and _said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")
-    if by_default or _said(run, r"fused (adamw?|optimizer)\b|8-?bit adam"):
-        fused = replace(fused, optimizer=True)
-    if _said(run, r"grouped[- _]?(gemm|mm|matmul)"):
-        fused = replace(fused, grouped_gemm=True)
-    if re.search(EXPERTS_IN_TURN, run.notes, re.I):
-        fused = replace(fused, grouped_gemm=False, looped_gemm=False)
-    if _said(run, ONE_KERNEL_FOR_EXPERTS):
-        fused = replace(fused, grouped_gemm=True, looped_gemm=False)
-    if _said(run, UNFUSED_PERMUTATION):
-        fused = replace(fused, permutation=False)
-    if _said(run, r"(mx-?fp8|fp8[- ]mx)\b"):
-        framework = replace(framework, fp8_scaling="block")  # a scale is of a block in MXFP8
-    return replace(framework, fused=fused)
-
-
-def _listed_kernels(run: Run) -> str:
-    """Returns what a row lists as fused kernels."""
-    found = _said(run, r"fused (?:triton )?kernels? (?:\((?P<listed>[^)]*)\)|for (?P<named>[^;]*))")
-    return found["listed"] or found["named"] if found else ""
-
-
-# One kernel for all experts, not a product each: AMD-AGI/Primus, technical guide of MoE training;
-# shawntan/scattermoe (arXiv:2403.08245); databricks/megablocks (arXiv:2211.15841).
-ONE_KERNEL_FOR_EXPERTS = (
-    r"turbo grouped[- _]?gemm|grouped[- _]?gemm of flydsl|scattermoe\b|megablocks\b"
-)
-
-EXPERTS_IN_TURN = r"\bexperts one after (an|the )other|\bno grouped (product|gemm|mm|matmul)"
-
-UNFUSED_PERMUTATION = (
-    r"permutation (is |was )?not fused|unfused permutation|no (moe )?permute fusion"
-)
-
-# huggingface/transformers (training_args.py: default_optim) takes PyTorch's fused AdamW where that
-# is 2.8 or later, of August 2025.
-FUSED_ADAM_SINCE = "2025-08"
-
-
-def _attended(framework: Framework, run: Run, attention: Attention) -> Framework:
-    """The kernels of attention that a row names, else of its time under a profile of none."""
-    kernels = framework.attention_kernels
-    if release := re.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
-        kernels = KERNELS[release[1]] + kernels
-    if re.search(r"\bpallas\b", run.attention, re.I):
-        kernels = ("pallas", *kernels)
-    if attention == "flash" and not framework.attention_kernels:
-        first = KERNELS["1"] if run.month and run.month < SECOND_FLASH else ()
-        kernels = (*kernels, *first, "fa2")
-    return replace(framework, attention_kernels=kernels)
-
-
-# FlashAttention-2 (arXiv:2307.08691) is of July 2023. FlashAttention-4 has no rates of its own
-# here; its authors' are close to cuDNN's of the time.
-SECOND_FLASH = "2023-07"
-FLASH_RELEASE = rf"{TAKEN_BACK}(?:fa|flash[- ]?attention)[- ]?v?([134])\b"
-KERNELS = {"1": ("fa1",), "3": ("fa3",), "4": ("cudnn",)}
-
-
 def _recomputed(framework: Framework, run: Run) -> Framework:
     """What is computed again by name: Megatron's modules of latent attention, or all but attention.
 
@@ -258,17 +187,15 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
     FSDP wrapped: what recompute gathered is freed and gathered again (huggingface/transformers,
     trainer.py, warns of it; issue 30404).
     """
-    hugging_face = run.month < STOPS_EARLY_SINCE and _said(run, HF_CHECKPOINTS)
-    if run.month >= STOPS_EARLY_SINCE and _said(run, HF):
+    hugging_face = run.month < STOPS_EARLY_SINCE and said(run, HF_CHECKPOINTS)
+    if run.month >= STOPS_EARLY_SINCE and said(run, HF):
         framework = replace(framework, recompute_stops_early=True)
-    if hugging_face or _said(run, r"(?<!non-)reentrant checkpoints?\b"):
+    if hugging_face or said(run, r"(?<!non-)reentrant checkpoints?\b"):
         # Around what FSDP1 shards; FSDP2 knows a forward pass that is run again (_fsdp_state.py).
-        around = framework.name.startswith("fsdp") and not _said(run, r"FSDP2\b")
+        around = framework.name.startswith("fsdp") and not said(run, r"FSDP2\b")
         framework = replace(framework, recompute_stops_early=False, recompute_gathers=around)
-    if run.recompute == ALL_BUT_ATTENTION:
-        again = Named(norm=True, projections=True, expansion=True, activation=True)
-    elif run.recompute == ALL_BUT_PROJECTIONS:
-        again = Named(norm=True, attention=True, expansion=True, activation=True)
+    if named := AGAIN.get(run.recompute.lower()):
+        again = named
     elif PROJECTIONS in run.recompute:
         words = set(words_of(run.recompute))
         again = Named(
@@ -310,17 +237,18 @@ def _loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
     into another copy first. What Megatron calls fused is not one: the compiler joined it.
     """
     usual = entry.run
-    in_place = _said(run, LOSS_IN_PLACE)
-    kernel = _said(run, LOSS_KERNEL) or re.search("cross[- ]?entropy", _listed_kernels(run), re.I)
-    if _said(run, LIGER_PLAIN_LOSS):
+    in_place = said(run, LOSS_IN_PLACE)
+    listed = operators.listed_kernels(run)
+    kernel = said(run, LOSS_KERNEL) or re.search("cross[- ]?entropy", listed, re.I)
+    if said(run, LIGER_PLAIN_LOSS):
         return _with_loss(framework, True, 8, 0)
-    said = _said(run, FUSED_LOSS)
+    fused = said(run, FUSED_LOSS)
     compiled = usual.loss_bytes or framework.fused.cross_entropy
-    if in_place or kernel or (said and not compiled):
-        shifted = run.month < HF_LOSS_SINCE and _said(run, HF)
+    if in_place or kernel or (fused and not compiled):
+        shifted = run.month < HF_LOSS_SINCE and said(run, HF)
         width = 2 if in_place else 8 if shifted else 4
         return _with_loss(replace(framework, loss_in_16_bits=True), True, width, 0)
-    if said:
+    if fused:
         return framework
     if usual.loss_bytes:
         return _with_loss(framework, False, usual.loss_bytes, usual.cached_loss_bytes)
@@ -329,7 +257,7 @@ def _loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
     if _casts_nothing(framework, run):
         # Logits, a shifted copy, its log-softmax and a gradient, 2 bytes each.
         return _with_loss(framework, False, 8, 0)
-    if run.month >= HF_UNSHIFTED_SINCE and _said(run, HF):
+    if run.month >= HF_UNSHIFTED_SINCE and said(run, HF):
         return _with_loss(framework, False, 10, 0)
     return framework
 
@@ -371,25 +299,25 @@ def _stored(framework: Framework, run: Run) -> Framework:
     parameters, which FSDP's `CPUOffload` takes there.
     """
     stored = framework.bytes
-    if _said(run, rf"({NARROW_GRADIENTS})\b"):
+    if said(run, rf"({NARROW_GRADIENTS})\b"):
         # Where sums lie beside the gradients that are added to them, only what travels is narrow.
         sums = stored.gradient > stored.gradient_sent
         stored = replace(stored, gradient=stored.gradient if sums else 2, gradient_sent=2)
-    if _said(run, NARROW_STATES):
-        copy = 2 if _said(run, NARROW_COPY) else 0
+    if said(run, NARROW_STATES):
+        copy = 2 if said(run, NARROW_COPY) else 0
         stored = replace(stored, parameter=2, gradient=2, gradient_sent=2, optimizer=4 + copy)
         # torch.autocast casts nothing that is as narrow already (autocast_mode.cpp: cached_cast).
         framework = replace(framework, casts_weights=False)
     elif re.search(r"8-?bit adam", run.notes, re.I):
         stored = replace(stored, optimizer=max(stored.optimizer - 6, 2))
-    elif _said(run, rf"({NARROW_MOMENTS})\b"):
+    elif said(run, rf"({NARROW_MOMENTS})\b"):
         stored = replace(stored, optimizer=max(stored.optimizer - 4, 4))
     offloaded = run.offload_fraction
     if offloaded is None:
-        offloaded = 1.0 if _said(run, OFFLOADED) else 0.0
-    on_host = bool(_said(run, PARAMETERS_ON_HOST))
+        offloaded = 1.0 if said(run, OFFLOADED) else 0.0
+    on_host = bool(said(run, PARAMETERS_ON_HOST))
     held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=on_host)
-    if _said(run, IN_PIECES):
+    if said(run, IN_PIECES):
         held = replace(held, loss_pieces=_pieces(run))
     return replace(framework, bytes=stored, held=held)
 
@@ -401,12 +329,11 @@ def _pieces(run: Run) -> int:
     (fused_linear_cross_entropy.py), of 256 tokens each in TRL (huggingface/trl pull request 5575),
     and eight where nobody says (torchtune, torchtitan).
     """
-    said = f"{run.framework} {run.notes}"
-    if pieces := noted(r"loss in (\d+) (?:pieces|chunks)", said):
+    if pieces := noted(r"loss in (\d+) (?:pieces|chunks)", f"{run.framework} {run.notes}"):
         return pieces
-    if _said(run, LIGER_LOSS):
+    if said(run, LIGER_LOSS):
         return -(-(run.vocab or 0) // (run.hidden or 1)) or 8
-    if _said(run, r"TRL\b"):
+    if said(run, r"TRL\b"):
         return max((run.mbs or 1) * (run.seq_len or 0) // ((run.cp or 1) * 256), 1)
     return 8
 

@@ -7,14 +7,7 @@ from dataclasses import asdict, replace
 from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import NamedLayers, Recompute
-from autopar.runs.as_run import (
-    ACTIVATIONS,
-    ALL_BUT_ATTENTION,
-    ALL_BUT_PROJECTIONS,
-    FILLERS,
-    NORMS,
-    PROJECTIONS,
-)
+from autopar.runs.as_run import ACTIVATIONS, AGAIN, FILLERS, NORMS, PROJECTIONS
 from autopar.runs.rows import Run
 from autopar.runs.shelf import words_of
 
@@ -42,7 +35,7 @@ def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Re
     text = text.lower()
     if text in NOTHING or re.match(r"(no|without)\b", text):
         return Recompute()
-    if PROJECTIONS in text or text in (ALL_BUT_ATTENTION, ALL_BUT_PROJECTIONS):
+    if PROJECTIONS in text or text in AGAIN:
         return Recompute("selective")
     if text == PART_OF_EACH_LAYER:
         text = "norms and activations"

@@ -17,9 +17,10 @@ from autopar.cluster import Chip, Cluster
 from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
-from autopar.runs.as_run import TAKEN_BACK, as_run
+from autopar.runs.as_run import as_run
 from autopar.runs.recompute import NOTHING, is_stated, possible_recomputes, recompute_of, within
 from autopar.runs.rows import Run
+from autopar.runs.said import TAKEN_BACK
 from autopar.runs.shelf import Shelf, devices, framework, stores_scores, words_of
 from autopar.runs.stages import schedule_of, stage_chips, stage_chunks, stage_layers
 from autopar.runs.trained import noted, trained

@@ -1,0 +1,107 @@
+"""Which operators ran as one kernel, and which kernel attention was, by the words of a row."""
+
+import re
+from dataclasses import replace
+
+from autopar.framework import Framework, Fused
+from autopar.runs.rows import Run
+from autopar.runs.said import TAKEN_BACK, said
+from autopar.spec import Attention
+
+
+def fused(framework: Framework, run: Run) -> Framework:
+    """Operators in one kernel each.
+
+    Liger-Kernel joins norms, rotary embeddings and activations, and so does Transformer Engine
+    under PyTorch, whose layers pack projections and share key heads too. A fused Adam is Hugging
+    Face's own since PyTorch 2.8. What a row lists behind `fused kernels` is each one.
+    """
+    one = framework.fused
+    listed = listed_kernels(run)
+    if one.norm == "eager" and said(run, r"with (TE|Transformer Engine)\b"):
+        framework = replace(framework, projections="packed", repeats_key_heads=False)
+        one = replace(one, norm="fused", activation=True, rope="fused")
+    if said(run, r"liger\b"):
+        one = replace(one, norm="fused", activation=True, rope="fused")
+    norms = r"(layer|rms)?[- ]?norms?\b"
+    if one.norm != "tuned" and (said(run, f"fused {norms}") or re.search(norms, listed, re.I)):
+        one = replace(one, norm="fused")
+    activations = r"(bias[- ])?(gelu|swiglu|activations?)\b"
+    if said(run, f"fused {activations}") or re.search(activations, listed, re.I):
+        one = replace(one, activation=True)
+    if re.search(r"\brope\b|rotary", listed, re.I):
+        one = replace(one, rope="fused")
+    one = _apart(one, run)
+    if re.search(r"\bgate and up apart", run.notes, re.I):
+        framework = replace(framework, projections="gate_apart")
+    if said(run, r"fused (bias[- ])?dropout\b"):
+        one = replace(one, residual=True)
+    by_default = run.month >= FUSED_ADAM_SINCE and said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")
+    if by_default or said(run, r"fused (adamw?|optimizer)\b|8-?bit adam"):
+        one = replace(one, optimizer=True)
+    if said(run, r"grouped[- _]?(gemm|mm|matmul)"):
+        one = replace(one, grouped_gemm=True)
+    if re.search(EXPERTS_IN_TURN, run.notes, re.I):
+        one = replace(one, grouped_gemm=False, looped_gemm=False)
+    if said(run, ONE_KERNEL_FOR_EXPERTS):
+        one = replace(one, grouped_gemm=True, looped_gemm=False)
+    if said(run, UNFUSED_PERMUTATION):
+        one = replace(one, permutation=False)
+    if said(run, r"(mx-?fp8|fp8[- ]mx)\b"):
+        framework = replace(framework, fp8_scaling="block")  # a scale is of a block in MXFP8
+    return replace(framework, fused=one)
+
+
+def _apart(one: Fused, run: Run) -> Fused:
+    """What a script leaves in separate operators, and a softmax that it fuses alone."""
+    apart = " ".join(re.findall(r"[^;]* (?:in separate operators|not fused)", run.notes, re.I))
+    if re.search(r"\bactivations?\b", apart, re.I):
+        one = replace(one, activation=False)
+    if re.search(r"\brotary\b", apart, re.I):
+        one = replace(one, rope="separate")
+    if re.search(r"\bnorms\b", apart, re.I):
+        one = replace(one, norm="eager")
+    return replace(one, softmax=True) if said(run, r"softmax in one kernel") else one
+
+
+def listed_kernels(run: Run) -> str:
+    """Returns what a row lists as fused kernels."""
+    found = said(run, r"fused (?:triton )?kernels? (?:\((?P<listed>[^)]*)\)|for (?P<named>[^;]*))")
+    return found["listed"] or found["named"] if found else ""
+
+
+# One kernel for all experts, not a product each: AMD-AGI/Primus, technical guide of MoE training;
+# shawntan/scattermoe (arXiv:2403.08245); databricks/megablocks (arXiv:2211.15841).
+ONE_KERNEL_FOR_EXPERTS = (
+    r"turbo grouped[- _]?gemm|grouped[- _]?gemm of flydsl|scattermoe\b|megablocks\b"
+)
+
+EXPERTS_IN_TURN = r"\bexperts one after (an|the )other|\bno grouped (product|gemm|mm|matmul)"
+
+UNFUSED_PERMUTATION = (
+    r"permutation (is |was )?not fused|unfused permutation|no (moe )?permute fusion"
+)
+
+# huggingface/transformers (training_args.py: default_optim) takes PyTorch's fused AdamW where that
+# is 2.8 or later, of August 2025.
+FUSED_ADAM_SINCE = "2025-08"
+
+
+def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
+    """The kernels of attention that a row names, else of its time under a profile of none."""
+    kernels = framework.attention_kernels
+    if release := re.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
+        kernels = KERNELS[release[1]] + kernels
+    if re.search(r"\bpallas\b", run.attention, re.I):
+        kernels = ("pallas", *kernels)
+    if attention == "flash" and not framework.attention_kernels:
+        first = KERNELS["1"] if run.month and run.month < SECOND_FLASH else ()
+        kernels = (*kernels, *first, "fa2")
+    return replace(framework, attention_kernels=kernels)
+
+
+# FlashAttention-2 (arXiv:2307.08691) is of July 2023. FlashAttention-4 has no rates of its own
+# here; its authors' are close to cuDNN's of the time.
+SECOND_FLASH = "2023-07"
+FLASH_RELEASE = rf"{TAKEN_BACK}(?:fa|flash[- ]?attention)[- ]?v?([134])\b"
+KERNELS = {"1": ("fa1",), "3": ("fa3",), "4": ("cudnn",)}
