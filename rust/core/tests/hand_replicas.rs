@@ -214,6 +214,14 @@ fn adam_in_separate_operators_passes_its_32_bit_numbers_twenty_times() {
     problem.framework.bytes.optimizer = 10;
     let in_place = replicas(&problem, 8).1.time.optimizer_ps.seconds();
     close(in_place, 40.0 * parameters / memory, 1e-6);
+    // All in 16 bits: 6 of clipping and the norm, 2 + 2 x 6 fused, 20 x 2 in separate operators.
+    let bytes = &mut problem.framework.bytes;
+    (bytes.gradient, bytes.optimizer) = (2, 4);
+    let narrow = replicas(&problem, 8).1.time.optimizer_ps.seconds();
+    close(narrow, 20.0 * parameters / memory, 1e-6);
+    problem.framework.fused.optimizer = false;
+    let apart = replicas(&problem, 8).1.time.optimizer_ps.seconds();
+    close(apart, 46.0 * parameters / memory, 1e-6);
 }
 
 #[test]

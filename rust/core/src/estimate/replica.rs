@@ -6,7 +6,7 @@ use super::collective::Fabric;
 use super::layer::{gathers_each_pass, reduces_each_pass};
 use super::shard::{fetches_from_host, parameter_sent, Owned, Shard};
 use crate::spec::cluster::{Chip, Group};
-use crate::spec::framework::{Framework, Gradients, NumberBytes, Shards};
+use crate::spec::framework::{Framework, Gradients, Shards};
 use crate::spec::problem::Problem;
 use crate::spec::workload::Precision;
 use crate::units::Time;
@@ -293,7 +293,7 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: Fused) ->
 /// The norm reads, and clipping reads and writes, the gradients that a rank updates with; the next step's zeroing writes those
 /// that it keeps. Adam reads the gradient, reads and writes 32-bit weights, two moments and any copy of the gradients that the
 /// step makes, and where those weights are a copy writes the parameters: on the device at its memory bandwidth, or on the host
-/// at the host's, with gradients and parameters crossing PCIe. In separate operators its 32-bit numbers pass memory
+/// at the host's, with gradients and parameters crossing PCIe. In separate operators its numbers pass memory
 /// [`ADAM_PASSES`] times.
 fn update_rate(
     shard: &Shard,
@@ -313,13 +313,17 @@ fn update_rate(
         Gradients::Passing | Gradients::Replace => 0.0,
     };
     let gradients = (zeroed + 3.0 * mine) * bytes.gradient as f64 / device;
-    let copied = if bytes.updates_a_copy() { bytes.parameter } else { 0 };
-    let stored = bytes.optimizer.max(NumberBytes::FULL_STATE) + framework.held.update_bytes;
-    let fused = (bytes.gradient + 2 * stored + copied) as f64;
+    // The optimizer's weights and both moments; without a copy of them the weights are the parameters.
+    let (copied, state) = if bytes.updates_a_copy() {
+        (bytes.parameter, bytes.optimizer)
+    } else {
+        (0, bytes.parameter + bytes.optimizer)
+    };
+    let fused = (bytes.gradient + 2 * (state + framework.held.update_bytes) + copied) as f64;
     let passes = if framework.fused.optimizer || on_host {
         fused
     } else {
-        fused.max(4.0 * ADAM_PASSES + copied as f64)
+        fused.max(state as f64 / 3.0 * ADAM_PASSES + copied as f64)
     };
     let state = mine * passes;
     if on_host {
