@@ -20,7 +20,7 @@ def test_a_shown_entry_is_a_file_that_needs_no_others(kind: str, name: str, tmp_
         "chips": (
             catalog.chip,
             entry_files.chip_toml,
-            {"inherits_gemm": None, "inherits_attention": None, "systolic": False},
+            {"inherits_gemm": None, "inherits_attention": None, "systolic": 0},
         ),
         "frameworks": (catalog.framework, entry_files.framework_toml, {"follows": None}),
     }[kind]

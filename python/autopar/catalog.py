@@ -298,8 +298,9 @@ def _read_chip(text: Text, digest: str, heirs: tuple[str, ...]) -> ChipEntry:
     if giver := parents.get("inherits_attention"):
         own_kernels = {rate.kernel for rate in spec.attention}
         inherited = _scaled_attention(giver.chip, spec)
-        if provenance.get("systolic") is True:
-            inherited = _by_width(inherited)
+        array = provenance.get("systolic", 0)
+        if isinstance(array, int) and array > 0:
+            inherited = _by_width(inherited, array)
         others = (rate for rate in inherited if rate.kernel not in own_kernels)
         spec = replace(spec, attention=(*spec.attention, *others))
     provenance.setdefault("confidence", {})
@@ -327,21 +328,21 @@ def _scaled_attention(measured: Chip, other: Chip) -> tuple[AttentionRate, ...]:
     )
 
 
-def _by_width(rates: tuple[AttentionRate, ...]) -> tuple[AttentionRate, ...]:
-    """Returns attention rates with those of narrow heads as shares of the widest's."""
+def _by_width(rates: tuple[AttentionRate, ...], array: int) -> tuple[AttentionRate, ...]:
+    """Returns attention rates as shares of the widest heads', by how far a head fills an array.
 
-    def like(rate: AttentionRate) -> AttentionRate:
-        alike = (
-            r
-            for r in rates
-            if (r.kernel, r.pass_, r.causal) == (rate.kernel, rate.pass_, rate.causal)
-        )
+    What was measured with the widest heads stands for a head as wide as the array.
+    """
+    found = []
+    kinds = dict.fromkeys((r.kernel, r.pass_, r.causal) for r in rates)
+    for kind in kinds:
+        alike = [r for r in rates if (r.kernel, r.pass_, r.causal) == kind]
         widest = max(alike, key=lambda r: r.head_dim)
-        share = rate.head_dim / widest.head_dim
-        tflops = tuple(round(t * share, 1) for t in widest.tflops)
-        return replace(widest, head_dim=rate.head_dim, tflops=tflops)
-
-    return tuple(map(like, rates))
+        for width in sorted({array, *(r.head_dim for r in alike)}):
+            share = min(1.0, width / array)
+            tflops = tuple(round(t * share, 1) for t in widest.tflops)
+            found.append(replace(widest, head_dim=width, tflops=tflops))
+    return tuple(found)
 
 
 def _even_head_dim(table: dict[str, Any], file: str) -> Any:
