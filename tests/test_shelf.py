@@ -232,7 +232,7 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Megatron-LM v2.4"}, "megatron-2021"),
         ({"framework": "Zero Bubble", "date": "2022-11"}, "megatron-2022"),
         ({"framework": "HAI-LLM (DualPipe)"}, "hai-llm"),
-        ({"framework": "PithTrain", "notes": "torch.compile"}, "hai-llm"),
+        ({"framework": "PithTrain", "notes": "torch.compile"}, "pithtrain"),
         ({"framework": "Megatron-DeepSpeed", "chip": "Gaudi2"}, "megatron-deepspeed-gaudi"),
         ({"framework": "NeMo AutoModel (FSDP2)", "date": "2026-04"}, "nemo-automodel"),
         ({"framework": "Megatron-Bridge 25.09", "notes": "token drop"}, "megatron-bridge-capacity"),

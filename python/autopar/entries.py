@@ -67,9 +67,9 @@ class ChipEntry:
             sheet, 10^9 bytes a second.
         inherits_attention: Chip whose attention rates it has, scaled, of kernels that it names none
             of its own for.
-        systolic: Its products run on an array of so many rows and columns, which a head fills as far
-            as it is wide: one narrower than the array gets that share of the inherited rate of the
-            widest. 0 for none.
+        systolic: Its products run on an array of so many rows and columns, which a head fills as
+            far as it is wide: one narrower than the array gets that share of the inherited rate of
+            the widest. 0 for none.
         inherits_gemm: Chip whose curve of matrix products it has, where it names none of its own.
         text: The chip's own file.
         digest: SHA-256 of the files.

@@ -255,8 +255,9 @@ def _loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
     if compiled:
         return framework
     if _casts_nothing(framework, run):
-        # Logits, a shifted copy, its log-softmax and a gradient, 2 bytes each.
-        return _with_loss(framework, False, 8, 0)
+        # Logits, a shifted copy, its log-softmax and a gradient, 2 bytes each. Of a loss outside of
+        # the model nobody holds the logits once it is known.
+        return _with_loss(framework, False, 6 if said(run, LOSS_OUTSIDE) else 8, 0)
     if run.month >= HF_UNSHIFTED_SINCE and said(run, HF):
         return _with_loss(framework, False, 10, 0)
     return framework
@@ -283,6 +284,7 @@ HF_LOSS_SINCE = "2024-11"
 # Release 4.48 shifts labels in place of logits: 16-bit logits, a copy in 32 and its log-softmax, 10
 # bytes. Memory grows by 9 to 10 with each logit of tests/published/halo.csv and mi100pp.csv.
 HF_UNSHIFTED_SINCE = "2025-01"
+LOSS_OUTSIDE = r"loss outside (of )?the model"
 HF = r"HF\b|Hugging ?Face|TRL\b"
 # Dao-AILab/flash-attention, losses/cross_entropy.py; karpathy/llm.c, llmc/fused_classifier.cuh;
 # IST-DASLab/llmq, src/kernels/fused_classifier.cu.
