@@ -105,6 +105,15 @@ def test_mindspeed_s_scripts_say_what_hides_and_how_sequences_are_exchanged(shel
     assert said("ring attention")[1] == "ring"
 
 
+def test_experts_may_lie_outside_of_what_is_sharded(shelf: Shelf) -> None:
+    def said(notes: str) -> bool:
+        run = run_of(framework="FSDP2", notes=notes)
+        return setup(run, shelf).problem.framework.held.whole_experts
+
+    assert said("experts outside of FSDP")
+    assert not said("")
+
+
 def test_what_is_computed_again_may_be_all_but_attention(shelf: Shelf) -> None:
     # MaxText's custom policies that keep what attention made, on the device or on the host.
     run = run_of(framework="MaxText", recompute="all but attention")

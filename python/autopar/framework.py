@@ -213,6 +213,10 @@ class Held:
         weighted_result_bytes: Bytes of an element of what experts made as it lies kept until it was
             weighted; 0 where weights are multiplied in before their second product, whose results
             the backward pass does not read.
+        overlapped_pass: Where another micro-batch hides the exchange of experts, one pass more is
+            in flight.
+        whole_experts: Experts that are spread over ranks are outside of what ZeRO shards: whole on
+            each of their replicas.
         fp8_input_bytes: Bytes of a linear layer's input element as it is kept where products run
             in 8 bits.
         fp8_weight_bytes: Bytes of 8-bit copies that are kept of each weight of the layers where
@@ -254,6 +258,8 @@ class Held:
     returned_keys: bool = False
     copied_attention: bool = False
     weighted_result_bytes: int = 2
+    overlapped_pass: bool = False
+    whole_experts: bool = False
     fp8_input_bytes: int = 1
     fp8_weight_bytes: int = 0
     gradients: Gradients = "kept"

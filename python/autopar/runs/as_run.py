@@ -319,6 +319,8 @@ def _stored(framework: Framework, run: Run) -> Framework:
         offloaded = 1.0 if said(run, OFFLOADED) else 0.0
     on_host = bool(said(run, PARAMETERS_ON_HOST))
     held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=on_host)
+    if said(run, WHOLE_EXPERTS):
+        held = replace(held, whole_experts=True)
     if said(run, IN_PIECES):
         held = replace(held, loss_pieces=_pieces(run))
     return replace(framework, bytes=stored, held=held)
@@ -353,6 +355,8 @@ PARAMETERS_ON_HOST = (
     r"parameters( and (the )?optimizer)?( are| is| kept| wait)* in host memory"
     r"|offload of [\w ]*parameters|(CPU-?Offload|offload_param)\b"
 )
+# What FSDP is told to ignore (torch.distributed.fsdp, fully_shard: ignored_params).
+WHOLE_EXPERTS = r"experts (are )?outside of FSDP"
 LIGER_LOSS = (
     r"liger(?! kernels (but not its loss|with its plain cross-entropy))"
     r"|fused linear cross-?entropy"

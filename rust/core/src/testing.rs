@@ -210,6 +210,8 @@ pub fn held() -> Held {
         returned_keys: false,
         copied_attention: false,
         weighted_result_bytes: 2,
+        overlapped_pass: false,
+        whole_experts: false,
         offloaded_share: 0.0,
         parameters_on_host: false,
         logit_bytes: 12,

@@ -12,7 +12,7 @@ use autopar_core::spec::framework::{
     Communicators, Framework, GatheredUnit, Gathers, Gradients, Projections, Selective,
 };
 use autopar_core::spec::kernels::NormKernel;
-use autopar_core::spec::model::{Activation, LayerKind, Norm, Position, QkNorm};
+use autopar_core::spec::model::{Activation, Norm, Position, QkNorm};
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
 use autopar_core::testing::{self, whole};
@@ -592,23 +592,6 @@ fn keys_and_values_that_a_pass_returns_live_with_each_layer_s_input() {
         estimate(&problem, &plan).unwrap().stages[0].memory.activations
     };
     assert_eq!(kept(1) - kept(2), Bytes(2 * 2 * SH));
-}
-
-#[test]
-fn what_experts_made_is_kept_where_it_is_weighted_afterwards() {
-    // 1024 tokens visit 2 experts each: 2,048 results of h in 2 bytes.
-    let mut problem = llama();
-    problem.model.moe = Some(testing::moe(8, 2, 1024));
-    let kind = LayerKind { moe: true, windowed: false };
-    let kept = |problem: &Problem| block::price(&Pricer::new(problem, 0, whole()), kind).cost.kept;
-    let after = kept(&problem);
-    problem.framework.held.weighted_result_bytes = 0;
-    assert_eq!(after - kept(&problem), Bytes(2 * SH * 2));
-    // In 32 bits twice that, and the gradient of each passes in 4 and in 2 bytes.
-    problem.framework.held.weighted_result_bytes = 4;
-    assert_eq!(kept(&problem) - after, Bytes(2 * SH * 2));
-    let layer = block::price(&Pricer::new(&problem, 0, whole()), kind);
-    assert_eq!(layer.transient, Bytes(2 * SH * 6));
 }
 
 #[test]

@@ -106,8 +106,10 @@ impl Block<'_, '_> {
             self.weighted_biases(arrived * h, experts);
         }
         self.kept += self.activation_kept(arrived * width as f64) + p.linear_input(arrived * h);
+        // Products that are not grouped are of one expert at a time.
+        let at_once = arrived / f64::from(apart as u32);
         self.transient =
-            self.transient.max(arrived * (h + ((inputs + 1) * width) as f64) * self.p.width);
+            self.transient.max(at_once * (h + ((inputs + 1) * width) as f64) * self.p.width);
         self.expert_parameters +=
             dense_share(experts * m.mlp_parameters(moe.expert_ffn, moe.expert_bias), s.etp);
         if moe.shared_ffn > 0 {

@@ -455,7 +455,8 @@ impl<'a> Pricer<'a> {
 
     /// Parameters of a layer of this kind that ZeRO leaves whole: dense ones, and those of experts.
     pub fn whole_parameters(&self, kind: LayerKind) -> (u64, u64) {
-        if self.framework.whole_below_bytes == 0 {
+        let apart = self.framework.held.whole_experts && self.shard.ep > 1;
+        if self.framework.whole_below_bytes == 0 && !apart {
             return (0, 0);
         }
         let (mut dense, mut expert) = (0, 0);
@@ -467,7 +468,8 @@ impl<'a> Pricer<'a> {
                 }
                 Cut::Expert => {
                     let mine = tensors.count / self.shard.ep;
-                    expert += mine * self.whole(tensors.elements / self.shard.etp);
+                    let elements = tensors.elements / self.shard.etp;
+                    expert += mine * if apart { elements } else { self.whole(elements) };
                 }
             }
         }

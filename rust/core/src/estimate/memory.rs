@@ -77,6 +77,11 @@ pub struct InFlight {
 }
 
 impl InFlight {
+    /// The same with so many chunk passes more, of all that there are.
+    pub fn and_more(self, passes: u64, micro_batches: u64) -> InFlight {
+        InFlight { passes: (self.passes + passes).min(micro_batches * self.vpp), ..self }
+    }
+
     /// Passes of all chunks in flight.
     pub fn passes(self) -> u64 {
         self.passes

@@ -177,6 +177,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         f.fused_reduce_places = vec![1, 4, 30];
     }
     f.held = held(draw);
+    f.held.overlapped_pass = f.held.stage_buffers;
+    f.held.whole_experts = f.held.returned_keys;
     p
 }
 
@@ -206,6 +208,8 @@ fn held(draw: &mut Draw) -> Held {
         returned_keys: draw.once_in(4),
         copied_attention: draw.once_in(4),
         weighted_result_bytes: draw.pick(&[0, 2, 4]),
+        overlapped_pass: false, // These two are made of others.
+        whole_experts: false,
         stage_buffers: draw.once_in(4),
         message_buffers: draw.once_in(4),
         offloaded_share: 0.0,      // A run's setting: no search takes it.

@@ -118,6 +118,12 @@ impl Table<'_> {
         (dense + ends, expert, tied, ends)
     }
 
+    /// Whether a pass of another micro-batch runs beside each pass, to hide the exchange of experts.
+    fn overlapped_pass(&self) -> bool {
+        let f = &self.problem.framework;
+        f.held.overlapped_pass && f.overlap.expert && self.pricer.shard().ep > 1
+    }
+
     /// Whether a stage fits in memory.
     pub fn fits(&self, place: &Place) -> bool {
         self.memory(place).allocated() <= self.capacity
@@ -140,7 +146,8 @@ impl Table<'_> {
             place.vpp,
             place.index,
             place.micro_batches,
-        );
+        )
+        .and_more(u64::from(self.overlapped_pass()), place.micro_batches);
         let places = self.buffered(place);
         let mut activations = Bytes::ZERO;
         let (mut logits, mut cached_logits) = (Bytes::ZERO, Bytes::ZERO);

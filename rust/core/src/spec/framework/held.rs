@@ -32,6 +32,10 @@ pub struct Held {
     /// Bytes of an element of what experts made as it lies kept until it was weighted; 0 where weights are multiplied in before
     /// their second product, whose results the backward pass does not read.
     pub weighted_result_bytes: u64,
+    /// Where another micro-batch hides the exchange of experts, one pass more is in flight.
+    pub overlapped_pass: bool,
+    /// Experts that are spread over ranks are outside of what ZeRO shards: whole on each of their replicas.
+    pub whole_experts: bool,
     /// Bytes of a linear layer's input element as it is kept where products run in 8 bits.
     pub fp8_input_bytes: u64,
     /// Bytes of 8-bit copies that are kept of each weight of the layers where products run in 8 bits.
