@@ -247,6 +247,15 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "nanoGPT", "notes": "no torch.compile"}, "pytorch-ddp"),
         ({"framework": "Nanotron"}, "nanotron"),
         ({"framework": "Picotron"}, "picotron"),
+        ({"framework": "Modalities"}, "fsdp"),
+        ({"framework": "LMFlow", "date": "2023-08"}, "deepspeed"),
+        ({"framework": "Savanna"}, "gpt-neox"),
+        ({"framework": "Flax"}, "maxtext"),
+        ({"framework": "AXLearn", "chip": "TPU v4"}, "maxtext"),
+        ({"framework": "Levanter", "chip": "TPU v4"}, "levanter"),
+        ({"framework": "MaxText", "chip": "H100"}, "maxtext-gpu"),
+        ({"framework": "ScaleTorch", "chip": "910B"}, "scaletorch"),
+        ({"framework": "torchtitan Dist-MoE"}, "torchtitan-dist-moe"),
     ],
 )
 def test_a_framework_is_that_of_its_words_and_time(
