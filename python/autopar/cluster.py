@@ -38,6 +38,8 @@ class GemmCurve:
     Attributes:
         efficiency: Share of the 16-bit peak that a large, aligned product sustains in training.
         fp8_efficiency: The same of the 8-bit peak.
+        fp8_row_efficiency: The same where each row of an operand has a scale of its own; none where
+            that is no slower.
         fp4_efficiency: The same of the 4-bit peak, on chips that have one.
         half_k: Inner dimension that costs as much again: time grows as (k + half_k)/k.
         fp8_half_k: The same for 8-bit operands.
@@ -57,6 +59,7 @@ class GemmCurve:
     processors: int
     alignment_bytes: int
     unaligned_slowdown: float
+    fp8_row_efficiency: float | None = None
     fp4_efficiency: float | None = None
 
 

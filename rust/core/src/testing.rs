@@ -30,6 +30,7 @@ pub fn a100() -> Chip {
         gemm: GemmCurve {
             efficiency: 0.8333,
             fp8_efficiency: 0.8333,
+            fp8_row_efficiency: None,
             fp4_efficiency: None,
             half_k: 280.0,
             fp8_half_k: 280.0,

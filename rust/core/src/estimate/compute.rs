@@ -162,6 +162,15 @@ impl<'a> Device<'a> {
         }
     }
 
+    /// The same with products of 8-bit operands each row of which has a scale of its own.
+    pub fn with_scales_of_rows(mut self) -> Device<'a> {
+        let rate = self.chip.peak_tflops.fp8.zip(self.chip.gemm.fp8_row_efficiency);
+        if let Some((peak, share)) = rate {
+            self.linear = peak * 1e12 * share * self.pace;
+        }
+        self
+    }
+
     /// Whether a fused-attention rate is known.
     pub fn has_fused_attention(&self) -> bool {
         !self.attention.is_empty()
@@ -339,6 +348,22 @@ fn interpolate(xs: &[u32], rates: &[f64], x: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::testing::a100;
+
+    #[test]
+    fn products_with_a_scale_for_each_row_have_a_rate_of_their_own_where_one_was_measured() {
+        let mut chip = a100();
+        (chip.peak_tflops.fp8, chip.host.kernel_us) = (Some(624.0), 1e-6);
+        let large = Gemm::new(1 << 16, 1 << 14, 1 << 14);
+        let time = |chip: &Chip| {
+            Device::new(chip, Precision::Fp8, &[], 1).with_scales_of_rows().linear(large)
+        };
+        let usual = time(&chip);
+        chip.gemm.fp8_row_efficiency = Some(chip.gemm.fp8_efficiency / 2.0);
+        let slow = time(&chip);
+        assert!((slow / usual - 2.0).abs() < 1e-6, "{slow} after {usual}");
+        // Other scales are as fast as before.
+        assert_eq!(Device::new(&chip, Precision::Fp8, &[], 1).linear(large), usual);
+    }
 
     #[test]
     fn a_large_aligned_product_runs_at_the_sustained_rate() {

@@ -11,12 +11,12 @@ use super::compute::Device;
 use super::compute::Gemm;
 use super::shard::{self, End, LayerCost, Shard, Split};
 use super::shortest::Shortest;
-use crate::spec::framework::{Framework, TensorOverlap};
+use crate::spec::framework::{Fp8Scaling, Framework, TensorOverlap};
 use crate::spec::kernels::NormKernel;
 use crate::spec::model::{LayerKind, Model, Norm, Position};
 use crate::spec::problem::Problem;
 use crate::spec::tensors::Cut;
-use crate::spec::workload::{Attention, Workload};
+use crate::spec::workload::{Attention, Precision, Workload};
 use crate::units::{Bytes, Time};
 
 /// One pass over a device, in seconds, with the number of kernels that the host must launch.
@@ -167,6 +167,10 @@ impl<'a> Pricer<'a> {
             &problem.framework.attention_kernels,
             cluster.devices,
         );
+        let device = match (workload.precision, problem.framework.fp8_scaling) {
+            (Precision::Fp8, Fp8Scaling::Row) => device.with_scales_of_rows(),
+            _ => device,
+        };
         let tokens = (shard.mbs * workload.sequence_length) as f64 / shard.cp as f64;
         let residual_tokens = if shard.sp { tokens / shard.tp as f64 } else { tokens };
         let fused_attention =

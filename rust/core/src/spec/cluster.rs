@@ -148,6 +148,8 @@ pub struct GemmCurve {
     pub efficiency: f64,
     /// The same of the 8-bit peak.
     pub fp8_efficiency: f64,
+    /// The same of the 8-bit peak where each row of an operand has a scale of its own; none where that is no slower.
+    pub fp8_row_efficiency: Option<f64>,
     /// The same of the 4-bit peak, on chips that have one.
     pub fp4_efficiency: Option<f64>,
     /// Inner dimension that costs as much again in prologue and epilogue: time grows as (k + half_k)/k.
@@ -384,6 +386,7 @@ impl Chip {
         share(self.memory_efficiency, "memory_efficiency")?;
         share(self.gemm.efficiency, "gemm.efficiency")?;
         share(self.gemm.fp8_efficiency, "gemm.fp8_efficiency")?;
+        self.gemm.fp8_row_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp8_row_efficiency"))?;
         self.gemm.fp4_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp4_efficiency"))?;
         require(
             self.peak_tflops.fp4.is_none() || self.gemm.fp4_efficiency.is_some(),
