@@ -201,6 +201,25 @@ def test_a_narrow_head_fills_its_share_of_a_systolic_array() -> None:
     assert {rate.head_dim for rate in catalog.chip("h100").chip.attention} >= {64, 128}
 
 
+@pytest.mark.parametrize(
+    ("name", "widest", "share"),
+    # Keys of 192 take two arrays of 128 or one of 256, values of 128 one of either.
+    [("tpu_v5p", 128, 320 / 384), ("tpu_v7", 256, 320 / 512)],
+)
+def test_latent_attention_fills_its_share_of_a_systolic_array(
+    name: str, widest: int, share: float
+) -> None:
+    rates = {
+        (rate.kernel, rate.pass_, rate.causal, rate.head_dim): rate
+        for rate in catalog.chip(name).chip.attention
+    }
+    latent = [key for key in rates if key[3] == 192]
+    assert latent
+    for key in latent:
+        full = rates[(*key[:3], widest)]
+        assert rates[key].tflops == pytest.approx([rate * share for rate in full.tflops], abs=0.06)
+
+
 @pytest.mark.parametrize("name", CHIPS)
 def test_what_a_chip_inherits_it_says(name: str) -> None:
     entry = catalog.chip(name)

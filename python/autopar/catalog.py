@@ -328,6 +328,10 @@ def _scaled_attention(measured: Chip, other: Chip) -> tuple[AttentionRate, ...]:
     )
 
 
+# Widths of a head's keys and values in DeepSeek's latent attention (arXiv:2412.19437).
+LATENT_KEYS, LATENT_VALUES = 192, 128
+
+
 def _by_width(rates: tuple[AttentionRate, ...], array: int) -> tuple[AttentionRate, ...]:
     """Returns attention rates as shares of the widest heads', by how far a head fills an array.
 
@@ -338,8 +342,9 @@ def _by_width(rates: tuple[AttentionRate, ...], array: int) -> tuple[AttentionRa
     for kind in kinds:
         alike = [r for r in rates if (r.kernel, r.pass_, r.causal) == kind]
         widest = max(alike, key=lambda r: r.head_dim)
-        for width in sorted({array, *(r.head_dim for r in alike)}):
-            share = min(1.0, width / array)
+        for width in sorted({array, LATENT_KEYS, 2 * array, *(r.head_dim for r in alike)}):
+            heads = (LATENT_KEYS, LATENT_VALUES) if width == LATENT_KEYS else (width, width)
+            share = sum(heads) / sum(-(-head // array) * array for head in heads)
             tflops = tuple(round(t * share, 1) for t in widest.tflops)
             found.append(replace(widest, head_dim=width, tflops=tflops))
     return tuple(found)
