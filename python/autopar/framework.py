@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 NormKernel: TypeAlias = Literal["separate", "eager", "compiled", "fused", "tuned"]
 RotaryKernel: TypeAlias = Literal["separate", "compiled", "fused"]
+SoftmaxKernel: TypeAlias = Literal["separate", "compiled", "fused"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_products"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
@@ -31,7 +32,8 @@ class Fused:
         activation: Bias and activation, gate included.
         clamp: The clamps of a clamped SwiGLU are part of that kernel.
         rope: Rotary embedding: `separate` operators, `compiled`, or `fused`.
-        softmax: Scale, mask and softmax of unfused attention.
+        softmax: Scale, mask and softmax of unfused attention: `separate` operators, as XLA
+            `compiled` them, or `fused`.
         residual: Bias, dropout and residual addition.
         cross_entropy: Cross-entropy.
         grouped_gemm: Expert products as one operator.
@@ -45,7 +47,7 @@ class Fused:
     norm: NormKernel
     activation: bool
     rope: RotaryKernel
-    softmax: bool
+    softmax: SoftmaxKernel
     residual: bool
     cross_entropy: bool
     grouped_gemm: bool

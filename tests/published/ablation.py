@@ -97,7 +97,7 @@ def _flash(question: Question) -> Question:
 
 
 FUSED = Fused(
-    norm="tuned", activation=True, rope="fused", softmax=True, residual=True, cross_entropy=True,
+    norm="tuned", activation=True, rope="fused", softmax="fused", residual=True, cross_entropy=True,
     grouped_gemm=True, gradient_accumulation=True, permutation=True,
 )  # fmt: skip
 

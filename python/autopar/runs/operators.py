@@ -61,7 +61,7 @@ def _apart(one: Fused, run: Run) -> Fused:
         one = replace(one, rope="separate")
     if re.search(r"\bnorms\b", apart, re.I):
         one = replace(one, norm="eager")
-    return replace(one, softmax=True) if said(run, r"softmax in one kernel") else one
+    return replace(one, softmax="fused") if said(run, r"softmax in one kernel") else one
 
 
 def listed_kernels(run: Run) -> str:

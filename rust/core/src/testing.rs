@@ -4,7 +4,7 @@ use crate::estimate::shard::Shard;
 use crate::plan::{Plan, Stage};
 use crate::spec::cluster::*;
 use crate::spec::framework::*;
-use crate::spec::kernels::{NormKernel, RotaryKernel};
+use crate::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
 use crate::spec::model::*;
 use crate::spec::problem::*;
 use crate::spec::workload::*;
@@ -107,7 +107,7 @@ pub fn framework() -> Framework {
             norm: NormKernel::Tuned,
             activation: true,
             rope: RotaryKernel::Fused,
-            softmax: true,
+            softmax: SoftmaxKernel::Fused,
             residual: true,
             cross_entropy: false,
             grouped_gemm: true,

@@ -11,7 +11,7 @@ use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::framework::{
     Communicators, Framework, GatheredUnit, Gathers, Gradients, Projections, Selective,
 };
-use autopar_core::spec::kernels::NormKernel;
+use autopar_core::spec::kernels::{NormKernel, SoftmaxKernel};
 use autopar_core::spec::model::{Activation, Norm, Position, QkNorm};
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -536,7 +536,8 @@ fn a_softmax_of_its_own_keeps_its_32_bit_result_beside_the_cast() {
         let mut problem = llama();
         problem.workload.attention = Attention::Unfused;
         (problem.workload.dropout, problem.workload.precision) = (dropout, precision);
-        problem.framework.fused.softmax = !apart;
+        problem.framework.fused.softmax =
+            if apart { SoftmaxKernel::Separate } else { SoftmaxKernel::Fused };
         problem.framework.softmax_multiple = 1;
         problem.framework.softmax_in_fp32 = wide;
         layer(&problem, whole()).kept

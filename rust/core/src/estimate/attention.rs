@@ -4,6 +4,7 @@ use super::block::{Block, Entry};
 use super::compute::{FusedAttention, Gemm};
 use super::repeats::Operator;
 use crate::spec::framework::{ContextExchange, Projections};
+use crate::spec::kernels::SoftmaxKernel;
 use crate::spec::model::{LayerKind, Position, QkNorm};
 
 impl Block<'_, '_> {
@@ -318,19 +319,11 @@ impl Block<'_, '_> {
             // bigscience-workshop/Megatron-DeepSpeed calls it (megatron/model/transformer.py).
             self.core.run(d.stream(2.0 * bytes));
         }
-        let fused = p.framework.fused.softmax
-            && (s.mbs * heads).is_multiple_of(p.framework.softmax_multiple);
-        if fused {
-            // Below the diagonal alone it reads (half), and everywhere it writes: the kernel of causal models
-            // (NVIDIA/Megatron-LM, scaled_upper_triang_masked_softmax). Backward it reads two halves.
-            self.core.run(d.stream(1.5 * bytes));
-            self.input.run(d.stream(2.0 * bytes));
-        } else {
-            // Scale (2), mask (2.5), cast to 32 bits (3), softmax (4), cast back (3). Runs whose softmax casts nothing take as long
-            // (tests/published: sailor, cailight, fairseq13b); why is not known.
-            self.core.run_many(d.stream(14.5 * bytes), 5);
-            self.input.run_many(d.stream(16.0 * bytes), 5);
-        }
+        let takes = (s.mbs * heads).is_multiple_of(p.framework.softmax_multiple);
+        let kernel = if takes { p.framework.fused.softmax } else { SoftmaxKernel::Separate };
+        let softmax = kernel.traffic();
+        self.core.run_many(d.stream(softmax.forward * bytes), softmax.kernels.0);
+        self.input.run_many(d.stream(softmax.backward * bytes), softmax.kernels.1);
         if p.workload.dropout {
             self.core.run(d.stream(2.5 * bytes));
             self.input.run(d.stream(2.5 * bytes));
@@ -338,7 +331,8 @@ impl Block<'_, '_> {
         // Softmax output, dropout mask and dropout output: Korthikanti's 5 as^2b.
         let mut stored = bytes + if p.workload.dropout { elements + bytes } else { 0.0 };
         let mut gradients = 2.0 * bytes;
-        if !fused && p.framework.softmax_in_fp32 && self.p.width < 4.0 {
+        let apart = kernel == SoftmaxKernel::Separate;
+        if apart && p.framework.softmax_in_fp32 && self.p.width < 4.0 {
             // A softmax of its own runs in 32 bits and keeps its result so. Cast back it is the input of the product with the
             // values, or dropout makes that of it. The gradient passes softmax in 32 bits too.
             stored += 4.0 * elements - if p.workload.dropout { bytes } else { 0.0 };

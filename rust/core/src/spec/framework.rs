@@ -3,7 +3,7 @@
 mod held;
 
 use crate::error::{require, Error};
-use crate::spec::kernels::{NormKernel, RotaryKernel};
+use crate::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
 pub use held::{Communicators, GatheredUnit, Gradients, Held};
 use serde::{Deserialize, Serialize};
 
@@ -146,7 +146,7 @@ pub struct Fused {
     /// Rotary embedding.
     pub rope: RotaryKernel,
     /// Scale, mask and softmax of unfused attention.
-    pub softmax: bool,
+    pub softmax: SoftmaxKernel,
     /// Bias, dropout and residual addition.
     pub residual: bool,
     /// Cross-entropy.

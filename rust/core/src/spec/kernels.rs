@@ -74,6 +74,32 @@ impl RotaryKernel {
     }
 }
 
+/// How scale, mask and softmax of scores that are stored run: widths of a score matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SoftmaxKernel {
+    /// One kernel for causal models: below the diagonal alone it reads (half), and everywhere it writes; backward it reads two
+    /// halves (NVIDIA/Megatron-LM, scaled_upper_triang_masked_softmax).
+    Fused,
+    /// As XLA joins them: what its attention takes on an H100 beyond its products, 3.57 ms forward and 7.13 backward for 64 heads
+    /// of 4,096 tokens, of which these take some 1.5 and 3.0 (apple/axlearn, gpu_attention_benchmark.py, column `jax`).
+    Compiled,
+    /// Scale (2), mask (2.5), cast to 32 bits (3), softmax (4), cast back (3). Runs whose softmax casts nothing take as long
+    /// (tests/published: sailor, cailight, fairseq13b); why is not known.
+    Separate,
+}
+
+impl SoftmaxKernel {
+    /// What the kernels are worth.
+    pub fn traffic(self) -> Traffic {
+        match self {
+            SoftmaxKernel::Fused => Traffic { forward: 1.5, backward: 2.0, kernels: (1, 1) },
+            SoftmaxKernel::Compiled => Traffic { forward: 2.8, backward: 5.6, kernels: (2, 2) },
+            SoftmaxKernel::Separate => Traffic { forward: 14.5, backward: 16.0, kernels: (5, 5) },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

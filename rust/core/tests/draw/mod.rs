@@ -10,7 +10,7 @@ use autopar_core::spec::framework::{
     Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers, Gradients,
     Held, Named, Projections, Selective, Shards, TensorOverlap,
 };
-use autopar_core::spec::kernels::{NormKernel, RotaryKernel};
+use autopar_core::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -159,6 +159,9 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.reduces_once = f.eight_bit_gathers.parameters;
     f.all_reduces = f.shard_copies.reduced;
     f.softmax_in_fp32 = !f.loss_in_16_bits;
+    if f.sequence_copies {
+        f.fused.softmax = SoftmaxKernel::Compiled;
+    }
     f.attention_layouts = u32::from(f.sequence_copies) * (1 + u32::from(f.shard_copies.gathered));
     (f.fused.norm, f.fused.rope) = match (f.fused.permutation, f.fused.optimizer) {
         (false, false) => (NormKernel::Separate, RotaryKernel::Fused),
