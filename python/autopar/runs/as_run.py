@@ -242,6 +242,8 @@ def _loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
     kernel = said(run, LOSS_KERNEL) or re.search("cross[- ]?entropy", listed, re.I)
     if said(run, LIGER_PLAIN_LOSS):
         return _with_loss(framework, True, 8, 0)
+    if said(run, NARROW_LOSS):
+        return _with_loss(replace(framework, loss_in_16_bits=True), False, 8, 0)
     fused = said(run, FUSED_LOSS)
     compiled = usual.loss_bytes or framework.fused.cross_entropy
     if in_place or kernel or (fused and not compiled):
@@ -259,7 +261,8 @@ def _loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
         # the model nobody holds the logits once it is known.
         return _with_loss(framework, False, 6 if said(run, LOSS_OUTSIDE) else 8, 0)
     if run.month >= HF_UNSHIFTED_SINCE and said(run, HF):
-        return _with_loss(framework, False, 10, 0)
+        # Logits in 32 bits are not cast: they, their log-softmax, its gradient and theirs.
+        return _with_loss(framework, False, 16 if _all_wide(run) else 10, 0)
     return framework
 
 
@@ -284,6 +287,9 @@ HF_LOSS_SINCE = "2024-11"
 # Release 4.48 shifts labels in place of logits: 16-bit logits, a copy in 32 and its log-softmax, 10
 # bytes. Memory grows by 9 to 10 with each logit of tests/published/halo.csv and mi100pp.csv.
 HF_UNSHIFTED_SINCE = "2025-01"
+# F.cross_entropy of what the model returns, in separate operators: logits, their log-softmax, its
+# gradient and theirs, 2 bytes each (Lightning-AI/lightning-thunder, benchmark_litgpt.py).
+NARROW_LOSS = r"loss of 16-bit logits"
 LOSS_OUTSIDE = r"loss outside (of )?the model"
 HF = r"HF\b|Hugging ?Face|TRL\b"
 # Dao-AILab/flash-attention, losses/cross_entropy.py; karpathy/llm.c, llmc/fused_classifier.cuh;
@@ -295,12 +301,17 @@ def _stored(framework: Framework, run: Run) -> Framework:
     """Bytes of gradients and moments, activations on the host, and logits of a loss in pieces.
 
     Without a copy in 32 bits all that is stored is parameters, gradients and two moments, and
-    DeepSpeed's copy where that is in 16 bits (`bf16_master_weights_and_grads`). 8-bit moments are 2
-    bytes in place of 8, those of 16 bits 4. A loss in pieces has so many times fewer logits at its
-    peak. Checkpoints that a row calls offloaded all wait on the host where it gives no share. So do
-    parameters, which FSDP's `CPUOffload` takes there.
+    DeepSpeed's copy where that is in 16 bits (`bf16_master_weights_and_grads`), which gradients are
+    copied as for the step too (runtime/zero/stage_1_and_2.py: master_weights_and_grads_dtype).
+    8-bit moments are 2 bytes in place of 8, those of 16 bits 4. A loss in pieces has so many times
+    fewer logits at its peak. Checkpoints that a row calls offloaded all wait on the host where it
+    gives no share. So do parameters, which FSDP's `CPUOffload` takes there.
     """
     stored = framework.bytes
+    if _all_wide(run) and framework.name.startswith("deepspeed"):
+        # Without ZeRO the optimizer steps the parameters themselves, and copies no gradients
+        # (deepspeed/runtime/engine.py: _do_optimizer_sanity_check).
+        framework = replace(framework, held=replace(framework.held, update_bytes=0))
     if said(run, rf"({NARROW_GRADIENTS})\b"):
         # Where sums lie beside the gradients that are added to them, only what travels is narrow.
         sums = stored.gradient > stored.gradient_sent
@@ -310,6 +321,9 @@ def _stored(framework: Framework, run: Run) -> Framework:
         stored = replace(stored, parameter=2, gradient=2, gradient_sent=2, optimizer=4 + copy)
         # torch.autocast casts nothing that is as narrow already (autocast_mode.cpp: cached_cast).
         framework = replace(framework, casts_weights=False)
+        if copy:
+            narrow = min(framework.held.update_bytes, copy)
+            framework = replace(framework, held=replace(framework.held, update_bytes=narrow))
     elif re.search(r"8-?bit adam", run.notes, re.I):
         stored = replace(stored, optimizer=max(stored.optimizer - 6, 2))
     elif said(run, rf"({NARROW_MOMENTS})\b"):
@@ -324,6 +338,11 @@ def _stored(framework: Framework, run: Run) -> Framework:
     if said(run, IN_PIECES):
         held = replace(held, loss_pieces=_pieces(run))
     return replace(framework, bytes=stored, held=held)
+
+
+def _all_wide(run: Run) -> bool:
+    """Whether a run without ZeRO computed in 32 bits, which nothing casts."""
+    return run.precision == "fp32" and run.zero == "0"
 
 
 def _pieces(run: Run) -> int:
