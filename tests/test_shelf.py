@@ -147,6 +147,19 @@ def test_networks_of_google_s_nodes_take_what_gathers_over_two_of_them_took() ->
         assert rate == pytest.approx(measured, rel=0.01)
 
 
+def test_four_devices_without_a_switch_share_their_wires_out(shelf: Shelf) -> None:
+    cells = {"gpus_per_node": "4", "chip": "H100-80GB"}
+
+    def link(notes: str) -> tuple[str, float, float]:
+        found = setup(run_of(notes=notes, **cells), shelf).problem.cluster.groups[0].chip.link
+        return found.topology, found.p2p_gb_per_s, found.all_gather_gb_per_s
+
+    assert link("")[0] == "switch"
+    topology, pair, gather = link("four devices wired to each other")
+    # As the catalog has it of the H100 of MareNostrum 5: a third of the wires for each pair.
+    assert (topology, pair) == ("mesh", pytest.approx(gather / 3))
+
+
 def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
     chip = setup(run_of(gpus_per_node="4"), shelf).problem.cluster.groups[0].chip
     assert (chip.devices_per_node, chip.link_domain, chip.network.nics_per_node) == (4, 4, 4)

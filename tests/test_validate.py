@@ -40,6 +40,18 @@ def test_errors_are_shares_of_the_measured_time() -> None:
     assert errors.p90 == pytest.approx(0.4)
 
 
+def test_passes_that_were_timed_alone_are_held_against_passes_alone() -> None:
+    [whole, alone] = checked({"id": "a-1"}, {"id": "a-2", "notes": "no optimizer"})
+    assert whole.estimate is not None
+    assert whole.predicted_step_s is not None
+    assert whole.predicted_step_s - (alone.predicted_step_s or 0.0) == pytest.approx(
+        whole.estimate.time.optimizer_ps / 1e12
+    )
+    state = whole.estimate.stages[0].memory.optimizer / 2**30
+    assert whole.predicted_mem_gib is not None
+    assert whole.predicted_mem_gib - (alone.predicted_mem_gib or 0.0) == pytest.approx(state)
+
+
 def test_nine_of_ten_rows_do_not_exceed_the_ninetieth_percentile() -> None:
     errors = summarise(with_errors(*(number / 100 for number in range(1, 11)))).time
     assert errors is not None

@@ -18,6 +18,8 @@ By = Literal["source", "chip", "model"]
 GIB = 2**30
 UNITS = {"gib": GIB, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 SMALLEST_SERIES = 5
+NO_OPTIMIZER = r"\bno optimizer\b(?! overlap)"
+PASSES_ALONE = rf"{NO_OPTIMIZER}|\bthe update\b[^;]* hardly counts"
 ALLOCATED_ERROR = 0.03  # stated for what the allocator hands out
 
 
@@ -203,13 +205,16 @@ def check_one(run: Run | BadRow, shelf: Shelf) -> Checked:
     except SpecError as error:
         return Checked(run=run, skipped=str(error).rstrip("."))
     peak = max(_in_words_of(run, stage) for stage in _read(run, cost))
+    predicted = cost.step_s
+    if re.search(PASSES_ALONE, run.notes, re.I):
+        predicted = (cost.step_ps - cost.time.optimizer_ps) / 1e12
     nothing = measured is None and memory is None and not run.ran_out_of_memory
     return Checked(
         run=run,
         setup=known,
         estimate=cost,
         measured_step_s=measured,
-        predicted_step_s=cost.step_s,
+        predicted_step_s=predicted,
         measured_mem_gib=memory,
         predicted_mem_gib=peak / GIB,
         skipped="nothing was measured" if nothing else None,
@@ -253,8 +258,11 @@ def _read(run: Run, cost: Estimate) -> Sequence[StageEstimate]:
 def _in_words_of(run: Run, stage: StageEstimate) -> int:
     """Returns the predicted bytes of a stage that a run's memory is to be held against."""
     if _is_allocated(run):
-        return stage.allocated_bytes
-    return stage.reserved_bytes if _is_inside(run) else stage.memory_bytes
+        peak = stage.allocated_bytes
+    else:
+        peak = stage.reserved_bytes if _is_inside(run) else stage.memory_bytes
+    # Who times passes without an optimizer holds no state of one.
+    return peak - stage.memory.optimizer if re.search(NO_OPTIMIZER, run.notes, re.I) else peak
 
 
 def _measured_memory(run: Run) -> float | None:

@@ -37,7 +37,7 @@ def fused(framework: Framework, run: Run) -> Framework:
     if said(run, r"fused (bias[- ])?dropout\b"):
         one = replace(one, residual=True)
     by_default = run.month >= FUSED_ADAM_SINCE and said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")
-    if by_default or said(run, r"fused (adamw?|optimizer)\b|8-?bit adam"):
+    if by_default or said(run, r"fused ?(adamw?|optimizer)\b|8-?bit adam"):
         one = replace(one, optimizer=True)
     if said(run, r"grouped[- _]?(gemm|mm|matmul)"):
         one = replace(one, grouped_gemm=True)
@@ -48,8 +48,23 @@ def fused(framework: Framework, run: Run) -> Framework:
     if said(run, UNFUSED_PERMUTATION):
         one = replace(one, permutation=False)
     if said(run, r"(mx-?fp8|fp8[- ]mx)\b"):
-        framework = replace(framework, fp8_scaling="block")  # a scale is of a block in MXFP8
+        framework = _in_blocks(framework, run)
     return replace(framework, fused=one)
+
+
+def _in_blocks(framework: Framework, run: Run) -> Framework:
+    """MXFP8: a scale is of a block, and parameters travel in 16 bits, as they are cast afterwards.
+
+    NVIDIA/Megatron-LM from core_v0.14 on (distributed_data_parallel.py, start_param_sync: they are
+    cast "from bf16 to MXFP8 during copy"), where it does not shard them itself. The scripts of NeMo
+    gather them after the passes then (NVIDIA/NeMo, scripts/performance/helpers.py of 2.4 to 2.7).
+    """
+    gathers, overlap = framework.eight_bit_gathers, framework.overlap
+    if not re.search(r"3|fsdp", run.zero, re.I):
+        gathers = replace(gathers, parameters=False)
+        if re.match(r"NeMo\b", run.framework, re.I):
+            overlap = replace(overlap, parameter_gather=False)
+    return replace(framework, fp8_scaling="block", eight_bit_gathers=gathers, overlap=overlap)
 
 
 def _apart(one: Fused, run: Run) -> Fused:

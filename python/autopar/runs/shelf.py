@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from autopar import catalog
-from autopar.cluster import Chip, DeviceGroup, Network
+from autopar.cluster import Chip, DeviceGroup, Link, Network
 from autopar.entries import FrameworkEntry, ModelEntry
 from autopar.errors import SpecError, shown
 from autopar.runs.rows import Run
@@ -93,7 +93,21 @@ def chip(run: Run, shelf: Shelf) -> Chip:
             link_domain=node if found.link_domain == usual else max(node, found.link_domain),
             network=replace(found.network, nics_per_node=nics),
         )
+    if re.search(WIRED, run.notes, re.I) and found.link.topology == "switch":
+        found = replace(found, link=wired(found.link, node))
     return replace(found, network=network(run.internode, found.network))
+
+
+# NVIDIA's boards of four A100, H100 or H200 have no switch: each pair of devices has a third of
+# their links (as in catalog/chips/a100_64.toml and h100_64.toml).
+WIRED = r"\bdevices wired to each other\b"
+
+
+def wired(link: Link, node: int) -> Link:
+    """Returns the link of a node whose devices share their wires out to each other."""
+    rate = link.all_gather_gb_per_s
+    pair = rate / max(node - 1, 1)
+    return replace(link, topology="mesh", all_reduce_gb_per_s=rate, p2p_gb_per_s=pair)
 
 
 def chip_as_written(text: str) -> Chip:
