@@ -6,7 +6,7 @@ The fields are those of the Rust core, name by name; a contract test holds the t
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-NormKernel: TypeAlias = Literal["separate", "eager", "compiled", "fused", "tuned"]
+NormKernel: TypeAlias = Literal["separate", "eager", "compiled", "widened", "fused", "tuned"]
 RotaryKernel: TypeAlias = Literal["separate", "compiled", "fused"]
 SoftmaxKernel: TypeAlias = Literal["separate", "compiled", "fused"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_products"]
@@ -27,8 +27,8 @@ class Fused:
 
     Attributes:
         norm: Norms: `separate` operators, those of PyTorch (`eager`), what torch.compile makes of
-            them (`compiled`), a `fused` kernel a pass and one for the weights' gradients, or one
-            `tuned` to each width.
+            them (`compiled`), a `fused` kernel a pass and one for the weights' gradients, the same
+            on an input that is `widened` to 32 bits, or one `tuned` to each width.
         activation: Bias and activation, gate included.
         clamp: The clamps of a clamped SwiGLU are part of that kernel.
         rope: Rotary embedding: `separate` operators, `compiled`, or `fused`.

@@ -27,6 +27,10 @@ pub enum NormKernel {
     Tuned,
     /// One kernel a pass, and one for the weights' gradients: FusedLayerNorm of NVIDIA/apex, PyTorch's layer norm.
     Fused,
+    /// Such kernels on an input that is cast to 32 bits first (InternLM/InternLM, model/modeling_internlm.py: `norm1(residual.float())`):
+    /// 2 bytes are read and 4 written (3), and the kernel reads twice as much (1); backward it reads its input and writes the
+    /// gradient as wide (3 more), which is cast back (3).
+    Widened,
     /// What torch.compile made of a root-mean-square norm in 2025 (linkedin/Liger-Kernel, benchmarks of version 0.5.2).
     Compiled,
     /// Operator by operator, cast to 32 bits and back, in PyTorch (huggingface/transformers, LlamaRMSNorm, in the same
@@ -42,6 +46,7 @@ impl NormKernel {
         match self {
             NormKernel::Tuned => Traffic { forward: 2.1, backward: 3.4, kernels: (1, 2) },
             NormKernel::Fused => Traffic { forward: 3.3, backward: 7.8, kernels: (1, 2) },
+            NormKernel::Widened => Traffic { forward: 7.3, backward: 13.8, kernels: (2, 3) },
             NormKernel::Compiled => Traffic { forward: 3.6, backward: 14.0, kernels: (1, 2) },
             NormKernel::Eager => Traffic { forward: 27.0, backward: 71.0, kernels: (6, 12) },
             NormKernel::Separate => Traffic { forward: 18.0, backward: 36.0, kernels: (6, 12) },
@@ -113,6 +118,15 @@ mod tests {
 
     fn kernel(name: &str) -> NormKernel {
         serde_json::from_value(name.into()).unwrap()
+    }
+
+    #[test]
+    fn a_cast_before_a_norm_passes_six_bytes_and_makes_the_kernel_read_wider() {
+        // In 16 bits: 2 read and 4 written are three reads or writes, and 4 bytes read in place of 2 another; backward its input,
+        // the other input of the gradient's sums and the gradient are 2 bytes wider each, and the cast back is three.
+        let (plain, wide) = (NormKernel::Fused.traffic(), NormKernel::Widened.traffic());
+        assert!((wide.forward - plain.forward - 4.0).abs() < 1e-9);
+        assert!((wide.backward - plain.backward - 6.0).abs() < 1e-9);
     }
 
     #[test]
