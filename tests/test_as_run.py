@@ -103,6 +103,11 @@ def test_mindspeed_s_scripts_say_what_hides_and_how_sequences_are_exchanged(shel
     assert said("MC2")[0] == "pipelined"
     assert said("no MC2 (scripts give no --use-mc2)")[0] == "none"
     assert said("ring attention")[1] == "ring"
+    # Of the legacy kind a table that says MC2 of all is not believed, a script is.
+    run = run_of(framework="ModelLink Legacy", chip="910B", notes="MC2")
+    script = replace(run, notes="MC2 (its script gives --use-mc2)")
+    kinds = [setup(one, shelf).problem.framework.overlap.tensor for one in (run, script)]
+    assert kinds == ["none", "pipelined"]
 
 
 def test_experts_may_lie_outside_of_what_is_sharded(shelf: Shelf) -> None:

@@ -92,7 +92,8 @@ def _of_mindspeed(framework: Framework, run: Run) -> Framework:
     overlap = framework.overlap
     if re.search(r"\b(no|without) MC2\b", run.notes, re.I):
         overlap = replace(overlap, tensor="none")
-    elif said(run, r"MC2\b"):
+    elif said(run, r"use-mc2\b" if framework.name == "mindspeed-legacy" else r"MC2\b"):
+        # A table of all its models says MC2, which scripts of the legacy kind mostly leave out.
         overlap = replace(overlap, tensor="pipelined")
     if said(run, r"ring attention\b"):
         framework = replace(framework, context_exchange="ring")
