@@ -110,6 +110,18 @@ def test_mindspeed_s_scripts_say_what_hides_and_how_sequences_are_exchanged(shel
     assert kinds == ["none", "pipelined"]
 
 
+def test_parameters_that_stay_gathered_in_8_bits_lie_so(shelf: Shelf) -> None:
+    def said(notes: str, zero: str = "2") -> tuple[bool, int, int]:
+        run = run_of(framework="FSDP2 compiled", precision="fp8", notes=notes, zero=zero)
+        used = setup(run, shelf).problem.framework
+        held = used.held
+        return used.eight_bit_gathers.parameters, held.gathered_copy_bytes, held.fp8_weight_bytes
+
+    assert said("float8 all-gather") == (True, 1, 1)
+    assert said("float8 all-gather, fp8 weights cast again in backward") == (True, 1, 0)
+    assert said("float8 all-gather", "fsdp") == said("", "fsdp") == said("")
+
+
 def test_experts_may_lie_outside_of_what_is_sharded(shelf: Shelf) -> None:
     def said(notes: str) -> bool:
         run = run_of(framework="FSDP2", notes=notes)

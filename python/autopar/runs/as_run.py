@@ -334,6 +334,14 @@ def _stored(framework: Framework, run: Run) -> Framework:
         offloaded = 1.0 if said(run, OFFLOADED) else 0.0
     on_host = bool(said(run, PARAMETERS_ON_HOST))
     held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=on_host)
+    kept = not re.search(r"3|fsdp", run.zero, re.I)
+    if kept and said(run, r"(float|fp)8 all-gather\b"):
+        # What is gathered once a step lies in 8 bits, and beside it as the backward pass wants it,
+        # unless that casts it again.
+        beside = 0 if said(run, r"weights cast again in backward") else 1
+        held = replace(held, gathered_copy_bytes=1, fp8_weight_bytes=beside)
+        gathers = replace(framework.eight_bit_gathers, parameters=True)
+        framework = replace(framework, eight_bit_gathers=gathers)
     if said(run, WHOLE_EXPERTS):
         held = replace(held, whole_experts=True)
     if said(run, IN_PIECES):
