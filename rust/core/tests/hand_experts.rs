@@ -418,3 +418,55 @@ fn what_experts_made_is_kept_where_it_is_weighted_afterwards() {
     let layer = block::price(&Pricer::new(&problem, 0, whole()), kind);
     assert_eq!(layer.transient, Bytes(1024 * 1024 * 6));
 }
+
+#[test]
+fn experts_whose_products_are_not_grouped_have_two_products_and_an_activation_each() {
+    // Launches of a second each outlast everything else. Eight experts instead of one group: seven times two products and one
+    // fused activation more forward, and seven times as many of the gradients of inputs.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.launch_us = 1e6;
+    problem.framework.fused.activation = true;
+    problem.model.moe = Some(testing::moe(8, 2, 1024));
+    let mut launches = |grouped: bool| {
+        problem.framework.fused.grouped_gemm = grouped;
+        let kind = LayerKind { moe: true, windowed: false };
+        let cost = block::price(&Pricer::new(&problem, 0, whole()), kind).cost;
+        [cost.forward, cost.input_gradient].map(|pass| pass.total().seconds().round())
+    };
+    let [grouped, apart] = [true, false].map(&mut launches);
+    assert_eq!([apart[0] - grouped[0], apart[1] - grouped[1]], [21.0, 21.0]);
+}
+
+#[test]
+fn a_host_that_runs_experts_one_after_another_has_gathered_nothing_ahead() {
+    // Forward and to recompute the gather of the layer's 2 bytes a parameter shows whole; the reduction runs behind the pass.
+    let mut problem = gpt_problem(1024, 512);
+    problem.model.moe = Some(testing::moe(8, 2, 1024));
+    problem.framework.overlap.gradient_reduce = true;
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let kind = LayerKind { moe: true, windowed: false };
+    let priced = |problem: &Problem| block::price(&Pricer::new(problem, 0, shard), kind).cost;
+    let grouped = priced(&problem);
+    assert_eq!(grouped.recompute_full.shard, Time::ZERO);
+    problem.framework.fused.grouped_gemm = false;
+    let looped = priced(&problem);
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let gather = |bytes: u64| {
+        let of = |parameters: u64| {
+            fabric.all_gather((bytes * parameters) as f64, Group { size: 8, stride: 1 })
+        };
+        of(looped.dense_parameters) + of(looped.expert_parameters)
+    };
+    close(looped.forward.shard.seconds(), gather(2), 1e-4);
+    let backward = |cost: &LayerCost| {
+        cost.input_gradient.total().seconds() + cost.weight_gradient.total().seconds()
+            - cost.input_gradient.shard.seconds()
+    };
+    let sent = problem.framework.bytes.gradient_sent;
+    let reduced = fabric.beside(gather(sent), backward(&looped));
+    let again = looped.recompute_full.shard + looped.input_gradient.shard;
+    close(again.seconds(), gather(2) + reduced, 1e-4);
+    // A program without a host has nothing to wait for.
+    problem.framework.launch_us = 0.0;
+    assert_eq!(priced(&problem).recompute_full.shard, Time::ZERO);
+}
