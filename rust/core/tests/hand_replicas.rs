@@ -91,6 +91,29 @@ fn a_framework_that_all_reduces_sends_gradients_twice_where_it_could_scatter_the
 }
 
 #[test]
+fn what_of_a_layer_does_not_stay_gathered_is_gathered_again_after_recompute() {
+    // Eight ranks of one node, nothing hidden. A layer of 12 h^2 + 13 h, of which the last matrix, 4 h^2, stays where 1.5 of it
+    // may lie gathered, and all of it where that is enough.
+    let mut problem = gpt_problem(1024, 512);
+    let o = &mut problem.framework.overlap;
+    (o.gradient_reduce, o.parameter_gather, o.backward_gather) = (false, false, false);
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let h = 1024;
+    let parameters = 12 * h * h + 13 * h;
+    let gather = fabric.all_gather(2.0 * parameters as f64, Group { size: 8, stride: 1 });
+    let mut again = |live: u64| {
+        problem.framework.held.live_parameters = live;
+        layer(&problem, shard).recompute_full.shard.seconds()
+    };
+    let released = (parameters - 4 * h * h) as f64 / parameters as f64;
+    close(again(6 * h * h), released * gather, 1e-4);
+    assert_eq!(again(parameters), 0.0);
+    // A framework that sets no limit keeps the layer for both.
+    assert_eq!(again(0), 0.0);
+}
+
+#[test]
 fn owners_of_whole_tensors_are_served_one_after_another() {
     // Each further owner costs a reduction and a broadcast once round the ring: 8.4 us and 7 steps of 3.4 us in a node of 8.
     // A layer has 16 tensors: four products and their biases but two of the MLP, which are as many, and two norms of two.
