@@ -18,6 +18,8 @@ By = Literal["source", "chip", "model"]
 GIB = 2**30
 UNITS = {"gib": GIB, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 SMALLEST_SERIES = 5
+# A row without an optimizer holds no state of one, and nothing updates its parameters; one whose
+# time is of the passes counts no update either, though the state is there.
 NO_OPTIMIZER = r"\bno optimizer\b(?! overlap)"
 PASSES_ALONE = rf"{NO_OPTIMIZER}|\bthe update\b[^;]* hardly counts"
 ALLOCATED_ERROR = 0.03  # stated for what the allocator hands out

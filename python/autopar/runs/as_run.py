@@ -16,6 +16,7 @@ NORMS = set(words_of("norm norms layernorm rmsnorm"))
 ACTIVATIONS = set(words_of("act activation activations swiglu gelu"))
 FILLERS = set(words_of("moe and only"))
 PROJECTIONS = "mla_up_proj"
+# What each of these words for recompute has a layer compute again.
 AGAIN = {
     "all but attention": Named(norm=True, projections=True, expansion=True, activation=True),
     # AXLearn keeps what the projections of attention made, and the input of the last
@@ -112,10 +113,11 @@ OPEN_EXCHANGE = r"\b(no|not|without) (all-to-all|a2a|EP|expert) (communication )
 
 
 def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
-    """A graph of the whole step leaves the host nothing to do.
+    """Returns the framework with the host's time for what a row says was launched otherwise.
 
-    Where a row says that there was none, or of a part of the layers alone, a profile that assumes
-    one has the host's time of the profile that it follows.
+    Without distributed tensors or Transformer Engine's modules the host has less to do, and with a
+    graph of the whole step nothing. Where a row says that there was none, or of a part of the
+    layers alone, a profile that assumes one has the host's time of the profile that it follows.
     """
     if re.search(OWN_SHARDS, f"{run.framework} {run.notes}", re.I):
         framework = replace(framework, distributed_tensor_us=0.0)

@@ -94,7 +94,7 @@ def chip(run: Run, shelf: Shelf) -> Chip:
             network=replace(found.network, nics_per_node=nics),
         )
     if re.search(WIRED, run.notes, re.I) and found.link.topology == "switch":
-        found = replace(found, link=wired(found.link, node))
+        found = replace(found, link=_wired(found.link, node))
     return replace(found, network=network(run.internode, found.network))
 
 
@@ -103,7 +103,7 @@ def chip(run: Run, shelf: Shelf) -> Chip:
 WIRED = r"\bdevices wired to each other\b"
 
 
-def wired(link: Link, node: int) -> Link:
+def _wired(link: Link, node: int) -> Link:
     """Returns the link of a node whose devices share their wires out to each other."""
     rate = link.all_gather_gb_per_s
     pair = rate / max(node - 1, 1)

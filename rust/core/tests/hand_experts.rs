@@ -6,7 +6,7 @@ use autopar_core::estimate::block;
 use autopar_core::estimate::collective::Fabric;
 use autopar_core::estimate::compute::{Device, Gemm};
 use autopar_core::estimate::layer::Pricer;
-use autopar_core::estimate::shard::{LayerCost, Shard};
+use autopar_core::estimate::shard::{LayerCost, Shard, Split};
 use autopar_core::estimate::{estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
@@ -23,6 +23,17 @@ fn experts() -> Problem {
     let mut problem = gpt_problem(1024, 512);
     problem.model.moe = Some(testing::moe(8, 2, 1024));
     problem
+}
+
+/// Bytes a second of passes over results, and seconds from one kernel to the next.
+fn rates(problem: &Problem) -> (f64, f64) {
+    let chip = &problem.cluster.groups[0].chip;
+    (chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency, chip.host.kernel_us * 1e-6)
+}
+
+/// Seconds that computing takes more in `a` than in `b`.
+fn more(a: Split, b: Split) -> f64 {
+    a.compute.seconds() - b.compute.seconds()
 }
 
 fn expert_layer(problem: &Problem, ep: u64) -> LayerCost {
@@ -97,13 +108,10 @@ fn results_of_experts_are_weighted_in_32_bits_step_by_step_where_nothing_joins_t
     problem.framework.held.weighted_result_bytes = 4;
     let wide = expert_layer(&problem, 8);
     let elements = 1024.0 * 1024.0;
-    let chip = &problem.cluster.groups[0].chip;
-    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
-    let gap = chip.host.kernel_us * 1e-6;
-    let more = |a: Time, b: Time| a.seconds() - b.seconds();
-    let forward = more(wide.forward.compute, narrow.forward.compute);
+    let (memory, gap) = rates(&problem);
+    let forward = more(wide.forward, narrow.forward);
     close(forward, 20.0 * elements / memory + gap, 1e-3);
-    let backward = more(wide.input_gradient.compute, narrow.input_gradient.compute);
+    let backward = more(wide.input_gradient, narrow.input_gradient);
     close(backward, 36.0 * elements / memory + gap, 1e-3);
     // A compiler makes one pass of them, which is the permutation's own.
     problem.framework.fused.activation = true;
@@ -122,20 +130,17 @@ fn weighted_biases_of_experts_pass_seven_times_in_32_bits() {
     let biased = expert_layer(&problem, 8);
     let fullest = 1.0 + (2.0 * 8f64.ln() / 1024.0).sqrt();
     let elements = 1024.0 * fullest * 1024.0;
-    let chip = &problem.cluster.groups[0].chip;
-    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
-    let kernel = chip.host.kernel_us * 1e-6;
-    let more = |a: Time, b: Time| a.seconds() - b.seconds();
-    let forward = more(biased.forward.compute, plain.forward.compute);
+    let (memory, kernel) = rates(&problem);
+    let forward = more(biased.forward, plain.forward);
     close(forward, 28.0 * elements / memory + kernel, 1e-4);
-    let backward = more(biased.input_gradient.compute, plain.input_gradient.compute);
+    let backward = more(biased.input_gradient, plain.input_gradient);
     close(backward, 40.0 * elements / memory + kernel, 1e-4);
     // Or 8 and 2 bytes in 16 bits.
     problem.framework.fused.expert_bias = true;
     let joined = expert_layer(&problem, 8);
-    let forward = more(joined.forward.compute, plain.forward.compute);
+    let forward = more(joined.forward, plain.forward);
     close(forward, 8.0 * elements / memory + kernel, 1e-4);
-    let backward = more(joined.input_gradient.compute, plain.input_gradient.compute);
+    let backward = more(joined.input_gradient, plain.input_gradient);
     close(backward, 2.0 * elements / memory + kernel, 1e-4);
 }
 

@@ -99,15 +99,15 @@ impl Block<'_, '_> {
             after = after.plus(Pass { compute: both.compute / 2.0, kernels: 2, ..Pass::default() });
         }
         // Products that are not grouped have an activation each between them.
-        let apart = if p.framework.fused.grouped_gemm { 1 } else { experts };
-        self.activation(arrived * width as f64, apart as u32);
+        let apart = if p.framework.fused.grouped_gemm { 1 } else { experts as u32 };
+        self.activation(arrived * width as f64, apart);
         if moe.expert_bias {
             self.biases(arrived * (inputs * width) as f64);
             self.weighted_biases(arrived * h, experts);
         }
         self.kept += self.activation_kept(arrived * width as f64) + p.linear_input(arrived * h);
         // Products that are not grouped are of one expert at a time.
-        let at_once = arrived / f64::from(apart as u32);
+        let at_once = arrived / f64::from(apart);
         self.transient =
             self.transient.max(at_once * (h + ((inputs + 1) * width) as f64) * self.p.width);
         self.expert_parameters +=

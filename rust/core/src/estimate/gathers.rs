@@ -18,6 +18,8 @@ struct Moved {
     pieces: u32,
     /// Parameters that are sharded at all.
     parameters: f64,
+    /// Share of them that are gathered again between recompute and backward pass.
+    released: f64,
 }
 
 impl Block<'_, '_> {
@@ -43,8 +45,8 @@ impl Block<'_, '_> {
             let out = p.device.traffic(2.0 * parameter * moved.parameters);
             self.forward.shard += out;
             self.input.shard += out;
-            recompute.shard += out
-                * if p.framework.recompute_gathers { 1.0 } else { self.released(moved.parameters) };
+            recompute.shard +=
+                out * if p.framework.recompute_gathers { 1.0 } else { moved.released };
         }
         if copies.reduced && reduces {
             let bytes = p.framework.bytes;
@@ -80,11 +82,13 @@ impl Block<'_, '_> {
         };
         // An all-reduce scatters and gathers.
         let ways = if p.framework.all_reduces && s.zero <= 2 { 2.0 } else { 1.0 };
+        let parameters = parts.iter().filter(sharded).map(|part| part.0).sum();
         Moved {
             gather: seconds(gathers, parameter_sent(p.framework, p.workload.precision)),
             reduce: ways * seconds(reduces, p.framework.bytes.gradient_sent),
             pieces: p.framework.gather_pieces * parts.iter().filter(sharded).count() as u32,
-            parameters: parts.iter().filter(sharded).map(|part| part.0).sum(),
+            parameters,
+            released: self.released(parameters),
         }
     }
 
@@ -103,7 +107,7 @@ impl Block<'_, '_> {
                 seconds
             }
         };
-        let &Moved { gather, reduce, parameters, .. } = moved;
+        let &Moved { gather, reduce, released, .. } = moved;
         let fetches = overlap.parameter_gather && !self.waits_for_routing();
         let forward = self.forward.lasts(launch);
         let backward = self.input.lasts(launch) + self.weight.lasts(launch);
@@ -116,15 +120,15 @@ impl Block<'_, '_> {
             }
         };
         let ahead = waited(gather);
-        let twice = gather * (1.0 + self.released(parameters));
+        let gathers = gather * (1.0 + released);
         self.forward.shard += hidden(gather, forward, fetches);
         self.input.shard += ahead;
         let recomputed = if p.framework.recompute_gathers && gather > 0.0 {
             gather + reduce + hidden(gather, recompute.lasts(launch), fetches)
         } else if self.waits_for_routing() {
-            twice + reduced
+            gathers + reduced
         } else {
-            waited(twice)
+            waited(gathers)
         };
         recompute.shard += (recomputed - ahead).max(0.0);
     }

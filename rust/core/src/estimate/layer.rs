@@ -514,7 +514,7 @@ impl<'a> Pricer<'a> {
         Launch {
             seconds: (f.launch_us + distributed) * 1e-6 * pace,
             looped: (f.launch_us * 1e-6).min(LOOPED) * pace,
-            blocking: self.framework.blocking_launches,
+            blocking: f.blocking_launches,
         }
     }
 

@@ -325,16 +325,16 @@ fn update_rate(
     } else {
         fused.max(state as f64 / 3.0 * ADAM_PASSES + copied as f64)
     };
-    let state = mine * passes;
+    let update = mine * passes;
     if on_host {
         // Where parameters are on the host too, both have crossed with each pass.
         let there = fetches_from_host(shard, framework) && (ranks > 1 || shard.zero < 3);
         let wire = if there { 0.0 } else { mine * (bytes.gradient + bytes.parameter) as f64 };
         gradients
-            + state / (chip.host.memory_gb_per_s * 1e9)
+            + update / (chip.host.memory_gb_per_s * 1e9)
             + wire / (chip.host.pcie_gb_per_s * 1e9)
     } else {
-        gradients + state / device
+        gradients + update / device
     }
 }
 
