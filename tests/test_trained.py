@@ -70,6 +70,14 @@ def test_a_note_ties_the_embeddings(name: str, notes: str, tied: bool, shelf: Sh
     assert setup(said, shelf).problem.model.tied_embeddings is tied
 
 
+def test_a_note_parts_the_embeddings_of_a_model_that_ties_them(shelf: Shelf) -> None:
+    shape = {"layers": "16", "hidden": "2048", "heads": "32", "kv_heads": "8", "gated_mlp": "1"}
+    like = shape | {"model": "llama3.2-1b", "ffn_hidden": "8192", "vocab": "128256"}
+    for notes, tied in (("", True), ("untied", False)):
+        model = setup(run_of(**like, notes=notes), shelf).problem.model
+        assert model.tied_embeddings is tied
+
+
 # Qwen3-Coder-480B-A35B and GLM-4.5-Air as their published configurations have them: the width of a
 # dense layer's MLP and of an expert.
 CODER = {"layers": "62", "hidden": "6144", "heads": "96", "kv_heads": "8", "head_dim": "128"}

@@ -66,10 +66,12 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
         if wide and wide.moe and ffn == wide.moe.expert_ffn:
             shape["ffn_hidden"] = wide.ffn_hidden  # The row gives the experts' width.
     tied = re.search(r"\btied (?:word )?embeddings\b", run.notes, re.I) is not None
+    apart = re.search(r"\buntied\b", run.notes, re.I) is not None
     if like is None:
-        block = LLAMA_BLOCK | {"tied_embeddings": tied} if gated else GPT_BLOCK
-        return Model(**shape, **(block if gated else block | {"position_rows": positions}))
-    model = replace(like, **shape, tied_embeddings=like.tied_embeddings or tied)
+        block = LLAMA_BLOCK if gated else GPT_BLOCK | {"position_rows": positions}
+        return Model(**shape, **block | {"tied_embeddings": (tied or not gated) and not apart})
+    tied = (like.tied_embeddings or tied) and not apart
+    model = replace(like, **shape, tied_embeddings=tied)
     if not wide:
         model = replace(model, mla=None, window=None)
     if model.position == "learned":
