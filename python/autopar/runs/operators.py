@@ -34,6 +34,8 @@ def fused(framework: Framework, run: Run) -> Framework:
     one = _apart(one, run)
     if re.search(r"\bgate and up apart", run.notes, re.I):
         framework = replace(framework, projections="gate_apart")
+    if said(run, JOINED_GRAPH):
+        one = replace(one, activation=True, rope="compiled")
     if said(run, r"fused (bias[- ])?dropout\b"):
         one = replace(one, residual=True)
     by_default = run.month >= FUSED_ADAM_SINCE and said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")
@@ -90,6 +92,10 @@ def listed_kernels(run: Run) -> str:
 ONE_KERNEL_FOR_EXPERTS = (
     r"turbo grouped[- _]?gemm|grouped[- _]?gemm of flydsl|scattermoe\b|megablocks\b"
 )
+
+# MindSpore joins elementwise operators in kernels of its own at this level (mindspore.cn, JitConfig:
+# jit_level; graph kernel fusion), not below it.
+JOINED_GRAPH = r"(jit|graph) level O1\b"
 
 EXPERTS_IN_TURN = r"\bexperts one after (an|the )other|\bno grouped (product|gemm|mm|matmul)"
 
