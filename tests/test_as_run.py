@@ -54,6 +54,16 @@ def test_the_host_s_part_follows_what_is_said_of_graphs(shelf: Shelf) -> None:
     assert said("no CUDA graphs", "MaxText") == 0.0
 
 
+def test_a_graph_level_joins_elementwise_operators(shelf: Shelf) -> None:
+    def said(notes: str) -> tuple[bool, str]:
+        run = run_of(framework="MindFormers", notes=notes, chip="910B")
+        fused = setup(run, shelf).problem.framework.fused
+        return fused.activation, fused.rope
+
+    assert said("jit level O0") == said("jit level O2") == said("") == (False, "separate")
+    assert said("jit level O1") == said("full recompute; graph level O1") == (True, "compiled")
+
+
 def test_layers_written_for_a_rank_s_share_have_no_distributed_tensors(shelf: Shelf) -> None:
     def said(framework: str, date: str = "2025-12") -> float:
         run = run_of(framework=framework, date=date, tp=2)

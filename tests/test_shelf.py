@@ -253,6 +253,11 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "HAI-LLM (DualPipe)"}, "hai-llm"),
         ({"framework": "PithTrain", "notes": "torch.compile"}, "pithtrain"),
         ({"framework": "Megatron-DeepSpeed", "chip": "Gaudi2"}, "megatron-deepspeed-gaudi"),
+        (
+            {"framework": "optimum-habana run_clm.py (DeepSpeed)", "chip": "Gaudi2"},
+            "optimum-habana",
+        ),
+        ({"framework": "Optimum Habana", "chip": "Gaudi3"}, "optimum-habana-ddp"),
         ({"framework": "NeMo AutoModel (FSDP2)", "date": "2026-04"}, "nemo-automodel"),
         ({"framework": "Megatron-Bridge 25.09", "notes": "token drop"}, "megatron-bridge-capacity"),
         ({"framework": "PyTorch FSDP", "notes": "torch.compile"}, "fsdp-compiled"),

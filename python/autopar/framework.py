@@ -328,6 +328,15 @@ class Framework:
         attention_layouts: How often queries, keys and values are laid out anew before fused
             attention: once for a kernel that wants the sequence behind the batch, twice where they
             are packed for it too; its result is once then.
+        heads_first: Fused attention wants heads before the sequence, so that it is laid out anew
+            also where the batch is one.
+        attention_padding: Queries, keys and values of latent attention are padded before fused
+            attention, all to one multiple of so many channels that holds the widest; 0 where its
+            kernel takes values of a width of their own.
+        metric_bytes: Bytes of a logit that metrics read and write beside the loss of every
+            micro-batch.
+        repeats_norms: Norms before sub-layers, and the addition before any but the first, run again
+            in the backward pass of a layer that is not computed again as a whole.
         softmax_in_fp32: A softmax of attention in separate operators is kept in 32 bits for the
             backward pass.
         sequence_copies: With sequence parallel every tensor that is gathered, and every one that is
@@ -397,6 +406,10 @@ class Framework:
     loss_in_16_bits: bool = False
     sums_in_fp32: bool = False
     attention_layouts: int = 0
+    heads_first: bool = False
+    attention_padding: int = 0
+    metric_bytes: int = 0
+    repeats_norms: bool = False
     softmax_in_fp32: bool = True
     sequence_copies: bool = False
     slices_kept_inputs: bool = False

@@ -166,10 +166,15 @@ impl Block<'_, '_> {
                 }
                 ContextExchange::Gather | ContextExchange::Heads => p.workload.sequence_length,
             };
-            let call = FusedAttention { pairs: causal * sequences, qk_dim, v_dim, sequence };
+            let (wide, own) = self.padded(qk_dim, v_dim);
+            let pairs = causal * sequences;
+            let call = FusedAttention { pairs, qk_dim: wide, v_dim: own, sequence };
             self.core.run(p.device.attention_forward(call));
             self.input.run_many(p.device.attention_backward(call), 2);
             self.lay_out(p.tokens * (heads * v_dim) as f64);
+            if own > v_dim {
+                self.pad(p.tokens * heads as f64, qk_dim, v_dim, wide);
+            }
             // One 32-bit log-sum-exp a query.
             self.kept += p.tokens * heads as f64 * 4.0;
             (p.device.attention_forward(call), p.device.attention_backward(call))
@@ -193,11 +198,36 @@ impl Block<'_, '_> {
         }
     }
 
+    /// Channels of a head's queries and values as fused attention gets them.
+    fn padded(&self, qk_dim: u64, v_dim: u64) -> (u64, u64) {
+        let multiple = self.p.framework.attention_padding;
+        if multiple == 0 || self.p.model.mla.is_none() {
+            return (qk_dim, v_dim);
+        }
+        let wide = qk_dim.max(v_dim).next_multiple_of(multiple);
+        (wide, wide)
+    }
+
+    /// Copies so many heads of queries, keys and values into wider ones for fused attention, and what is not padding out of its
+    /// result; and the gradients of these the other way (torch.nn.functional.pad). The kernel keeps what it reads and makes.
+    fn pad(&mut self, heads: f64, qk_dim: u64, v_dim: u64, wide: u64) {
+        let bytes = heads * self.p.width;
+        let scores = if wide > qk_dim { 2 } else { 0 };
+        let forward = scores * (qk_dim + wide) + (v_dim + wide) + 2 * v_dim;
+        let backward = (v_dim + wide) + scores * 2 * qk_dim + 2 * v_dim;
+        let kernels = 2 + scores as u32;
+        self.core.run_many(self.p.device.stream(bytes * forward as f64), kernels);
+        self.input.run_many(self.p.device.stream(bytes * backward as f64), kernels);
+        let more = scores * (wide - qk_dim) + (wide - v_dim) + wide;
+        self.kept += bytes * more as f64;
+    }
+
     /// Copies queries, keys and values for a fused kernel, and its `results` back, that so many numbers are. The batch is no
-    /// dimension where it is one.
+    /// dimension where it is one, heads are.
     fn lay_out(&mut self, results: f64) {
         let p = self.p;
-        let transposed = u32::from(p.shard.mbs > 1 && p.framework.attention_layouts > 0);
+        let moves = p.shard.mbs > 1 || p.framework.heads_first;
+        let transposed = u32::from(moves && p.framework.attention_layouts > 0);
         let packed = p.framework.attention_layouts.saturating_sub(1);
         let read = self.attention_inputs * f64::from(transposed + packed);
         let bytes = (read + results * f64::from(transposed)) * p.width;

@@ -49,6 +49,8 @@ pub(super) struct Block<'p, 'a> {
     pub(super) weight: Pass,
     /// Forward time of the part that selective recompute repeats.
     pub(super) core: Pass,
+    /// Norms, and the addition between them, that the backward pass runs again by themselves.
+    pub(super) again: Pass,
     /// Forward time after the last tensor that the backward pass reads.
     pub(super) unread: Pass,
     pub(super) kept: f64,
@@ -93,6 +95,7 @@ impl<'p, 'a> Block<'p, 'a> {
             input: Pass::default(),
             weight: Pass::default(),
             core: Pass::default(),
+            again: Pass::default(),
             unread: Pass::default(),
             kept: 0.0,
             kept_core: 0.0,
@@ -248,6 +251,9 @@ impl<'p, 'a> Block<'p, 'a> {
         p.norm(&mut self.forward, &mut self.input, p.residual_tokens, width);
         self.kept += p.norm_kept(p.residual_tokens * width) + p.column_input(width);
         self.norm_may_repeat(before);
+        if p.framework.repeats_norms {
+            self.repeat_norm(width);
+        }
         self.dense_parameters += p.model.norm_parameters() as f64;
         if p.model.norms_per_layer == 4 {
             // Sandwich: one more norm on the sub-layer's output.
@@ -477,6 +483,9 @@ impl<'p, 'a> Block<'p, 'a> {
             let behind = self.input.compute + self.weight.compute;
             self.input.expert = p.fabric.beside(self.input.expert, behind);
         }
+        // A layer that is run again as a whole has its norms with it, and no other time.
+        recompute.compute -= self.again.compute;
+        recompute.kernels = recompute.kernels.saturating_sub(self.again.kernels);
         let (selective, kept_selective) = self.selective();
         let mut input_bytes = p.residual_bytes();
         if p.framework.recompute_stops_early {

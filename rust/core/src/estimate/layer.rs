@@ -414,9 +414,12 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    /// Cross-entropy over so many logits on this device, of a `whole` vocabulary or of a rank's share of one.
+    /// Cross-entropy over so many logits on this device, of a `whole` vocabulary or of a rank's share of one, and metrics.
     fn loss(&self, forward: &mut Pass, backward: &mut Pass, logits: f64, whole: bool) {
         let stream = |bytes: f64| self.device.stream(bytes * logits);
+        if self.framework.metric_bytes > 0 {
+            forward.run(stream(self.framework.metric_bytes as f64));
+        }
         match (self.framework.loss_in_16_bits, self.framework.fused.cross_entropy) {
             (true, _) => {
                 if whole {

@@ -43,6 +43,18 @@ impl Block<'_, '_> {
         self.repeats.shares += share;
     }
 
+    /// Runs a norm again in the backward pass, behind the first also the addition of what the sub-layer before made (3).
+    pub(super) fn repeat_norm(&mut self, width: f64) {
+        let p = self.p;
+        let mut again = Pass { kernels: CHECKPOINT, ..Pass::default() };
+        p.norm(&mut again, &mut Pass::default(), p.residual_tokens, width);
+        if self.again.kernels > 0 {
+            again.run(p.device.stream(3.0 * p.residual_bytes()));
+        }
+        self.input = self.input.plus(again);
+        self.again = self.again.plus(again);
+    }
+
     /// What selective recompute runs again, and the bytes that are kept with it.
     pub(super) fn selective(&self) -> (Pass, f64) {
         let p = self.p;

@@ -73,6 +73,16 @@ pub struct Framework {
     /// How often queries, keys and values are laid out anew before fused attention, as activations have the sequence before the
     /// batch: once for a kernel that wants it behind, twice where they are packed for it too; its result is once then.
     pub attention_layouts: u32,
+    /// Fused attention wants heads before the sequence, so that it is laid out anew also where the batch is one.
+    pub heads_first: bool,
+    /// Queries, keys and values of latent attention are padded before fused attention, all to one multiple of so many channels
+    /// that holds the widest; 0 where its kernel takes values of a width of their own.
+    pub attention_padding: u64,
+    /// Bytes of a logit that metrics read and write beside the loss of every micro-batch.
+    pub metric_bytes: u64,
+    /// Norms before sub-layers, and the addition before any but the first, run again in the backward pass of a layer that is not
+    /// computed again as a whole: each is a checkpoint of its own (InternLM/InternEvo, `dropout_selective_checkpoint`).
+    pub repeats_norms: bool,
     /// The loss reads and writes logits in 16 bits; else it casts them to 32 first.
     pub loss_in_16_bits: bool,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.

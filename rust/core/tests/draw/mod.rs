@@ -163,6 +163,10 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         f.fused.softmax = SoftmaxKernel::Compiled;
     }
     f.attention_layouts = u32::from(f.sequence_copies) * (1 + u32::from(f.shard_copies.gathered));
+    f.heads_first = f.shard_copies.gathered;
+    f.attention_padding = f.fused_reduce_bytes % 97;
+    f.metric_bytes = f.fused_gather_bytes % 37;
+    f.repeats_norms = f.fused.permutation;
     (f.fused.norm, f.fused.rope) = match (f.fused.permutation, f.fused.optimizer) {
         (false, false) => (NormKernel::Separate, RotaryKernel::Fused),
         (false, true) => (NormKernel::Compiled, RotaryKernel::Compiled),

@@ -1,0 +1,99 @@
+//! Kernels that a framework runs beside those that its mathematics needs, worked by hand.
+
+mod sums;
+
+use autopar_core::estimate::compute::Device;
+use autopar_core::estimate::layer::Pricer;
+use autopar_core::estimate::shard::LayerCost;
+use autopar_core::spec::model::Mla;
+use autopar_core::spec::problem::Problem;
+use autopar_core::spec::workload::Precision;
+use autopar_core::testing::whole;
+use sums::{close, gpt_problem, layer};
+
+/// Width 1024, one sequence of 512, a host that takes no time, and kernels without a gap.
+fn problem() -> Problem {
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.launch_us = 0.0;
+    problem.cluster.groups[0].chip.host.kernel_us = 1e-9;
+    problem
+}
+
+/// Seconds in which so many bytes pass memory.
+fn passes(problem: &Problem, bytes: f64) -> f64 {
+    Device::new(&problem.cluster.groups[0].chip, Precision::Bf16, &[], 8).traffic(bytes)
+}
+
+fn compute(cost: LayerCost) -> [f64; 3] {
+    [cost.forward, cost.input_gradient, cost.recompute_full].map(|pass| pass.compute.seconds())
+}
+
+#[test]
+fn metrics_pass_the_logits_of_every_micro_batch() {
+    // 512 tokens by 51,200 rows, nine passes of 4 bytes beside the loss.
+    let mut problem = problem();
+    let head = |problem: &Problem| compute(Pricer::new(problem, 0, whole()).head().cost);
+    let plain = head(&problem);
+    problem.framework.metric_bytes = 36;
+    let more = head(&problem);
+    close(more[0] - plain[0], passes(&problem, 36.0 * 512.0 * 51_200.0), 1e-6);
+    assert_eq!(more[1..], plain[1..]);
+}
+
+#[test]
+fn norms_run_again_in_the_backward_pass_of_a_layer_that_does_not() {
+    // Two norms of 512 by 1024 numbers in 2.1 passes of 2 bytes, and one addition in three; a layer that is run again as a
+    // whole takes what it took.
+    let mut problem = problem();
+    let plain = compute(layer(&problem, whole()));
+    problem.framework.repeats_norms = true;
+    let [forward, backward, again] = compute(layer(&problem, whole()));
+    let more = passes(&problem, (2.0 * 2.1 + 3.0) * 2.0 * 512.0 * 1024.0);
+    assert_eq!(forward, plain[0]);
+    close(backward - plain[1], more, 1e-4);
+    close(plain[2] - again, more, 1e-4);
+}
+
+#[test]
+fn heads_before_the_sequence_are_copied_of_a_single_sequence_too() {
+    // Queries, keys, values and the result, each read and written once.
+    let mut problem = problem();
+    problem.framework.attention_layouts = 1;
+    let plain = compute(layer(&problem, whole()));
+    problem.framework.heads_first = true;
+    let [forward, backward, _] = compute(layer(&problem, whole()));
+    let copies = passes(&problem, 4.0 * 2.0 * 2.0 * 512.0 * 1024.0);
+    close(forward - plain[0], copies, 1e-4);
+    close(backward - plain[1], copies, 1e-4);
+}
+
+#[test]
+fn heads_of_latent_attention_are_padded_to_one_multiple() {
+    // Queries and keys of 128 + 64, values of 128, to 256 each: causal attention of 512 tokens at 10 TFLOP/s takes
+    // 2 x 512^2 / 2 x (256 + 256) operations a head for 2 x 512^2 / 2 x (192 + 128), backward (3 + 2) x 256 for 3 x 192 + 2 x 128.
+    let mut problem = problem();
+    problem.model.mla = Some(Mla {
+        q_lora_rank: 0,
+        kv_lora_rank: 512,
+        qk_nope_dim: 128,
+        qk_rope_dim: 64,
+        v_dim: 128,
+    });
+    let chip = &mut problem.cluster.groups[0].chip;
+    chip.memory_bandwidth_gb_per_s = 1e12;
+    for rate in &mut chip.attention {
+        rate.tflops.fill(10.0);
+    }
+    let heads = f64::from(problem.model.heads);
+    let plain = layer(&problem, whole());
+    problem.framework.attention_padding = 128;
+    let padded = layer(&problem, whole());
+    let pairs = heads * 512.0 * 512.0;
+    for (pass, wider) in [(0, 512.0 - 320.0), (1, 1280.0 - 832.0)] {
+        close(compute(padded)[pass] - compute(plain)[pass], pairs * wider / 10e12, 1e-4);
+    }
+    // Queries, keys, values and the result of 256 are kept for the kernel in place of the first three of 192, 192 and 128; the
+    // result of 128 is the next product's input in both.
+    let kept = 512.0 * heads * 2.0 * (4.0 * 256.0 - 192.0 - 192.0 - 128.0);
+    close((padded.kept.0 - plain.kept.0) as f64, kept, 1e-6);
+}
