@@ -93,8 +93,8 @@ ONE_KERNEL_FOR_EXPERTS = (
     r"turbo grouped[- _]?gemm|grouped[- _]?gemm of flydsl|scattermoe\b|megablocks\b"
 )
 
-# MindSpore joins elementwise operators in kernels of its own at this level (mindspore.cn, JitConfig:
-# jit_level; graph kernel fusion), not below it.
+# MindSpore joins elementwise operators in kernels of its own at this level (mindspore.cn, jit_level
+# of JitConfig: graph kernel fusion), not below it.
 JOINED_GRAPH = r"(jit|graph) level O1\b"
 
 EXPERTS_IN_TURN = r"\bexperts one after (an|the )other|\bno grouped (product|gemm|mm|matmul)"
