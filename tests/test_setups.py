@@ -67,6 +67,10 @@ def test_a_stated_run_assumes_nothing(shelf: Shelf) -> None:
         ({"pp": "4", "notes": "last stage has 2 blocks"}, (8, 8, 8, 8)),
         ({"pp": "4", "layers": "31", "notes": "last stage has 1 block"}, (10, 10, 10, 1)),
         ({"pp": "4", "layers": "33"}, (9, 8, 8, 8)),
+        # LiBai's later stages have one layer of the last each.
+        ({"pp": "4", "layers": "24", "framework": "LiBai"}, (6, 7, 7, 4)),
+        ({"pp": "8", "layers": "48", "framework": "LiBai"}, (6, 6, 7, 7, 7, 7, 7, 1)),
+        ({"pp": "2", "layers": "24", "framework": "LiBai"}, (12, 12)),
     ],
 )
 def test_the_layers_of_each_stage(

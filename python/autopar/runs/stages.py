@@ -80,7 +80,7 @@ def stage_layers(run: Run, layers: int, pp: int, assumed: list[str]) -> tuple[in
         return tuple(listed)
     slots = re.search(r"embedding slots?", run.notes)
     if layers % pp == 0 and not slots:
-        return (layers // pp,) * pp
+        return _fewer_in_the_last(run, layers // pp, pp)
     last = noted(r"last stage has (\d+) (?:block|layer)", run.notes)
     if last and (layers - last) % (pp - 1) == 0:
         return (*((layers - last) // (pp - 1),) * (pp - 1), last)
@@ -101,6 +101,19 @@ def stage_layers(run: Run, layers: int, pp: int, assumed: list[str]) -> tuple[in
     shares[-1] -= ends
     if not slots:
         assumed.append(f"layers_per_stage={'-'.join(map(str, shares))}")
+    return tuple(shares)
+
+
+def _fewer_in_the_last(run: Run, share: int, pp: int) -> tuple[int, ...]:
+    """Returns equal shares, or LiBai's: the later stages take layers of the last, which has the head.
+
+    Oneflow-Inc/libai, libai/utils/distributed.py (_init_placement_group): of four stages or more,
+    and eight layers or more.
+    """
+    own = pp >= 4 and share * pp >= 8 and re.match(r"LiBai\b", run.framework, re.I)
+    more = min(pp - 1, share) if own else 0
+    shares = [share] * (pp - more) + [share + 1] * more
+    shares[-1] -= more
     return tuple(shares)
 
 
