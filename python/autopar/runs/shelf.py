@@ -329,7 +329,7 @@ def _usual(run: Run, shelf: Shelf) -> str:
 OF_A_MAKER = {
     "tpu": "MaxText",
     "ascend": "MindSpeed",
-    "gaudi": "Optimum-Habana",
+    "gaudi": "Habana",
     "trainium": "neuronx-distributed",
 }
 

@@ -105,7 +105,7 @@ def stage_layers(run: Run, layers: int, pp: int, assumed: list[str]) -> tuple[in
 
 
 def _fewer_in_the_last(run: Run, share: int, pp: int) -> tuple[int, ...]:
-    """Returns equal shares, or LiBai's: the later stages take layers of the last, which has the head.
+    """Returns equal shares, or LiBai's: later stages take layers of the last, which has the head.
 
     Oneflow-Inc/libai, libai/utils/distributed.py (_init_placement_group): of four stages or more,
     and eight layers or more.
