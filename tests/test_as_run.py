@@ -433,7 +433,7 @@ def test_what_is_listed_as_fused_kernels_is_each_one(shelf: Shelf) -> None:
         return setup(run_of(framework="FSDP", notes=notes), shelf).problem.framework
 
     plain, listed = used("").fused, used("fused kernels (RoPE, RMSNorm, cross entropy)").fused
-    assert (plain.norm, plain.rope, plain.cross_entropy) == ("eager", "separate", False)
+    assert (plain.norm, plain.rope, plain.cross_entropy) == ("eager", "eager", False)
     assert (listed.norm, listed.rope, listed.cross_entropy) == ("fused", "fused", True)
     assert not listed.activation
     assert used("without fused kernels (RoPE, RMSNorm)").fused == plain

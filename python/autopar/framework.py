@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 NormKernel: TypeAlias = Literal["separate", "eager", "compiled", "widened", "fused", "tuned"]
-RotaryKernel: TypeAlias = Literal["separate", "compiled", "fused"]
+RotaryKernel: TypeAlias = Literal["separate", "eager", "compiled", "fused"]
 SoftmaxKernel: TypeAlias = Literal["separate", "compiled", "fused"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_products"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
@@ -31,7 +31,8 @@ class Fused:
             on an input that is `widened` to 32 bits, or one `tuned` to each width.
         activation: Bias and activation, gate included.
         clamp: The clamps of a clamped SwiGLU are part of that kernel.
-        rope: Rotary embedding: `separate` operators, `compiled`, or `fused`.
+        rope: Rotary embedding: `separate` operators, those of `eager` PyTorch, `compiled`, or
+            `fused`.
         softmax: Scale, mask and softmax of unfused attention: `separate` operators, as XLA
             `compiled` them, or `fused`.
         residual: Bias, dropout and residual addition.

@@ -75,7 +75,7 @@ def _apart(one: Fused, run: Run) -> Fused:
     if re.search(r"\bactivations?\b", apart, re.I):
         one = replace(one, activation=False)
     if re.search(r"\brotary\b", apart, re.I):
-        one = replace(one, rope="separate")
+        one = replace(one, rope="eager")
     if re.search(r"\bnorms\b", apart, re.I):
         one = replace(one, norm="eager")
     return replace(one, softmax="fused") if said(run, r"softmax in one kernel") else one
