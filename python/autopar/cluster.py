@@ -48,6 +48,8 @@ class GemmCurve:
         processors: Processors that each hold one tile at a time.
         alignment_bytes: Bytes to which a row must be aligned for the matrix units.
         unaligned_slowdown: Slowdown of an unaligned product.
+        odd_slowdown: The same where rows are not even aligned to 4 bytes, as an odd number of
+            16-bit columns is not; none where that is no slower.
     """
 
     efficiency: float
@@ -59,6 +61,7 @@ class GemmCurve:
     processors: int
     alignment_bytes: int
     unaligned_slowdown: float
+    odd_slowdown: float | None = None
     fp8_row_efficiency: float | None = None
     fp4_efficiency: float | None = None
 

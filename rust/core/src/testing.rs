@@ -39,6 +39,7 @@ pub fn a100() -> Chip {
             processors: 108,
             alignment_bytes: 16,
             unaligned_slowdown: 4.5,
+            odd_slowdown: None,
         },
         attention: vec![AttentionRate {
             kernel: "fa2".into(),

@@ -73,12 +73,22 @@ impl Block<'_, '_> {
         let arrived = visits * s.etp as f64 * load;
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
         let rows = (arrived / experts as f64).ceil() as u64;
+        // Places are filled alike, and where every expert is chosen there is nothing to draw.
+        let drawn = moe.capacity_factor == 0.0 && moe.topk < moe.experts;
+        let product = |n, k| {
+            let product = Gemm::batched(experts, rows, n, k);
+            if drawn {
+                product.drawn()
+            } else {
+                product
+            }
+        };
         let before = self.forward;
-        self.expert_products(experts, rows, inputs * width, m.hidden);
+        self.expert_products(product(inputs * width, m.hidden));
         let made = self.activation_inputs(arrived * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
         let before = self.forward;
-        self.expert_products(experts, rows, m.hidden, width);
+        self.expert_products(product(m.hidden, width));
         after = after.plus(self.forward.since(before));
         let passes = if by_products {
             0.0
@@ -153,17 +163,19 @@ impl Block<'_, '_> {
         self.kept += 2.0 * tokens * places as f64 * self.p.width;
     }
 
-    /// A product of `rows` tokens for each of this rank's experts.
-    fn expert_products(&mut self, experts: u64, rows: u64, n: u64, k: u64) {
+    /// The products of this rank's experts, one for each.
+    fn expert_products(&mut self, g: Gemm) {
         if self.p.framework.fused.grouped_gemm {
             // No matrix product of those that recompute of single operators tells apart.
             let products = self.products;
-            self.linear(Gemm::batched(experts, rows, n, k));
+            self.linear(g);
             self.products = products;
         } else {
-            for _ in 0..experts {
-                self.linear(Gemm::new(rows, n, k));
-                self.saved.product((rows * n) as f64, true);
+            let mut one = g;
+            one.batch = 1;
+            for _ in 0..g.batch {
+                self.linear(one);
+                self.saved.product((g.m * g.n) as f64, true);
             }
         }
     }

@@ -166,6 +166,25 @@ pub struct GemmCurve {
     pub alignment_bytes: u32,
     /// Slowdown of an unaligned product.
     pub unaligned_slowdown: f64,
+    /// The same where rows are not even aligned to 4 bytes; none where that is no slower.
+    pub odd_slowdown: Option<f64>,
+}
+
+impl GemmCurve {
+    /// Slowdown of a product that stores rows of so many bytes.
+    ///
+    /// Tensor cores of Ampere and later are fed by copies of 16 bytes, kernels for less by copies of 4, and below that number by
+    /// number through registers.
+    pub fn slowdown(&self, row: f64) -> f64 {
+        let aligned = |bytes: f64| (row / bytes).fract() == 0.0;
+        if aligned(f64::from(self.alignment_bytes)) {
+            1.0
+        } else if aligned(4.0) {
+            self.unaligned_slowdown
+        } else {
+            self.odd_slowdown.unwrap_or(self.unaligned_slowdown)
+        }
+    }
 }
 
 /// One row of a fused-attention table: rate by sequence length.
@@ -387,6 +406,7 @@ impl Chip {
         share(self.gemm.efficiency, "gemm.efficiency")?;
         share(self.gemm.fp8_efficiency, "gemm.fp8_efficiency")?;
         self.gemm.fp8_row_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp8_row_efficiency"))?;
+        self.gemm.odd_slowdown.map_or(Ok(()), |v| positive(v, "gemm.odd_slowdown"))?;
         self.gemm.fp4_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp4_efficiency"))?;
         require(
             self.peak_tflops.fp4.is_none() || self.gemm.fp4_efficiency.is_some(),
