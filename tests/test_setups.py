@@ -123,6 +123,7 @@ PRODUCTS_KEPT = NamedLayers(norm=32, attention=32, activation=32)
         ("selective (every 2nd layer)", Recompute("block", 16)),
         ("25 %", Recompute("block", 8)),
         ("8 of 32 layers", Recompute("block", 8)),
+        ("3/4 of layers", Recompute("block", 24)),
     ],
 )
 def test_recompute_is_read_from_its_words(text: str, recompute: Recompute, shelf: Shelf) -> None:

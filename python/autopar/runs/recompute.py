@@ -54,7 +54,7 @@ def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Re
         return Recompute("block", int(some[1]))
     if share := re.search(r"(\d+) ?%", text):
         return Recompute("block", max(1, round(chunk * int(share[1]) / 100)))
-    if share := re.search(r"(\d+) ?(?:/|of) ?([1-9]\d*) layers", text):
+    if share := re.search(r"(\d+) ?(?:/|of) ?([1-9]\d*) (?:of )?(?:the )?layers", text):
         return Recompute("block", max(1, round(chunk * int(share[1]) / int(share[2]))))
     if turn := re.search(r"every (\d+)(?:st|nd|rd|th)? layer", text):
         return Recompute("block", max(1, chunk // int(turn[1])))
