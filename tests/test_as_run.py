@@ -293,6 +293,18 @@ def test_the_release_of_flash_attention_is_read_or_of_the_time(shelf: Shelf) -> 
     assert used(**later, attention="flash attention 1") == ("fa1", *used(**later))
 
 
+def test_pytorch_s_attention_with_a_mask_is_another_kernel(shelf: Shelf) -> None:
+    def used(notes: str, date: str, attention: str = "sdpa") -> tuple[str, ...]:
+        run = run_of(framework="PyTorch FSDP", attention=attention, notes=notes, date=date)
+        return setup(run, shelf).problem.framework.attention_kernels
+
+    masked = "padded to 4096 tokens with masks"
+    assert used(masked, "2025-11") == ("efficient_masked", *used("", "2025-11"))
+    assert used(masked, "2026-05")[:2] == ("cudnn_masked", "efficient_masked")
+    assert used(masked, "2025-11", "flash") == used("", "2025-11", "flash")
+    assert used("padded to 4096 tokens without masks", "2025-11") == used("", "2025-11")
+
+
 def test_operators_in_one_kernel_are_read_from_words(shelf: Shelf) -> None:
     def used(notes: str = "", framework: str = "FSDP", date: str = "2025-01") -> Framework:
         return setup(run_of(framework=framework, notes=notes, date=date), shelf).problem.framework

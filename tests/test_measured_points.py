@@ -15,6 +15,7 @@ A source in the tables is a public repository, paper or table:
 - `arXiv:2407.08608`: the figures of FlashAttention-3, with other kernels beside it
 - `cudnn-frontend`: NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training, cuDNN 9.19 on a H200,
   whose processors are those of a H100
+- `pytorch-2.11`: PyTorch's attention with and without a mask, timed for this catalog on a H100
 - `pto-isa`: hisilicon pto-isa on gitcode
 - `nccl`: NVIDIA/nccl, issues
 - `simai`: aliyun/SimAI, link ceilings, and what share of them messages reach (inputs/ratio)

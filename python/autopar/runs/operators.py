@@ -115,11 +115,19 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
         kernels = KERNELS[release[1]] + kernels
     if re.search(r"\bpallas\b", run.attention, re.I):
         kernels = ("pallas", *kernels)
+    if re.search(r"\bsdpa\b", run.attention, re.I) and said(run, MASKED):
+        faster = ("cudnn_masked",) if "cudnn" in kernels else ()
+        kernels = (*faster, "efficient_masked", *kernels)
     if attention == "flash" and not framework.attention_kernels:
         first = KERNELS["1"] if run.month and run.month < SECOND_FLASH else ()
         kernels = (*kernels, *first, "fa2")
     return replace(framework, attention_kernels=kernels)
 
+
+# PyTorch's own attention with a mask of padding: FlashAttention takes none, cuDNN does where it is
+# preferred, else a slower kernel is left, which skips nothing (pytorch/pytorch, sdp_utils_cpp.h:
+# check_for_attn_mask). Hugging Face's models mask whatever is padded (masking_utils.py).
+MASKED = r"padded\b[^;]*\bwith masks?\b"
 
 # FlashAttention-2 (arXiv:2307.08691) is of July 2023. FlashAttention-4 has no rates of its own
 # here; its authors' are close to cuDNN's of the time.
