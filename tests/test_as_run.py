@@ -206,6 +206,7 @@ def test_a_loss_is_in_separate_operators_where_nothing_says_that_it_is_fused(she
     assert said("Pai-Megatron-Patch") == (True, 8)
     assert said("Primus (Megatron-LM)") == said("Megatron-LM", "TE cross-entropy") == (True, 2)
     assert said("Megatron-LM with Primus-Turbo") == (False, 6)
+    assert said("Primus (Megatron-LM)", "loss in separate operators") == (False, 6)
     assert said("NeMo 24.07")[0]
 
 

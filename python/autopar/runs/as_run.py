@@ -240,7 +240,8 @@ def _loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
     into another copy first. What Megatron calls fused is not one: the compiler joined it.
     """
     usual = entry.run
-    in_place = said(run, LOSS_IN_PLACE)
+    apart = said(run, r"loss in separate operators\b")
+    in_place = not apart and said(run, LOSS_IN_PLACE)
     listed = operators.listed_kernels(run)
     kernel = said(run, LOSS_KERNEL) or re.search("cross[- ]?entropy", listed, re.I)
     if said(run, LIGER_PLAIN_LOSS):
