@@ -115,7 +115,7 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
         kernels = KERNELS[release[1]] + kernels
     if re.search(r"\bpallas\b", run.attention, re.I):
         kernels = ("pallas", *kernels)
-    if re.search(r"\bsdpa\b", run.attention, re.I) and said(run, MASKED):
+    if re.search(r"\bsdpa\b", run.attention, re.I) and _masked(run):
         faster = ("cudnn_masked",) if "cudnn" in kernels else ()
         kernels = (*faster, "efficient_masked", *kernels)
     if attention == "flash" and not framework.attention_kernels:
@@ -124,10 +124,17 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     return replace(framework, attention_kernels=kernels)
 
 
-# PyTorch's own attention with a mask of padding: FlashAttention takes none, cuDNN does where it is
-# preferred, else a slower kernel is left, which skips nothing (pytorch/pytorch, sdp_utils_cpp.h:
-# check_for_attn_mask). Hugging Face's models mask whatever is padded (masking_utils.py).
-MASKED = r"padded\b[^;]*\bwith masks?\b"
+def _masked(run: Run) -> bool:
+    """Whether attention has a mask of padding, as Hugging Face's models make of what is padded.
+
+    PyTorch's own attention takes FlashAttention for none, cuDNN where that is preferred, else a
+    slower kernel, which skips nothing (pytorch/pytorch, sdp_utils_cpp.h: check_for_attn_mask;
+    huggingface/transformers, masking_utils.py).
+    """
+    padded = r"padded( or cut)? to (the (full|longest)|max|\d)"
+    hugging_face = said(run, r"(HF|Hugging ?Face|TRL)\b") and said(run, padded)
+    return bool(hugging_face or said(run, r"padded\b[^;]*\bwith masks?\b"))
+
 
 # FlashAttention-2 (arXiv:2307.08691) is of July 2023. FlashAttention-4 has no rates of its own
 # here; its authors' are close to cuDNN's of the time.

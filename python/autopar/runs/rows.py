@@ -66,7 +66,8 @@ class Run:
         offload_fraction: Share of the activations that wait in host memory.
         layers_per_stage: Layers of each stage, separated by hyphens.
         precision: Number format of the matrix products.
-        attention: Flash or unfused.
+        attention: Flash, unfused, or PyTorch's own (`sdpa`), which a mask of padding slows: notes
+            then say `padded to 4096 tokens with masks`.
         dropout: Whether there was dropout.
         expert_load_variation: Standard deviation of the experts' loads over their mean.
         framework: Software, in words.
