@@ -121,6 +121,28 @@ class ShardCopies:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """What a framework does where the optimizer's state is in host memory.
+
+    Attributes:
+        threads: Threads of each process that step the optimizer; 0 for as many as a device's share
+            of the host's memory can feed.
+        pinned: Gradients and parameters cross between the device and pinned memory, gradients of a
+            pass behind it; else the process copies them itself and launches nothing meanwhile.
+        pass_bytes: Bytes of each parameter of a rank's share that cross with every micro-batch
+            after which gradients are reduced, as their sums are on the host too; 0 where these stay
+            on the device to the end of a step.
+        step_bytes: Bytes of each of them that cross once a step; 0 for gradients and parameters as
+            they are stored.
+    """
+
+    threads: int = 0
+    pinned: bool = True
+    pass_bytes: int = 0
+    step_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EightBitGathers:
     """What travels in 8 bits where the products that read it run in 8 bits.
 
@@ -372,6 +394,7 @@ class Framework:
         context_gib: Memory of one process outside the allocator beside communicators: device
             context and library workspaces, in GiB.
         held: What it holds beside what the plan says.
+        offload: How an optimizer whose state is in host memory is fed and stepped.
         bucket_bytes: Buffers in which gradients are reduced, in bytes; 0 when they lie in place.
         launch_us: Host time to launch one kernel, in microseconds, on a host of pace 1.
         distributed_tensor_us: What a kernel over distributed tensors takes more where layers are
@@ -428,6 +451,7 @@ class Framework:
     named: Named = Named()
     context_gib: float
     held: Held = Held()
+    offload: Offload = Offload()
     bucket_bytes: int
     launch_us: float
     distributed_tensor_us: float = 0.0

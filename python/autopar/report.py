@@ -228,7 +228,7 @@ class TimeItems:
         tensor_ps: Tensor-parallel communication that is not hidden.
         context_ps: Context-parallel communication that is not hidden.
         expert_ps: Expert all-to-all that is not hidden.
-        shard_ps: Sharded parameters in every micro-batch, and activation offload, not hidden.
+        shard_ps: Sharded parameters in every micro-batch, and offload, not hidden.
         pipeline_ps: Pipeline sends on the device's own time line.
         bubble_ps: Waiting for other stages.
         data_ps: Gradient reduction and parameter gathering that is not hidden.

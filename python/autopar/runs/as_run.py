@@ -45,6 +45,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     framework = _recomputed(operators.attended(framework, run, attention), run)
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
     framework = _stored(_loss(_softmax(framework, run), entry, run), run)
+    framework = _offloaded(framework, run)
     if framework.gathers == "step" and re.search(r"3|fsdp", run.zero, re.I):
         # A profile of ZeRO-1 says nothing of parameters that a row's own stage shards.
         framework = replace(framework, gathers="step_in_pipeline")
@@ -350,6 +351,14 @@ def _stored(framework: Framework, run: Run) -> Framework:
     if said(run, IN_PIECES):
         held = replace(held, loss_pieces=_pieces(run))
     return replace(framework, bytes=stored, held=held)
+
+
+def _offloaded(framework: Framework, run: Run) -> Framework:
+    """How many threads of a process step what is on the host, and whether its memory is pinned."""
+    offload = framework.offload
+    threads = noted(r"\b(\d+) threads?\b", run.notes) or offload.threads
+    pinned = offload.pinned or bool(said(run, r"pinned memory\b"))
+    return replace(framework, offload=replace(offload, threads=threads, pinned=pinned))
 
 
 def _all_wide(run: Run) -> bool:

@@ -65,7 +65,13 @@ pub fn a100() -> Chip {
             latency_us: 14.0,
             gathers_by_level: false,
         },
-        host: Host { pcie_gb_per_s: 25.0, kernel_us: 3.0, memory_gb_per_s: 40.0, pace: 1.0 },
+        host: Host {
+            pcie_gb_per_s: 25.0,
+            kernel_us: 3.0,
+            memory_gb_per_s: 40.0,
+            core_gb_per_s: 10.0,
+            pace: 1.0,
+        },
         price_per_hour: None,
         caveats: vec![],
     }
@@ -174,6 +180,7 @@ pub fn framework() -> Framework {
         named: named(),
         context_gib: 0.5,
         held: held(),
+        offload: Offload { threads: 0, pinned: true, pass_bytes: 0, step_bytes: 0 },
         bucket_bytes: 0,
         launch_us: 4.0,
         distributed_tensor_us: 0.0,

@@ -2,11 +2,14 @@
 
 mod sums;
 
+use autopar_core::estimate::estimate;
 use autopar_core::estimate::shard::{Shard, Split};
+use autopar_core::plan::{Plan, Recompute, Stage};
+use autopar_core::spec::cluster::Host;
 use autopar_core::spec::framework::Graphs;
 use autopar_core::spec::problem::Problem;
-use autopar_core::testing::whole;
-use autopar_core::units::Time;
+use autopar_core::testing::{self, whole};
+use autopar_core::units::{Bytes, Time};
 use sums::{close, gpt_problem, layer};
 
 /// A device that computes and moves in no time, so that a pass lasts as long as the host takes: 20 us a launch.
@@ -90,4 +93,63 @@ fn the_host_launches_fsdp_s_gathers_but_none_for_what_is_computed_again() {
         assert_eq!(more(cost.input_gradient, plain.input_gradient), 2.0 * f64::from(pieces));
         assert_eq!(cost.recompute_full, plain.recompute_full);
     }
+}
+
+/// Two micro-batches of ZeRO-3 over eight replicas with the optimizer in the memory of a host that moves 20 GB a second, a thread
+/// of it 5, and 10 over PCIe.
+fn offloaded() -> (Problem, Plan) {
+    let mut problem = gpt_problem(1024, 512);
+    problem.workload.global_batch_size = 16;
+    let host = &mut problem.cluster.groups[0].chip.host;
+    *host = Host { pcie_gb_per_s: 10.0, memory_gb_per_s: 20.0, core_gb_per_s: 5.0, ..*host };
+    let stage = Stage { chip: 0, layers: 4, recompute: Recompute::None, offload: 0 };
+    let plan = testing::plan(vec![stage]);
+    let plan = Plan { dp: 8, zero: 3, shard_group: 8, optimizer_offload: true, ..plan };
+    (problem, plan)
+}
+
+/// How long a step lasts beyond another, in seconds for each parameter of a rank's eighth.
+fn longer(problem: &Problem, (step, other): (f64, f64)) -> f64 {
+    (step - other) / (problem.model.parameters() as f64 / 8.0)
+}
+
+#[test]
+fn one_thread_steps_the_optimizer_as_fast_as_it_reads_and_writes() {
+    // Gradients of 4 bytes read, weights and two moments of 12 read and written, parameters of 2 written: 30 bytes in place of 20
+    // GB a second at 5; with three threads at 15.
+    let (mut problem, plan) = offloaded();
+    let mut step = |threads| {
+        problem.framework.offload.threads = threads;
+        estimate(&problem, &plan).unwrap().step_s
+    };
+    let [all, one, three] = [0, 1, 3].map(&mut step);
+    close(longer(&problem, (one, all)), 30.0 * (1.0 / 5e9 - 1.0 / 20e9), 1e-6);
+    close(longer(&problem, (three, all)), 30.0 * (1.0 / 15e9 - 1.0 / 20e9), 1e-6);
+}
+
+#[test]
+fn sums_of_gradients_on_the_host_cross_with_every_micro_batch_and_leave_the_device() {
+    // A thread copies 4 bytes of each at 5 GB a second in both micro-batches, and at the end 6 and not 4 + 2 of what is stored.
+    let (mut problem, plan) = offloaded();
+    problem.framework.offload.pinned = false;
+    let plain = estimate(&problem, &plan).unwrap();
+    problem.framework.offload.pass_bytes = 4;
+    let crossing = estimate(&problem, &plan).unwrap();
+    close(longer(&problem, (crossing.step_s, plain.step_s)), 2.0 * 4.0 / 5e9, 1e-6);
+    assert_eq!(crossing.stages[0].memory.gradients, Bytes::ZERO);
+    assert!(plain.stages[0].memory.gradients > Bytes::ZERO);
+    problem.framework.offload.step_bytes = 8;
+    let wide = estimate(&problem, &plan).unwrap();
+    close(longer(&problem, (wide.step_s, crossing.step_s)), 2.0 / 5e9, 1e-6);
+}
+
+#[test]
+fn from_pinned_memory_gradients_cross_behind_the_backward_pass() {
+    let (mut problem, plan) = offloaded();
+    let plain = estimate(&problem, &plan).unwrap().step_s;
+    problem.framework.offload.pass_bytes = 1;
+    problem.cluster.groups[0].chip.host.pcie_gb_per_s = 1e6;
+    let swift = estimate(&problem, &plan).unwrap().step_s;
+    // At 1e6 GB a second nothing of 6 bytes a step is left, and what crosses with a pass is hidden.
+    close(longer(&problem, (plain, swift)), 6.0 / 10e9, 1e-3);
 }

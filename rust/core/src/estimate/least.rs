@@ -406,18 +406,25 @@ impl Least {
         let Some(rates) = &self.rates else { return 0.0 };
         // Where passes hide communication, the others count as if they were frequent too.
         let n = (layers + self.others) as f64;
+        let dense = |at: usize, there: bool| if there { self.dense[at] } else { 0 };
         let end = |at: usize, there: bool| if there { self.ends[at] } else { Passes::default() };
         let fixed = self.other + end(0, first) + end(1, last);
         let forward = n * self.layer.forward + fixed.forward;
         // Recompute and transfers to the host may lengthen the backward pass behind which gradients travel.
         let backward = n * (self.layer.backward + self.again[1])
             + fixed.backward
-            + 2.0 * (n * self.kept[0]) / self.host * f64::from(u8::from(pp == 1));
+            + 2.0 * (n * self.kept[0]) / self.host * f64::from(u8::from(pp == 1))
+            + if on_host {
+                let ends = dense(1, first) + dense(2, last);
+                let frequent = layers + self.others;
+                rates.crossing(frequent * self.dense[0] + ends, frequent * self.expert)
+            } else {
+                0.0
+            };
         let forward = forward + (n * self.kept[0]) / self.host * f64::from(u8::from(pp == 1));
         // As in a stage's cost, where every chunk but the last passes behind the others' rounds.
         let rounds = (1 + (vpp - 1) * pp) as f64;
         let whole = if vpp == 1 { 1.0 } else { 1.0 + rounds / vpp as f64 };
-        let dense = |at: usize, there: bool| if there { self.dense[at] } else { 0 };
         let step_end = StepEnd {
             dense_parameters: layers * self.dense[0] + dense(1, first) + dense(2, last),
             expert_parameters: layers * self.expert,

@@ -240,6 +240,9 @@ pub fn items(
             working_set += held.end_parameters * bytes.parameter;
         }
     }
+    if optimizer_offload && reduces && framework.offload.pass_bytes > 0 {
+        gradients = 0; // The host holds their sums.
+    }
     // Those of layers that are gathered and reduced are gone when the optimizer steps.
     let of_layers = buffers - lasting;
     if shard.dp * shard.cp > 1 {

@@ -98,6 +98,7 @@ pub struct Rates {
     processor_share: f64,
     update: [f64; 2],
     update_on_host: [f64; 2],
+    crossing: [f64; 2],
 }
 
 impl Rates {
@@ -133,7 +134,14 @@ impl Rates {
             tied: Rate::of(|parameters| fabric.all_reduce(parameters * sent, pair)),
             update: groups.map(|g| update_rate(shard, false, framework, chip, g)),
             update_on_host: groups.map(|g| update_rate(shard, true, framework, chip, g)),
+            crossing: groups.map(|g| crossing_rate(shard, framework, chip, g)),
         }
+    }
+
+    /// Seconds in which gradients of so many dense parameters and parameters of experts cross to and from the host with each
+    /// micro-batch where the optimizer is there.
+    pub fn crossing(&self, dense: u64, expert: u64) -> f64 {
+        self.crossing[0] * dense as f64 + self.crossing[1] * expert as f64
     }
 }
 
@@ -293,8 +301,8 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: Fused) ->
 /// The norm reads, and clipping reads and writes, the gradients that a rank updates with; the next step's zeroing writes those
 /// that it keeps. Adam reads the gradient, reads and writes 32-bit weights, two moments and any copy of the gradients that the
 /// step makes, and where those weights are a copy writes the parameters: on the device at its memory bandwidth, or on the host
-/// at the host's, with gradients and parameters crossing PCIe. In separate operators its numbers pass memory
-/// [`ADAM_PASSES`] times.
+/// at what its process's threads move there, with gradients and parameters crossing PCIe. In separate operators its numbers pass
+/// memory [`ADAM_PASSES`] times.
 fn update_rate(
     shard: &Shard,
     on_host: bool,
@@ -329,13 +337,32 @@ fn update_rate(
     if on_host {
         // Where parameters are on the host too, both have crossed with each pass.
         let there = fetches_from_host(shard, framework) && (ranks > 1 || shard.zero < 3);
-        let wire = if there { 0.0 } else { mine * (bytes.gradient + bytes.parameter) as f64 };
+        let offload = &framework.offload;
+        let crossing = match offload.step_bytes {
+            0 if there => 0,
+            0 => bytes.gradient + bytes.parameter,
+            step if there => step.saturating_sub(bytes.parameter),
+            step => step,
+        };
         gradients
-            + update / (chip.host.memory_gb_per_s * 1e9)
-            + wire / (chip.host.pcie_gb_per_s * 1e9)
+            + update / offload.memory(&chip.host)
+            + mine * crossing as f64 / offload.wire(&chip.host)
     } else {
         gradients + update / device
     }
+}
+
+/// Seconds a parameter in which gradients cross between a device and its host with each micro-batch, where their sums are on the
+/// host: to the device, where the new ones are added, and back. What comes from there with its parameters is counted with these.
+fn crossing_rate(shard: &Shard, framework: &Framework, chip: &Chip, replicas: Group) -> f64 {
+    if !reduces_each_pass(shard, framework) {
+        return 0.0;
+    }
+    let offload = &framework.offload;
+    let counted =
+        if fetches_from_host(shard, framework) { framework.bytes.gradient_sent } else { 0 };
+    let mine = 1.0 / shard.sharded(replicas).size.max(1) as f64;
+    mine * offload.pass_bytes.saturating_sub(counted) as f64 / offload.wire(&chip.host)
 }
 
 /// Reads and writes of Adam in separate operators: weights decayed (2), the first moment moved towards the gradient (3), the

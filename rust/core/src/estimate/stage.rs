@@ -328,6 +328,9 @@ impl<'a> Table<'a> {
             passes.forward += out;
             passes.input_gradient += back;
         }
+        if place.optimizer_offload {
+            passes.input_gradient += self.gradients_beyond(place, chunk, &passes);
+        }
         passes
     }
 
@@ -337,6 +340,25 @@ impl<'a> Table<'a> {
         let wire = self.problem.cluster.groups[self.kind].chip.host.pcie_gb_per_s * 1e9;
         let transfer = Time::from_seconds(moved / wire);
         (transfer.beyond(passes.forward), transfer.beyond(passes.backward()))
+    }
+
+    /// What a chunk's gradients add to its backward pass where the host holds their sums: all that they take to cross, or from
+    /// pinned memory what is longer than the pass.
+    fn gradients_beyond(&self, place: &Place, chunk: u64, passes: &Chunk) -> Time {
+        let framework = &self.problem.framework;
+        let (from, count) = self.range(place, chunk);
+        let layers = self.layers(from, count);
+        let (embedding, head) = place.ends(chunk);
+        let ends = [embedding.then_some(&self.embedding), head.then_some(&self.head)];
+        let dense = ends.into_iter().flatten().map(|end| end.cost.dense_parameters).sum::<u64>();
+        let crossing = Time::from_seconds(
+            self.rates.crossing(layers.dense_parameters + dense, layers.expert_parameters),
+        );
+        if framework.offload.pinned && framework.overlap.gradient_reduce {
+            crossing.beyond(passes.backward())
+        } else {
+            crossing
+        }
     }
 
     /// Where the time of one micro-batch in a chunk goes: the causes add up to [`Table::chunk`].

@@ -286,6 +286,8 @@ pub struct Host {
     pub kernel_us: f64,
     /// Memory bandwidth of the host for one device's share, 10^9 bytes a second (optimizer on the host).
     pub memory_gb_per_s: f64,
+    /// What one thread moves of it while its neighbours do the same, 10^9 bytes a second.
+    pub core_gb_per_s: f64,
     /// How long it takes to launch an operator, over what the hosts take whose runs tell a framework's `launch_us`.
     pub pace: f64,
 }
@@ -378,6 +380,7 @@ impl Chip {
             (self.network.nic_gbit_per_s, "network.nic_gbit_per_s"),
             (self.host.pcie_gb_per_s, "host.pcie_gb_per_s"),
             (self.host.memory_gb_per_s, "host.memory_gb_per_s"),
+            (self.host.core_gb_per_s, "host.core_gb_per_s"),
             (self.host.pace, "host.pace"),
         ] {
             positive(v, path)?;

@@ -1,10 +1,12 @@
 //! The training framework: what it fuses, overlaps, shards and allocates. Choices and byte counts, no multipliers.
 
 mod held;
+mod offload;
 
 use crate::error::{require, Error};
 use crate::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
 pub use held::{Communicators, GatheredUnit, Gradients, Held};
+pub use offload::Offload;
 use serde::{Deserialize, Serialize};
 
 /// Largest number to a multiple of which a size is padded: no vocabulary is larger.
@@ -129,6 +131,8 @@ pub struct Framework {
     pub context_gib: f64,
     /// What it holds beside what the plan says.
     pub held: Held,
+    /// How an optimizer whose state is in host memory is fed and stepped.
+    pub offload: Offload,
     /// Size of the buffers in which gradients are reduced, in bytes; 0 when they lie in place.
     pub bucket_bytes: u64,
     /// Host time to launch one kernel, in microseconds, on a host of pace 1: a layer cannot run faster than its launches.
