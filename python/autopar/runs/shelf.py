@@ -167,6 +167,10 @@ MEASURED_NETWORKS: dict[str, tuple[float, float | None]] = {
     # 188.5 of 200 GB/s in those of 8 GB over two A3 Mega nodes; of 8 MB 125 us beyond their bytes
     # (dstackai/dstack, examples/misc/a3mega-clusters/README.md).
     r"\bTCPXO\b": (0.94, 8.3),
+    # 8.5 of 50 GB/s in all-gathers of 128 MB to 1 GB over eight nodes of Polaris, 7 to 9.4 in
+    # all-reduces over eight and two: without its plugin for libfabric, with which it is 36.5, NCCL
+    # falls back to sockets (argonne-lcf/alcf-nccl-tests, results_polaris/nccl_2_18).
+    r"Slingshot\b.*\bsockets": (0.17, None),
     # Sockets of NCCL on Ethernet faster than one of its threads: 41 and 38 of 100 Gbit/s between
     # nodes of eight V100 (NVIDIA/nccl issues 209 and 398).
     r"^(?!.*\b(RoCE|RDMA|EFA)).*\b(50|100) ?Gb(it)?(/s|ps)? Ethernet": (0.4, None),
