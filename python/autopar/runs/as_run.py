@@ -346,6 +346,8 @@ def _stored(framework: Framework, run: Run) -> Framework:
         held = replace(held, gathered_copy_bytes=1, fp8_weight_bytes=beside)
         gathers = replace(framework.eight_bit_gathers, parameters=True)
         framework = replace(framework, eight_bit_gathers=gathers)
+    if said(run, KEPT_WEIGHTS) and run.recompute == "none":
+        held = replace(held, live_parameters=1 << 40)
     if said(run, WHOLE_EXPERTS):
         held = replace(held, whole_experts=True)
     if said(run, IN_PIECES):
@@ -397,6 +399,10 @@ PARAMETERS_ON_HOST = (
 )
 # What FSDP is told to ignore (torch.distributed.fsdp, fully_shard: ignored_params).
 WHOLE_EXPERTS = r"experts (are )?outside of FSDP"
+# PyTorch's own linear layer keeps a view of its weight for the backward pass, and with it what
+# ZeRO-3 gathered; DeepSpeed's in its place keeps the weight alone, unless it is turned off
+# (deepspeed/runtime/zero/linear.py; partition_parameters.py: mem_efficient_linear).
+KEPT_WEIGHTS = r"mem(ory)?_efficient_linear (off|false)\b"
 LIGER_LOSS = (
     r"liger(?! kernels (but not its loss|with its plain cross-entropy))"
     r"|fused linear cross-?entropy"
