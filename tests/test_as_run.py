@@ -40,6 +40,39 @@ def test_gradients_in_16_bits_may_be_added_to_wider_sums(shelf: Shelf) -> None:
     assert said("gradients reduced in bf16", "GPT-NeoX") == (6, 2)
 
 
+def test_what_a_process_has_for_the_optimizer_on_the_host_is_read_from_words(
+    shelf: Shelf,
+) -> None:
+    def said(notes: str, framework: str = "DeepSpeed") -> tuple[int, bool]:
+        offload = setup(run_of(notes=notes, framework=framework), shelf).problem.framework.offload
+        return offload.threads, offload.pinned
+
+    assert said("") == (1, False)
+    assert said("offload of the optimizer, 26 threads, pinned memory") == (26, True)
+    assert said("", "Megatron-DeepSpeed") == (0, False)
+    assert said("offload of the optimizer by 1 thread of a rank", "Megatron-DeepSpeed")[0] == 1
+
+
+def test_one_rank_keeps_a_stage_that_sends_gradients_to_the_host(shelf: Shelf) -> None:
+    def stage(notes: str, framework: str = "DeepSpeed") -> int:
+        run = run_of(notes=notes, framework=framework, zero="3", dp="1", tp="1", gpus="1")
+        return setup(run, shelf).plan.zero
+
+    assert stage("") == stage("optimizer in host memory", "FSDP2") == 0
+    assert stage("optimizer in host memory") == 3
+
+
+def test_plain_linear_layers_keep_gathered_weights_where_nothing_is_computed_again(
+    shelf: Shelf,
+) -> None:
+    def live(notes: str, recompute: str = "none") -> int:
+        run = run_of(notes=notes, framework="DeepSpeed", recompute=recompute)
+        return setup(run, shelf).problem.framework.held.live_parameters
+
+    assert live("") == live("memory_efficient_linear off", "full") == 10**9
+    assert live("memory_efficient_linear off") > 10**12
+
+
 def test_the_host_s_part_follows_what_is_said_of_graphs(shelf: Shelf) -> None:
     def said(notes: str, framework: str = "Megatron-Bridge") -> float:
         run = run_of(framework=framework, notes=notes, date="2026-07")

@@ -148,8 +148,9 @@ def _sharding(
         if tp > 1:
             assumed.append(f"sp={str(sp).lower()}")
     zero = _zero(run, entry, assumed)
-    if ranks == 1:
-        zero = 0  # One rank shards nothing.
+    on_host = bool(re.search(rf"{TAKEN_BACK}({OPTIMIZER_ON_HOST})", run.notes, re.I))
+    if ranks == 1 and not (on_host and entry.framework.offload.pass_bytes):
+        zero = 0  # One rank shards nothing, but its stage says what crosses to the host.
     etp = 1
     if model.moe and tp > 1:
         etp = run.etp or noted(r"(?:expert[ -]tp|\betp)[ =]*(\d+)", run.notes) or 0
@@ -166,9 +167,7 @@ def _sharding(
         "zero": zero,
         "shard_group": _shard_group(run, ranks, device) if zero else 1,
         "etp": etp,
-        "optimizer_offload": bool(
-            re.search(rf"{TAKEN_BACK}({OPTIMIZER_ON_HOST})", run.notes, re.I)
-        ),
+        "optimizer_offload": on_host,
     }
 
 

@@ -144,6 +144,26 @@ fn sums_of_gradients_on_the_host_cross_with_every_micro_batch_and_leave_the_devi
 }
 
 #[test]
+fn what_one_rank_s_stage_sends_to_the_host_crosses_too() {
+    // All of the parameters, eight times an eighth: 4 bytes of each in both micro-batches.
+    let (mut problem, plan) = offloaded();
+    problem.framework.offload.pinned = false;
+    problem.workload.global_batch_size = 2;
+    let plan = Plan { dp: 1, shard_group: 1, ..plan };
+    let mut one = Problem { cluster: testing::cluster(testing::a100(), 1), ..problem.clone() };
+    one.cluster.groups[0].chip.host = problem.cluster.groups[0].chip.host;
+    let plain = estimate(&one, &plan).unwrap().step_s;
+    one.framework.offload.pass_bytes = 4;
+    let crossing = estimate(&one, &plan).unwrap();
+    close(longer(&one, (crossing.step_s, plain)), 8.0 * 2.0 * 4.0 / 5e9, 1e-6);
+    assert_eq!(crossing.stages[0].memory.gradients, Bytes::ZERO);
+    // Parameters that wait there too are not on the device.
+    one.framework.held.parameters_on_host = true;
+    let there = estimate(&one, &plan).unwrap();
+    assert_eq!(there.stages[0].memory.parameters, Bytes::ZERO);
+}
+
+#[test]
 fn from_pinned_memory_gradients_cross_behind_the_backward_pass() {
     let (mut problem, plan) = offloaded();
     let plain = estimate(&problem, &plan).unwrap().step_s;

@@ -62,7 +62,7 @@ impl Block<'_, '_> {
             (self.dense_parameters, s.sharded(s.replica_group())),
             (self.expert_parameters, s.sharded(s.expert_replica_group())),
         ];
-        let alone = p.fetches_from_host() && !p.gathers_each_pass();
+        let alone = p.fetches_from_host() && s.alone();
         let sharded =
             |&&(parameters, group): &&(f64, Group)| parameters > 0.0 && (group.size > 1 || alone);
         // A rank's shards come from the host before they are gathered, and go there once they are reduced.

@@ -195,9 +195,9 @@ pub fn items(
             roots += share(1) * framework.root_bytes();
             continue;
         }
-        if fetches && (ranks > 1 || !gathers) {
+        if fetches && (ranks > 1 || shard.alone()) {
             // A layer's are here while it works with them.
-            let left = if gathers { left } else { 0 };
+            let left = if shard.alone() { 0 } else { left };
             parameters += left * bytes.parameter;
             gradients += left * bytes.gradient;
             optimizer += share(1) * bytes.optimizer;

@@ -336,7 +336,7 @@ fn update_rate(
     let update = mine * passes;
     if on_host {
         // Where parameters are on the host too, both have crossed with each pass.
-        let there = fetches_from_host(shard, framework) && (ranks > 1 || shard.zero < 3);
+        let there = fetches_from_host(shard, framework) && (ranks > 1 || shard.alone());
         let offload = &framework.offload;
         let crossing = match offload.step_bytes {
             0 if there => 0,

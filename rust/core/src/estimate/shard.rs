@@ -10,10 +10,9 @@ use crate::units::{Bytes, Time};
 /// Whether what a pass works with comes from the host, where it waits: the shards that are gathered, or where nothing is sharded
 /// over replicas, as there is one, all of it.
 pub(super) fn fetches_from_host(shard: &Shard, framework: &Framework) -> bool {
-    let alone = shard.dp * shard.cp == 1;
     framework.held.parameters_on_host
         && framework.gathers.each_pass(shard.pipelined)
-        && (shard.zero == 3 || alone)
+        && (shard.zero == 3 || shard.alone())
 }
 
 /// Bytes of a parameter as ZeRO gathers it for products in `precision`: as it is stored, or cast to what lies gathered.
@@ -54,6 +53,11 @@ impl Shard {
     /// Devices of a stage.
     pub fn devices(&self) -> u64 {
         self.dp * self.tp * self.cp
+    }
+
+    /// Whether there is one replica, over which nothing is sharded.
+    pub fn alone(&self) -> bool {
+        self.dp * self.cp == 1
     }
 
     /// The tensor-parallel group: neighbouring ranks.
