@@ -208,6 +208,18 @@ def test_who_reduces_gradients_once_a_step_is_read_from_words(shelf: Shelf) -> N
     assert not said("HF Trainer + DeepSpeed ZeRO-3")
 
 
+def test_tiles_of_grouped_products_are_read_from_words(shelf: Shelf) -> None:
+    def tiles(notes: str, chip: str = "TPU v5p") -> tuple[int, int]:
+        used = setup(run_of(framework="MaxText", notes=notes, chip=chip), shelf).problem.framework
+        return used.grouped_tile_rows, used.grouped_tile_width
+
+    assert tiles("") == (512, 1024)
+    assert tiles("megablox with tuned tiles") == (512, 0)
+    assert tiles("tokamax gmm in tiles of 256 rows") == (256, 0)
+    assert tiles("ragged_dot, no grouped kernel") == (0, 0)
+    assert tiles("tiles of 256 rows", "H100") == (0, 0)
+
+
 def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     def said(notes: str) -> tuple[str, ...]:
         run = run_of(framework="FSDP", notes=notes, date="2025-12")

@@ -105,6 +105,7 @@ class RunDefaults:
         since: First month of its time, as 2021-04; of several with one text the newest is meant
             that had begun when a run was made.
         words: Words or phrases of a record that tell it from others with the same text.
+        vendors: Makers of the chips on which it is meant, of several with one text; empty for all.
         marks: Words of which a record has one that means it before `unmarked_since`.
         unmarked_since: Month from which the text alone means it, as 2024-06.
         precision: Precision that tells it from others with the same text.
@@ -129,6 +130,7 @@ class RunDefaults:
     bases: tuple[str, ...] = ()
     since: str = ""
     words: tuple[str, ...] = ()
+    vendors: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     unmarked_since: str = ""
     precision: str = ""

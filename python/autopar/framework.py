@@ -333,9 +333,13 @@ class Framework:
             gathered by every rank of the group, or all copies gathered and split in place of an
             all-to-all.
         dispatch_by_products: Tokens fill experts of a capacity by products with masks of places.
-        permutes_twice: Tokens that no other rank sent pass memory twice each way too: sorted by
-            expert once more all the same, or copied for their experts before they are sorted and
-            widened to 32 bits before they are summed.
+        permutes_twice: Tokens that no other rank sent are sorted by expert once more all the same.
+        copies_choices: Tokens are written out for each of their experts before they are sorted, and
+            what was sorted back is summed by an operator of its own.
+        grouped_tile_rows: Rows of a tile of grouped products: one in which an expert's rows end and
+            the next one's begin is worked out for both. 0 where each expert has its own tiles.
+        grouped_tile_width: Width of such a tile at most, inner and outer, of which the last is
+            worked out whole; 0 where tiles divide the experts' widths.
         whole_vocabulary: Each tensor-parallel rank holds and works out embedding and head whole.
         gathered_logits: Where the vocabulary is cut, each tensor-parallel rank gathers the logits
             of all of it, for a loss of its own.
@@ -421,6 +425,9 @@ class Framework:
     expert_dispatch: ExpertDispatch
     dispatch_by_products: bool = False
     permutes_twice: bool = False
+    copies_choices: bool = False
+    grouped_tile_rows: int = 0
+    grouped_tile_width: int = 0
     whole_vocabulary: bool = False
     gathered_logits: bool = False
     shard_copies: ShardCopies = ShardCopies()

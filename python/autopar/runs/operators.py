@@ -49,9 +49,30 @@ def fused(framework: Framework, run: Run) -> Framework:
         one = replace(one, grouped_gemm=True, looped_gemm=False)
     if said(run, UNFUSED_PERMUTATION):
         one = replace(one, permutation=False)
+    framework = _tiled(framework, run)
     if said(run, r"(mx-?fp8|fp8[- ]mx)\b"):
         framework = _in_blocks(framework, run)
     return replace(framework, fused=one)
+
+
+def _tiled(framework: Framework, run: Run) -> Framework:
+    """Tiles of grouped products on TPUs: as a row tells, none without a kernel for them.
+
+    Tokamax takes those of its table (openxla/tokamax, ragged_dot/pallas_mosaic_tpu.py), which
+    divide the widths, as who tunes them has them do.
+    """
+    if not framework.grouped_tile_rows:
+        return framework
+    if re.search(NO_GROUPED_KERNEL, run.notes, re.I):
+        return replace(framework, grouped_tile_rows=0, grouped_tile_width=0)
+    if told := re.search(r"\btiles of (\d+) rows", run.notes, re.I):
+        framework = replace(framework, grouped_tile_rows=int(told[1]))
+    if said(run, r"tuned tiles\b|tokamax gmm\b"):
+        framework = replace(framework, grouped_tile_width=0)
+    return framework
+
+
+NO_GROUPED_KERNEL = r"\bno grouped kernels?\b"
 
 
 def _in_blocks(framework: Framework, run: Run) -> Framework:

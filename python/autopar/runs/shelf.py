@@ -229,11 +229,11 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
 
     The name or alias that stands first in the text wins, the longer of two at one place, and any
     over what frameworks are built on (`PyTorch Lightning + DeepSpeed`). Of several profiles with
-    one name it is those whose words or precision the row has, then the newest that had begun, and
-    the profile as it was then. Where nobody says when, stored scores tell a time before fused
-    attention. Without any name it is that of the chip's maker, else FSDP or torchtitan where the
-    row says so, ZeRO under a Hugging Face model where it shards parameters and nothing else, and
-    Megatron of its time. A path to a TOML file is a profile of one's own.
+    one name it is those whose words, precision or maker of chips the row has, then the newest that
+    had begun, and the profile as it was then. Where nobody says when, stored scores tell a time
+    before fused attention. Without any name it is that of the chip's maker, else FSDP or torchtitan
+    where the row says so, ZeRO under a Hugging Face model where it shards parameters and nothing
+    else, and Megatron of its time. A path to a TOML file is a profile of one's own.
 
     Raises:
         SpecError: The file of a profile is wrong.
@@ -251,6 +251,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
     words = words_of(
         f"{run.framework} {run.model} {run.chip} {run.precision} {sharded} {run.notes}"
     )
+    maker = _maker(run, shelf)
     eager = bool(re.search(EAGER, f"{run.framework} {run.notes}", re.I))
 
     def likeness(entry: FrameworkEntry) -> tuple[bool, bool, int, bool, str]:
@@ -258,6 +259,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         said = [_says(words, words_of(phrase)) for phrase in told.words]
         precise = told.precision == run.precision.lower()
         possible = (any(said) or not told.words) and (precise or not told.precision)
+        possible &= not told.vendors or maker in told.vendors
         possible &= not (eager and any("compile" in phrase for phrase in told.words))
         if known and run.month and run.month < told.unmarked_since:
             marks = [*words, *words_of(run.attention)]
@@ -267,7 +269,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         return (
             possible,
             not unfused or told.attention == "unfused",
-            2 * sum(said) + (precise and bool(told.precision)),
+            2 * sum(said) + (precise and bool(told.precision)) + bool(told.vendors),
             begun,
             (told.since if begun else "".join(chr(255 - ord(c)) for c in told.since)),
         )
@@ -280,6 +282,14 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
     if "fsdp" in run.zero.lower() and (own := SHARDED.get(found.framework.name)):
         found = next(entry for entry in shelf.frameworks if entry.framework.name == own)
     return found, known
+
+
+def _maker(run: Run, shelf: Shelf) -> str:
+    """Returns who makes a run's devices, of several kinds the first; empty for unknown ones."""
+    kind = re.sub(r" x ?\d+$", "", run.chip.split(" + ")[0].strip())
+    with suppress(SpecError):
+        return catalog.chip(chip(replace(run, chip=kind), shelf).name).vendor
+    return ""
 
 
 # A model that was not compiled, whatever was of its kernels, its loss or other rows.

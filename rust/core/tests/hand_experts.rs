@@ -10,7 +10,9 @@ use autopar_core::estimate::shard::{LayerCost, Shard, Split};
 use autopar_core::estimate::{estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::{ExpertDispatch, Fp8Scaling, Framework, Graphs, Selective};
+use autopar_core::spec::framework::{
+    ExpertDispatch, Fp8Scaling, Framework, Graphs, Projections, Selective,
+};
 use autopar_core::spec::model::{LayerKind, Model};
 use autopar_core::spec::problem::Problem;
 use autopar_core::spec::workload::Precision;
@@ -255,6 +257,52 @@ fn tokens_that_no_other_rank_sent_are_sorted_once_more_by_some_frameworks() {
     let passes = 4.0 * 2.0 * 1024.0 * 1024.0 / memory + chip.host.kernel_us * 1e-6;
     close(time(&problem, 1) - alone, passes, 1e-4);
     close(time(&problem, 2), shared, 1e-9);
+}
+
+#[test]
+fn tokens_copied_for_their_experts_and_summed_apart_pass_memory_in_its_order() {
+    // 8 experts on one device, 1,024 visits of 1,024 channels by 512 tokens of two choices each: a copy reads half as much as it
+    // writes, and a sum the other way round, 1.5 passes of 2 bytes each at the streaming rate, forward and backward.
+    let mut problem = experts();
+    problem.framework.launch_us = 0.0;
+    let time = |problem: &Problem| {
+        let cost = expert_layer(problem, 1);
+        (cost.forward.compute.seconds(), cost.input_gradient.compute.seconds())
+    };
+    let (forward, backward) = time(&problem);
+    problem.framework.copies_choices = true;
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let passes = 2.0 * (1.5 * 2.0 * 1024.0 * 1024.0 / memory + chip.host.kernel_us * 1e-6);
+    close(time(&problem).0 - forward, passes, 1e-4);
+    close(time(&problem).1 - backward, passes, 1e-4);
+}
+
+#[test]
+fn a_grouped_product_works_out_whole_tiles_and_those_between_two_experts_twice() {
+    // 8 experts on one device of 128 visits each, two products of widths of 1,024: tiles of 64 rows are met 16 times, and 7 once
+    // more, so 23 of 16; tiles of 400 fill 1,200 of 1,024 in either width. Arithmetic of the forward products alone counts.
+    let mut problem = experts();
+    problem.framework.launch_us = 0.0;
+    let chip = &mut problem.cluster.groups[0].chip;
+    (chip.memory_bandwidth_gb_per_s, chip.host.kernel_us) = (1e12, 0.0);
+    let time = |problem: &Problem| expert_layer(problem, 1).forward.compute.seconds();
+    let usual = time(&problem);
+    let device = Device::new(&problem.cluster.groups[0].chip, Precision::Bf16, &[], 1);
+    let model = &problem.model;
+    let (n, h) = (model.moe.as_ref().unwrap().expert_ffn, model.hidden);
+    let inputs = if model.activation.gated() { 2 } else { 1 };
+    let (up, down) = (
+        device.linear(Gemm::batched(8, 128, inputs * n, h)),
+        device.linear(Gemm::batched(8, 128, h, n)),
+    );
+    problem.framework.grouped_tile_rows = 64;
+    close(time(&problem) - usual, (up + down) * 7.0 / 16.0, 1e-4);
+    problem.framework.grouped_tile_rows = 0;
+    problem.framework.grouped_tile_width = 400;
+    problem.framework.projections = Projections::GateApart;
+    let filled = |width: u64| (width.div_ceil(400) * 400) as f64 / width as f64;
+    close(time(&problem) - usual, (up + down) * (filled(n) * filled(h) - 1.0), 1e-4);
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub struct Gemm {
     stored: [u64; 2],
     /// Whether `m` is the mean of rows that chance sends to each of the products.
     drawn: bool,
+    /// Operations of whole tiles over those asked for, beyond what the chip's own tiles are priced at.
+    whole: f64,
 }
 
 impl Gemm {
@@ -53,12 +55,17 @@ impl Gemm {
 
     /// `batch` independent products.
     pub fn batched(batch: u64, m: u64, n: u64, k: u64) -> Gemm {
-        Gemm { batch, m, n, k, stored: [n, k], drawn: false }
+        Gemm { batch, m, n, k, stored: [n, k], drawn: false, whole: 1.0 }
     }
 
     /// The same where chance sends rows to each of the products, `m` on average.
     pub fn drawn(self) -> Gemm {
         Gemm { drawn: true, ..self }
+    }
+
+    /// The same by a kernel that does `whole` times the operations asked for.
+    pub fn in_tiles(self, whole: f64) -> Gemm {
+        Gemm { whole, ..self }
     }
 
     /// Operations: a multiplication and an addition for each of `batch m n k`.
@@ -261,6 +268,7 @@ impl<'a> Device<'a> {
         let each = if format.bytes < 1.0 { 0.5 } else { format.bytes };
         let slowdown = |width: u64| curve.slowdown(width as f64 * each);
         arithmetic *= slowdown(g.stored[0]).max(slowdown(g.stored[1]));
+        arithmetic *= g.whole;
         let (m, n, k) = (g.m as f64, g.n as f64, g.k as f64);
         let bytes = g.batch as f64 * (format.bytes * (m * k + k * n) + result_bytes * m * n);
         arithmetic.max(bytes / self.memory) + self.kernel

@@ -4,7 +4,7 @@ use super::block::{dense_share, Block};
 use super::compute::Gemm;
 use super::layer::Pass;
 use super::repeats::Operator;
-use crate::spec::framework::ExpertDispatch;
+use crate::spec::framework::{ExpertDispatch, Projections};
 use crate::spec::model::Moe;
 
 impl Block<'_, '_> {
@@ -42,8 +42,13 @@ impl Block<'_, '_> {
             // Permute into expert order, which three kernels find (NVIDIA/TransformerEngine, pytorch/triton/permutation.py), and
             // back with the weighted sum.
             self.permute(visits * h, 2.0, 2.0, (4, 1));
+            // Apart from them a copy reads each token and writes its choices, and a sum reads these and writes it; backward likewise.
+            let apart =
+                if p.framework.copies_choices { 1.0 + 1.0 / f64::from(moe.topk) } else { 0.0 };
+            self.stream(visits * h, apart, apart, (1, 1));
             let before = self.forward;
             self.permute(visits * h, 2.0, 3.0, (1, 1));
+            self.stream(visits * h, apart, apart, (1, 1));
             after = after.plus(self.forward.since(before));
         }
         // Multiplied in another width, what they made is cast for it, and its gradient back.
@@ -73,22 +78,29 @@ impl Block<'_, '_> {
         let arrived = visits * s.etp as f64 * load;
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
         let rows = (arrived / experts as f64).ceil() as u64;
-        // Places are filled alike, and where every expert is chosen there is nothing to draw.
-        let drawn = moe.capacity_factor == 0.0 && moe.topk < moe.experts;
-        let product = |n, k| {
+        // Places are filled alike, where every expert is chosen there is nothing to draw, and tiles that lie where the rows lie are
+        // all filled.
+        let grouped = !by_products && experts > 1;
+        let own_tiles = p.framework.grouped_tile_rows == 0;
+        let drawn = moe.capacity_factor == 0.0 && moe.topk < moe.experts && own_tiles;
+        // Gate and up are tiled as one where they are one product.
+        let parts = if p.framework.projections == Projections::Packed { 1 } else { inputs };
+        let product = |parts, n, k| {
             let product = Gemm::batched(experts, rows, n, k);
-            if drawn {
-                product.drawn()
+            let product = if drawn { product.drawn() } else { product };
+            product.in_tiles(if grouped {
+                self.whole_tiles(experts, rows, n / parts, k)
             } else {
-                product
-            }
+                1.0
+            })
         };
+        let (up, down) = (product(parts, inputs * width, m.hidden), product(1, m.hidden, width));
         let before = self.forward;
-        self.expert_products(product(inputs * width, m.hidden));
+        self.expert_products(up);
         let made = self.activation_inputs(arrived * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
         let before = self.forward;
-        self.expert_products(product(m.hidden, width));
+        self.expert_products(down);
         after = after.plus(self.forward.since(before));
         let passes = if by_products {
             0.0
@@ -161,6 +173,24 @@ impl Block<'_, '_> {
         }
         // One matrix of ones and one of weights are read again.
         self.kept += 2.0 * tokens * places as f64 * self.p.width;
+    }
+
+    /// Operations of a grouped product in whole tiles over those of `rows` tokens for each of `experts`.
+    ///
+    /// Tiles lie where the rows lie, not where an expert's begin, so that one more is worked out at each border between two (jax-ml/jax,
+    /// pallas/ops/tpu/megablox/gmm.py: make_group_metadata), and the last one of each width is whole (_calculate_irregular_num_tiles).
+    fn whole_tiles(&self, experts: u64, rows: u64, n: u64, k: u64) -> f64 {
+        let f = self.p.framework;
+        if rows == 0 {
+            return 1.0;
+        }
+        let all = (experts * rows) as f64;
+        let again = f.grouped_tile_rows.min(experts * rows) * (experts - 1);
+        let filled = |width: u64| match f.grouped_tile_width.min(width) {
+            0 => 1.0,
+            tile => (width.div_ceil(tile) * tile) as f64 / width as f64,
+        };
+        (all + again as f64) / all * filled(n) * filled(k)
     }
 
     /// The products of this rank's experts, one for each.

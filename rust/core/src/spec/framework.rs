@@ -60,9 +60,17 @@ pub struct Framework {
     /// Where experts have a capacity, tokens come to them and go back by products with matrices that hold a one for each place of
     /// each expert (GShard, arXiv:2006.16668, algorithm 1), not as rows that are moved.
     pub dispatch_by_products: bool,
-    /// Tokens that no other rank sent pass memory twice each way too: sorted by expert once more all the same (Megatron's
-    /// dispatchers), or copied for their experts before they are sorted and widened to 32 bits before they are summed (MaxText).
+    /// Tokens that no other rank sent are sorted by expert once more all the same (Megatron's dispatchers).
     pub permutes_twice: bool,
+    /// Tokens are written out for each of their experts before they are sorted, and what was sorted back is summed by an operator
+    /// of its own (MaxText): both pass memory in its order.
+    pub copies_choices: bool,
+    /// Rows of a tile of grouped products: one in which an expert's rows end and the next one's begin is worked out for both.
+    /// 0 where each expert has tiles of its own.
+    pub grouped_tile_rows: u64,
+    /// Width of such a tile at most, inner and outer: what does not fill the last one is worked out with it. 0 where tiles divide
+    /// the experts' widths.
+    pub grouped_tile_width: u64,
     /// What ZeRO copies on the device beside its gathers and reductions in every pass.
     pub shard_copies: ShardCopies,
     /// What is gathered after it was cast, where products run in 8 bits.

@@ -155,6 +155,9 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     // Made of what was drawn already: one more draw would change every problem after it.
     f.fused_groups = f.fused_gather_bytes % 7;
     f.permutes_twice = f.keeps_tensor_results;
+    f.copies_choices = f.overlap.context;
+    f.grouped_tile_rows = u64::from(f.copies_choices) * 64;
+    f.grouped_tile_width = f.grouped_tile_rows * 3;
     f.distributed_tensor_us = f.gather_copy_us * 0.5;
     f.reduces_once = f.eight_bit_gathers.parameters;
     f.all_reduces = f.shard_copies.reduced;
