@@ -340,6 +340,11 @@ class Framework:
             the next one's begin is worked out for both. 0 where each expert has its own tiles.
         grouped_tile_width: Width of such a tile at most, inner and outer, of which the last is
             worked out whole; 0 where tiles divide the experts' widths.
+        permutes_twice: Tokens that no other rank sent pass memory twice each way too: sorted by
+            expert once more all the same, or copied for their experts before they are sorted and
+            widened to 32 bits before they are summed.
+        neighbouring_experts: Each token goes to experts that lie next to each other and the next
+            token to the next ones, all alike loaded; else choices are spread at random.
         whole_vocabulary: Each tensor-parallel rank holds and works out embedding and head whole.
         gathered_logits: Where the vocabulary is cut, each tensor-parallel rank gathers the logits
             of all of it, for a loss of its own.
@@ -428,6 +433,7 @@ class Framework:
     copies_choices: bool = False
     grouped_tile_rows: int = 0
     grouped_tile_width: int = 0
+    neighbouring_experts: bool = False
     whole_vocabulary: bool = False
     gathered_logits: bool = False
     shard_copies: ShardCopies = ShardCopies()

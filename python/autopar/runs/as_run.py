@@ -74,6 +74,9 @@ def _dispatch(framework: Framework, run: Run) -> Framework:
     hidden = bool(said(run, HIDDEN_EXCHANGE))
     if hidden or re.search(OPEN_EXCHANGE, run.notes, re.I):
         framework = replace(framework, overlap=replace(framework.overlap, expert=hidden))
+    in_turn = re.search(IN_TURN, f"{framework.name} {run.framework}", re.I)
+    if in_turn and re.search(FORCED_EVEN, run.notes, re.I):
+        framework = replace(framework, neighbouring_experts=True)
     return framework
 
 
@@ -110,6 +113,12 @@ HIDDEN_EXCHANGE = (
     r"|overlap_moe_expert_parallel_comm\b"
     r"|overlap\w* (of )?(all-to-all|a2a|EP)\b"
 )
+FORCED_EVEN = r"\b(experts|routing|tokens) (is |are |were )?forced even\b|\bbalanced gate\b"
+# Who forces them so by giving token after token the next experts: AMD-AGI/Primus, core/transformer/
+# moe/router.py (PrimusTopKRouter); pytorch/torchtitan, models/moe (_debug_force_load_balance_routing);
+# NVIDIA-NeMo/Automodel, components/moe/layers.py (FakeBalancedGate without noise). Megatron-LM draws
+# random logits instead (moe_utils.py, apply_random_logits).
+IN_TURN = r"\bprimus\b|torchtitan|automodel"
 OPEN_EXCHANGE = r"\b(no|not|without) (all-to-all|a2a|EP|expert) (communication )?overlap"
 
 

@@ -101,6 +101,22 @@ fn tokens_that_go_once_to_a_rank_are_copied_where_their_experts_are() {
 }
 
 #[test]
+fn tokens_sent_to_neighbouring_experts_go_to_one_rank_each_and_load_all_alike() {
+    // 8 experts on two ranks, two in a row a token: one copy for two choices, where 2 (1 - 1/4) = 1.5 ranks hold some of them
+    // at random, of which the fuller rank has 1 + sqrt(2 ln 2 / 1,024) of its mean. Half of 1,024 visits of 1,024 channels leave
+    // a rank, there and back.
+    let mut problem = experts();
+    problem.framework.expert_dispatch = ExpertDispatch::OnceANode;
+    let wire = |problem: &Problem| expert_layer(problem, 2).forward.expert.seconds();
+    let apart = wire(&problem);
+    problem.framework.neighbouring_experts = true;
+    let fuller = 1.0 + (2.0 * 2f64.ln() / 1024.0).sqrt();
+    let rate = problem.cluster.groups[0].chip.link.all_to_all_gb_per_s * 1e9;
+    let copies = 1.5 / 2.0 * fuller - 1.0 / 2.0;
+    close(apart - wire(&problem), 2.0 * copies * 0.5 * 2.0 * 1024.0 * 1024.0 / rate, 1e-3);
+}
+
+#[test]
 fn results_of_experts_are_weighted_in_32_bits_step_by_step_where_nothing_joins_them() {
     // 1,024 visits of 1,024 channels. Forward the cast reads 2 bytes and writes 4, the product 4 and 4, the cast back 4 and 2: 20.
     // Backward both casts and the product again, and for the weights' gradient a product of two (12) and its sum (4): 36.

@@ -2,7 +2,7 @@
 
 use crate::error::{require, Error};
 use crate::estimate;
-use crate::estimate::collective::Fabric;
+use crate::estimate::collective::{Choice, Fabric};
 use crate::estimate::compute::{Device, FusedAttention, Gemm};
 use crate::plan::Plan;
 use crate::spec::cluster::{Chip, Cluster, DeviceGroup, Group};
@@ -202,7 +202,7 @@ impl Measured {
             }
             &Measured::Dispatch { bytes, ranks, topk, node_limit } => {
                 neighbours(chip, ranks, |fabric, group| {
-                    fabric.once_a_node(bytes, topk, node_limit, group)
+                    fabric.once_a_node(bytes, Choice { topk, node_limit, in_turn: 0 }, group)
                 })
             }
         }

@@ -86,18 +86,18 @@ impl<'a> Fabric<'a> {
         local.max(network) + self.exchange_steps(group)
     }
 
-    /// The same where a token crosses the network once for each node that holds some of its `topk` experts, at most
-    /// `node_limit` nodes if there is a limit, and is passed on there once to each rank that does (DeepEP, HybridEP).
-    pub fn once_a_node(&self, bytes: f64, topk: u32, node_limit: u32, group: Group) -> f64 {
+    /// The same where a token crosses the network once for each node that holds some of its experts, and is passed on there once to
+    /// each rank that does (DeepEP, HybridEP).
+    pub fn once_a_node(&self, bytes: f64, choice: Choice, group: Group) -> f64 {
         if group.size <= 1 || bytes <= 0.0 {
             return 0.0;
         }
         let (inside, domains) = self.spread(group);
         let n = domains as f64;
-        let chosen = chosen_nodes(node_limit, n);
-        let sent = bytes / f64::from(topk) * touched(topk, chosen) * (1.0 - 1.0 / n);
+        let nodes = choice.touched(choice.nodes(n));
+        let sent = bytes / f64::from(choice.topk) * nodes * (1.0 - 1.0 / n);
         let copies = bytes * (1.0 - 1.0 / n);
-        let local = bytes * self.copies_a_choice(topk, node_limit, group) * (inside - 1) as f64
+        let local = bytes * self.copies_a_choice(choice, group) * (inside - 1) as f64
             / inside as f64
             / self.exchange_rate(inside, group.stride);
         let network = self
@@ -108,12 +108,12 @@ impl<'a> Fabric<'a> {
         local.max(network * share) + self.exchange_steps(group)
     }
 
-    /// Copies of a token that reach a rank by [`Fabric::once_a_node`], for each of its `topk` choices of an expert: ranks
-    /// that hold some of them over experts.
-    pub fn copies_a_choice(&self, topk: u32, node_limit: u32, group: Group) -> f64 {
+    /// Copies of a token that reach a rank by [`Fabric::once_a_node`], for each of its choices of an expert: ranks that hold some
+    /// of them over experts.
+    pub fn copies_a_choice(&self, choice: Choice, group: Group) -> f64 {
         let (inside, domains) = self.spread(group);
-        let ranks = inside as f64 * chosen_nodes(node_limit, domains as f64);
-        touched(topk, ranks) / f64::from(topk)
+        let ranks = inside as f64 * choice.nodes(domains as f64);
+        choice.touched(ranks) / f64::from(choice.topk)
     }
 
     /// Seconds to send `bytes` to a device `distance` ranks away.
@@ -351,18 +351,46 @@ const MIB: f64 = 1_048_576.0;
 /// The correction at 1, 2, 4 MiB and so on; below, where steps take the time, that of 1 MiB, and above that of 128 MiB.
 const TREE_CORRECTION: [f64; 8] = [0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9];
 
-/// Nodes of `n` over which a token's experts may lie: `limit` of them, or any.
-fn chosen_nodes(limit: u32, n: f64) -> f64 {
-    if limit > 0 {
-        f64::from(limit).min(n)
-    } else {
-        n
+/// Which experts a token is sent to.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice {
+    /// Experts a token.
+    pub topk: u32,
+    /// Nodes a token at most, 0 for any number.
+    pub node_limit: u32,
+    /// Experts in all where a token's lie next to each other, the next token's behind them; 0 where they lie anywhere.
+    pub in_turn: u32,
+}
+
+impl Choice {
+    /// Of `n` nodes those that a token's experts may lie on.
+    fn nodes(&self, n: f64) -> f64 {
+        if self.node_limit > 0 && self.in_turn == 0 {
+            f64::from(self.node_limit).min(n)
+        } else {
+            n
+        }
+    }
+
+    /// How many of `places` hold some of a token's k experts: `n (1 - (1 - 1/n)^k)` where they lie anywhere. Of k in a row that start
+    /// at multiples of k, over places of b experts each, `1 + (k - gcd(k, b)) / b`: a row may start at each multiple of the divisor.
+    fn touched(&self, places: f64) -> f64 {
+        if self.in_turn == 0 {
+            return places * (1.0 - (1.0 - 1.0 / places).powf(f64::from(self.topk)));
+        }
+        let each = (f64::from(self.in_turn) / places).round().max(1.0);
+        let steps = gcd(u64::from(self.topk), each as u64) as f64;
+        (1.0 + (f64::from(self.topk) - steps) / each).min(places)
     }
 }
 
-/// How many of `places` hold some of `topk` experts that lie anywhere among them: `n (1 - (1 - 1/n)^topk)`.
-fn touched(topk: u32, places: f64) -> f64 {
-    places * (1.0 - (1.0 - 1.0 / places).powf(f64::from(topk)))
+/// The greatest number that divides both.
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 {
+        a
+    } else {
+        gcd(b, a % b)
+    }
 }
 
 /// How often two must be doubled to reach `n`.
@@ -374,6 +402,10 @@ fn doublings(n: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::spec::cluster::Network;
+
+    fn anywhere(node_limit: u32) -> Choice {
+        Choice { topk: 8, node_limit, in_turn: 0 }
+    }
     use crate::testing::{a100, cluster};
 
     fn close(a: f64, b: f64) {
@@ -517,9 +549,9 @@ mod tests {
         let steps = 8.4e-6 + 7.0 * 3.4e-6 + (6.6 + 4.0 * 0.69) * 14e-6;
         let wire = |copies: f64| copies / 8.0 / (25.0 * chip.network.efficiency) + steps;
         let touched = 4.0 * (1.0 - 0.75f64.powi(8)) * 0.75;
-        close(f.once_a_node(1e9, 8, 0, group), wire(touched));
-        close(f.once_a_node(1e9, 8, 2, group), wire(2.0 * (1.0 - 0.5f64.powi(8)) * 0.75));
-        assert!(f.once_a_node(1e9, 8, 0, group) < f.all_to_all(1e9, group));
+        close(f.once_a_node(1e9, anywhere(0), group), wire(touched));
+        close(f.once_a_node(1e9, anywhere(2), group), wire(2.0 * (1.0 - 0.5f64.powi(8)) * 0.75));
+        assert!(f.once_a_node(1e9, anywhere(0), group) < f.all_to_all(1e9, group));
     }
 
     #[test]
@@ -560,11 +592,25 @@ mod tests {
         let ranks = 8.0 * (1.0 - 0.875f64.powi(8));
         let rate = one.groups[0].chip.link.all_to_all_gb_per_s;
         let wire = ranks * 0.875 / 8.0 / rate;
-        close(f.once_a_node(1e9, 8, 0, group), wire + 8.4e-6 + 7.0 * 3.4e-6);
-        close(f.copies_a_choice(8, 0, group), ranks / 8.0);
+        close(f.once_a_node(1e9, anywhere(0), group), wire + 8.4e-6 + 7.0 * 3.4e-6);
+        close(f.copies_a_choice(anywhere(0), group), ranks / 8.0);
         let two = cluster(a100(), 16);
         let f = Fabric::new(&two, &two.groups[0].chip);
-        close(f.copies_a_choice(8, 1, Group { size: 16, stride: 1 }), ranks / 8.0);
+        close(f.copies_a_choice(anywhere(1), Group { size: 16, stride: 1 }), ranks / 8.0);
+    }
+
+    #[test]
+    fn experts_in_turn_lie_on_as_few_ranks_as_hold_them() {
+        // Eight in a row of 128 start where a rank of 16 begins or in its middle: one rank. Six of 64 start at even places: over 16
+        // ranks at the first or third of four, two ranks; over two nodes two of a node's sixteen places, 28 and 30, reach over
+        // its end: 1 + 2 / 16.
+        let cluster = cluster(a100(), 16);
+        let f = Fabric::new(&cluster, &cluster.groups[0].chip);
+        let row = |topk, in_turn| Choice { topk, node_limit: 1, in_turn };
+        close(f.copies_a_choice(row(8, 128), Group { size: 8, stride: 1 }), 1.0 / 8.0);
+        close(f.copies_a_choice(row(6, 64), Group { size: 16, stride: 1 }), 2.0 / 6.0);
+        close(row(6, 64).touched(2.0), 1.125);
+        close(row(8, 8).touched(8.0), 8.0);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A mixture of experts in a layer: router, permutation, exchange, the experts' products.
 
 use super::block::{dense_share, Block};
+use super::collective::Choice;
 use super::compute::Gemm;
 use super::layer::Pass;
 use super::repeats::Operator;
@@ -69,6 +70,8 @@ impl Block<'_, '_> {
         // Places are filled alike on all ranks; else all wait for the one that most tokens want.
         let (filled, fullest) = if moe.capacity_factor > 0.0 {
             (moe.capacity_factor, 1.0)
+        } else if p.framework.neighbouring_experts {
+            (1.0, 1.0)
         } else {
             let variation = p.workload.expert_load_variation / (experts as f64).sqrt();
             (1.0, load_of_the_fullest(visits, s.ep, variation))
@@ -106,7 +109,7 @@ impl Block<'_, '_> {
             0.0
         } else if once {
             // A token is read where it lies, copied for each of its experts here, and their results are summed for its way back.
-            1.0 + p.fabric.copies_a_choice(moe.topk, moe.node_limit, s.expert_group())
+            1.0 + p.fabric.copies_a_choice(self.choice(moe), s.expert_group())
         } else if experts > 1 && (s.ep > 1 || p.framework.permutes_twice) {
             // What arrived by rank is sorted by expert, and the results are sorted back; what no other rank sent came sorted.
             2.0
@@ -152,6 +155,12 @@ impl Block<'_, '_> {
             // The way back takes as long as the way there.
             self.unread = Pass { expert: self.forward.expert / 2.0, ..after };
         }
+    }
+
+    /// Which experts a token is sent to.
+    fn choice(&self, moe: &Moe) -> Choice {
+        let in_turn = if self.p.framework.neighbouring_experts { moe.experts } else { 0 };
+        Choice { topk: moe.topk, node_limit: moe.node_limit, in_turn }
     }
 
     /// Tokens put into the experts' places, and their results taken from there with their weights: products of each sequence with
@@ -249,7 +258,7 @@ impl Block<'_, '_> {
         let mut once = match p.framework.expert_dispatch {
             ExpertDispatch::Copies => p.fabric.all_to_all(fullest * bytes, group),
             ExpertDispatch::OnceANode => {
-                p.fabric.once_a_node(fullest * bytes, moe.topk, moe.node_limit, group)
+                p.fabric.once_a_node(fullest * bytes, self.choice(moe), group)
             }
             ExpertDispatch::Gather => {
                 p.fabric.all_gather(bytes / f64::from(moe.topk) * group.size as f64, group)

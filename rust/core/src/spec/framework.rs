@@ -71,6 +71,9 @@ pub struct Framework {
     /// Width of such a tile at most, inner and outer: what does not fill the last one is worked out with it. 0 where tiles divide
     /// the experts' widths.
     pub grouped_tile_width: u64,
+    /// Each token is sent to experts that lie next to each other, the next token to the next ones (AMD-AGI/Primus, forced load
+    /// balance): all alike loaded, on as few ranks as hold them. Else choices are spread at random.
+    pub neighbouring_experts: bool,
     /// What ZeRO copies on the device beside its gathers and reductions in every pass.
     pub shard_copies: ShardCopies,
     /// What is gathered after it was cast, where products run in 8 bits.
