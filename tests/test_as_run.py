@@ -401,6 +401,28 @@ def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: 
     assert said("no DeepEP; CUDA graphs not in the table; no EP overlap") == usual
 
 
+def test_experts_are_forced_even_in_turn_by_those_who_do_so(shelf: Shelf) -> None:
+    def in_turn(framework: str, notes: str = "DeepEP, experts forced even") -> bool:
+        run = run_of(framework=framework, notes=notes)
+        return setup(run, shelf).problem.framework.neighbouring_experts
+
+    assert in_turn("Primus (Megatron-LM, ROCm)")
+    assert in_turn("torchtitan")
+    assert in_turn("NeMo AutoModel", "balanced gate")
+    assert not in_turn("Primus (Megatron-LM, ROCm)", "DeepEP")
+    # Random logits.
+    assert not in_turn("Megatron-LM")
+
+
+def test_experts_of_the_older_grouped_products_are_in_16_bits(shelf: Shelf) -> None:
+    def wide(notes: str) -> bool:
+        return setup(run_of(precision="fp8", notes=notes), shelf).problem.framework.wide_experts
+
+    assert wide("legacy grouped GEMM, DeepEP")
+    assert wide("fp8 on dense linears (experts bf16)")
+    assert not wide("turbo grouped GEMM")
+
+
 ALL = Graphs(attention=True, router=True, mlp=True)
 
 

@@ -345,6 +345,7 @@ class Framework:
             widened to 32 bits before they are summed.
         neighbouring_experts: Each token goes to experts that lie next to each other and the next
             token to the next ones, all alike loaded; else choices are spread at random.
+        wide_experts: Experts' products run in 16 bits where a job's others run in fewer.
         whole_vocabulary: Each tensor-parallel rank holds and works out embedding and head whole.
         gathered_logits: Where the vocabulary is cut, each tensor-parallel rank gathers the logits
             of all of it, for a loss of its own.
@@ -434,6 +435,7 @@ class Framework:
     grouped_tile_rows: int = 0
     grouped_tile_width: int = 0
     neighbouring_experts: bool = False
+    wide_experts: bool = False
     whole_vocabulary: bool = False
     gathered_logits: bool = False
     shard_copies: ShardCopies = ShardCopies()

@@ -114,10 +114,10 @@ HIDDEN_EXCHANGE = (
     r"|overlap\w* (of )?(all-to-all|a2a|EP)\b"
 )
 FORCED_EVEN = r"\b(experts|routing|tokens) (is |are |were )?forced even\b|\bbalanced gate\b"
-# Who forces them so by giving token after token the next experts: AMD-AGI/Primus, core/transformer/
-# moe/router.py (PrimusTopKRouter); pytorch/torchtitan, models/moe (_debug_force_load_balance_routing);
-# NVIDIA-NeMo/Automodel, components/moe/layers.py (FakeBalancedGate without noise). Megatron-LM draws
-# random logits instead (moe_utils.py, apply_random_logits).
+# Who forces them so by giving token after token the next experts: AMD-AGI/Primus, core/
+# transformer/moe/router.py (PrimusTopKRouter); pytorch/torchtitan, models/moe
+# (_debug_force_load_balance_routing); NVIDIA-NeMo/Automodel, components/moe/layers.py
+# (FakeBalancedGate without noise). Megatron-LM draws random logits (apply_random_logits).
 IN_TURN = r"\bprimus\b|torchtitan|automodel"
 OPEN_EXCHANGE = r"\b(no|not|without) (all-to-all|a2a|EP|expert) (communication )?overlap"
 

@@ -47,6 +47,8 @@ def fused(framework: Framework, run: Run) -> Framework:
         one = replace(one, grouped_gemm=False, looped_gemm=False)
     if said(run, ONE_KERNEL_FOR_EXPERTS):
         one = replace(one, grouped_gemm=True, looped_gemm=False)
+    if said(run, WIDE_EXPERTS):
+        framework = replace(framework, wide_experts=True)
     if said(run, UNFUSED_PERMUTATION):
         one = replace(one, permutation=False)
     framework = _tiled(framework, run)
@@ -117,6 +119,10 @@ ONE_KERNEL_FOR_EXPERTS = (
 # MindSpore joins elementwise operators in kernels of its own at this level (mindspore.cn, jit_level
 # of JitConfig: graph kernel fusion), not below it.
 JOINED_GRAPH = r"(jit|graph) level O1\b"
+
+# Megatron's grouped products before those of Transformer Engine (megatron/core/transformer/moe/
+# experts.py of core 0.12: GroupedMLP) know 16 bits alone.
+WIDE_EXPERTS = r"legacy grouped[- _]?gemm|\bexperts(' products)? (in )?(bf16|16 bits)\b"
 
 EXPERTS_IN_TURN = r"\bexperts one after (an|the )other|\bno grouped (product|gemm|mm|matmul)"
 

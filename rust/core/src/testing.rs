@@ -154,6 +154,7 @@ pub fn framework() -> Framework {
         grouped_tile_rows: 0,
         grouped_tile_width: 0,
         neighbouring_experts: false,
+        wide_experts: false,
         whole_vocabulary: false,
         gathered_logits: false,
         shard_copies: ShardCopies { gathered: false, reduced: false },

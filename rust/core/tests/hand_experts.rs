@@ -539,3 +539,26 @@ fn a_host_that_runs_experts_one_after_another_has_gathered_nothing_ahead() {
     problem.framework.launch_us = 0.0;
     assert_eq!(priced(&problem).recompute_full.shard, Time::ZERO);
 }
+
+#[test]
+fn experts_in_16_bits_under_a_job_in_8_cost_what_they_do_under_one_in_16() {
+    // What the experts' two products add is the same as in a job of 16 bits, as their kept inputs are: 1,024 visits of 1,024
+    // channels twice, 2 bytes each in place of 1.
+    let mut problem = experts();
+    problem.framework.launch_us = 0.0;
+    problem.framework.held.fp8_input_bytes = 1;
+    problem.cluster.groups[0].chip.peak_tflops.fp8 = Some(624.0);
+    let wider = |problem: &Problem| {
+        let mut twice = problem.clone();
+        twice.model.moe = Some(testing::moe(8, 2, 2048));
+        more(expert_layer(&twice, 1).forward, expert_layer(problem, 1).forward)
+    };
+    let in_16 = wider(&problem);
+    problem.workload.precision = Precision::Fp8;
+    let in_8 = wider(&problem);
+    let kept = expert_layer(&problem, 1).kept.0;
+    problem.framework.wide_experts = true;
+    assert!(in_8 < in_16, "{in_8} {in_16}");
+    close(wider(&problem), in_16, 1e-6);
+    assert_eq!(expert_layer(&problem, 1).kept.0 - kept, 2 * 1024 * 1024);
+}

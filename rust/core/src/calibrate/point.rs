@@ -2,7 +2,8 @@
 
 use crate::error::{require, Error};
 use crate::estimate;
-use crate::estimate::collective::{Choice, Fabric};
+use crate::estimate::choice::Choice;
+use crate::estimate::collective::Fabric;
 use crate::estimate::compute::{Device, FusedAttention, Gemm};
 use crate::plan::Plan;
 use crate::spec::cluster::{Chip, Cluster, DeviceGroup, Group};

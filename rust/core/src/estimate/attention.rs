@@ -120,7 +120,7 @@ impl Block<'_, '_> {
         self.attention_output = p.tokens * v_out as f64 * self.p.width;
         self.attention_inputs = p.tokens * (q_width + kv_width) as f64;
         let cast = match p.workload.precision.cast_bytes() {
-            Some(_) => p.linear_input(p.tokens * v_out as f64),
+            Some(_) => p.linear_input(p.tokens * v_out as f64, true),
             None => 0.0,
         };
         self.kept += cast;

@@ -124,19 +124,27 @@ impl<'p, 'a> Block<'p, 'a> {
     /// result, behind its arithmetic, or a second kernel reads that result too. Gradients that are reduced after each pass are
     /// not added here.
     pub(super) fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
+        self.linear_in(g, true)
+    }
+
+    /// The same in the job's precision, if `narrow`, or in that of the activations.
+    pub(super) fn linear_in(&mut self, g: Gemm, narrow: bool) -> (f64, f64, f64) {
         let d = &self.p.device;
+        let product = |g: Gemm| if narrow { d.linear(g) } else { d.plain(g) };
         let weights = g.batch as f64 * g.n as f64 * g.k as f64;
         self.matrix = self.matrix.max(weights);
         let stored = self.p.framework.bytes.gradient as f64;
         let gradient = g.weight_gradient();
         let weight = if self.p.reduces_each_pass() {
-            d.linear(gradient)
-        } else if self.p.framework.fused.gradient_accumulation {
+            product(gradient)
+        } else if !self.p.framework.fused.gradient_accumulation {
+            product(gradient) + d.stream(weights * (2.0 * stored + self.p.width))
+        } else if narrow {
             d.linear_added(gradient, stored)
         } else {
-            d.linear(gradient) + d.stream(weights * (2.0 * stored + self.p.width))
+            d.plain_added(gradient, stored)
         };
-        let times = (d.linear(g), d.linear(g.input_gradient()), weight);
+        let times = (product(g), product(g.input_gradient()), weight);
         if self.p.framework.casts_weights {
             // Read in one width and written in the other, 4 + 2 bytes: the weights before, their gradients after.
             self.forward.run(d.stream(6.0 * weights));
@@ -148,8 +156,8 @@ impl<'p, 'a> Block<'p, 'a> {
         self.products.0 += times.0;
         self.products.1 += 1;
         match self.p.workload.precision {
-            Precision::Fp8 => self.casts(g),
-            Precision::Fp4 => self.casts_to_four_bits(g),
+            Precision::Fp8 if narrow => self.casts(g),
+            Precision::Fp4 if narrow => self.casts_to_four_bits(g),
             _ => {}
         }
         if self.p.framework.fused.looped_gemm {
@@ -398,17 +406,18 @@ impl<'p, 'a> Block<'p, 'a> {
         }
         let made = self.activation_inputs(kept_tokens * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
-        self.activation(tokens * width as f64, 1);
+        self.activation(tokens * width as f64, 1, true);
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
         self.saved.product(tokens * m.hidden as f64, false);
-        self.kept += self.activation_kept(kept_tokens * width as f64);
+        self.kept += self.activation_kept(kept_tokens * width as f64, true);
         self.transient = self.transient.max(tokens * ((inputs + 1) * width) as f64 * self.p.width);
         (entry, exit)
     }
 
-    /// Bytes that the nonlinearity over `elements` inner channels keeps, and the product after it of its output.
-    pub(super) fn activation_kept(&self, elements: f64) -> f64 {
-        self.activation_inputs(elements) + self.activation_results(elements)
+    /// Bytes that the nonlinearity over `elements` inner channels keeps, and the product after it of its output, which it reads
+    /// in the job's precision if `narrow`.
+    pub(super) fn activation_kept(&self, elements: f64, narrow: bool) -> f64 {
+        self.activation_inputs(elements) + self.activation_results(elements, narrow)
     }
 
     /// Bytes that the nonlinearity keeps of what it reads.
@@ -424,7 +433,7 @@ impl<'p, 'a> Block<'p, 'a> {
 
     /// Bytes that are kept of what it makes: the input of the next product, and of separate operators with a gate its output
     /// before the gate; with clamps their outputs and the sigmoid too.
-    fn activation_results(&self, elements: f64) -> f64 {
+    fn activation_results(&self, elements: f64, narrow: bool) -> f64 {
         let p = self.p;
         let before_gate = match p.model.activation {
             // The halves as they were joined again.
@@ -433,7 +442,7 @@ impl<'p, 'a> Block<'p, 'a> {
             Activation::ClampedSwiglu => 4.0,
             activation => f64::from(u8::from(activation.gated())),
         };
-        before_gate * elements * p.width + p.linear_input(elements)
+        before_gate * elements * p.width + p.linear_input(elements, narrow)
     }
 
     /// Whether halves are clamped before the kernel of the nonlinearity reads them.
@@ -442,8 +451,9 @@ impl<'p, 'a> Block<'p, 'a> {
         self.p.model.activation == Activation::ClampedSwiglu && fused.activation && !fused.clamp
     }
 
-    /// The nonlinearity over `elements` inner channels, with its gate and bias, in so many `parts` one after another.
-    pub(super) fn activation(&mut self, elements: f64, parts: u32) {
+    /// The nonlinearity over `elements` inner channels, with its gate and bias, in so many `parts` one after another, before a product in
+    /// the job's precision if `narrow`.
+    pub(super) fn activation(&mut self, elements: f64, parts: u32, narrow: bool) {
         let activation = self.p.model.activation;
         let (forward, backward, kernels) =
             match (activation.gated(), self.p.framework.fused.activation) {
@@ -467,7 +477,11 @@ impl<'p, 'a> Block<'p, 'a> {
         self.stream(elements, forward, backward, (parts * kernels.0, parts * kernels.1));
         // To compute ReLU again its input would have to be kept in place of its output.
         if activation != Activation::Relu {
-            self.may_repeat(Operator::Activation, before, self.activation_results(elements));
+            self.may_repeat(
+                Operator::Activation,
+                before,
+                self.activation_results(elements, narrow),
+            );
         }
     }
 

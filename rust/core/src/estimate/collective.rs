@@ -15,6 +15,7 @@
 //! sum (for two nodes the tree moves half of the tensor each way) and where a library gathers level by level. NCCL gathers
 //! and scatters by rings through all members: what a node's own members hold passes its cards too, `(n-1)/n` in all.
 
+use super::choice::Choice;
 use super::torus::Torus;
 use crate::spec::cluster::{Chip, Cluster, FabricLevel, Group, NetworkLink, Topology};
 
@@ -351,48 +352,6 @@ const MIB: f64 = 1_048_576.0;
 /// The correction at 1, 2, 4 MiB and so on; below, where steps take the time, that of 1 MiB, and above that of 128 MiB.
 const TREE_CORRECTION: [f64; 8] = [0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9];
 
-/// Which experts a token is sent to.
-#[derive(Clone, Copy, Debug)]
-pub struct Choice {
-    /// Experts a token.
-    pub topk: u32,
-    /// Nodes a token at most, 0 for any number.
-    pub node_limit: u32,
-    /// Experts in all where a token's lie next to each other, the next token's behind them; 0 where they lie anywhere.
-    pub in_turn: u32,
-}
-
-impl Choice {
-    /// Of `n` nodes those that a token's experts may lie on.
-    fn nodes(&self, n: f64) -> f64 {
-        if self.node_limit > 0 && self.in_turn == 0 {
-            f64::from(self.node_limit).min(n)
-        } else {
-            n
-        }
-    }
-
-    /// How many of `places` hold some of a token's k experts: `n (1 - (1 - 1/n)^k)` where they lie anywhere. Of k in a row that start
-    /// at multiples of k, over places of b experts each, `1 + (k - gcd(k, b)) / b`: a row may start at each multiple of the divisor.
-    fn touched(&self, places: f64) -> f64 {
-        if self.in_turn == 0 {
-            return places * (1.0 - (1.0 - 1.0 / places).powf(f64::from(self.topk)));
-        }
-        let each = (f64::from(self.in_turn) / places).round().max(1.0);
-        let steps = gcd(u64::from(self.topk), each as u64) as f64;
-        (1.0 + (f64::from(self.topk) - steps) / each).min(places)
-    }
-}
-
-/// The greatest number that divides both.
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 {
-        a
-    } else {
-        gcd(b, a % b)
-    }
-}
-
 /// How often two must be doubled to reach `n`.
 fn doublings(n: u64) -> u64 {
     u64::from(n.max(1).ilog2() + u32::from(!n.max(1).is_power_of_two()))
@@ -597,20 +556,6 @@ mod tests {
         let two = cluster(a100(), 16);
         let f = Fabric::new(&two, &two.groups[0].chip);
         close(f.copies_a_choice(anywhere(1), Group { size: 16, stride: 1 }), ranks / 8.0);
-    }
-
-    #[test]
-    fn experts_in_turn_lie_on_as_few_ranks_as_hold_them() {
-        // Eight in a row of 128 start where a rank of 16 begins or in its middle: one rank. Six of 64 start at even places: over 16
-        // ranks at the first or third of four, two ranks; over two nodes two of a node's sixteen places, 28 and 30, reach over
-        // its end: 1 + 2 / 16.
-        let cluster = cluster(a100(), 16);
-        let f = Fabric::new(&cluster, &cluster.groups[0].chip);
-        let row = |topk, in_turn| Choice { topk, node_limit: 1, in_turn };
-        close(f.copies_a_choice(row(8, 128), Group { size: 8, stride: 1 }), 1.0 / 8.0);
-        close(f.copies_a_choice(row(6, 64), Group { size: 16, stride: 1 }), 2.0 / 6.0);
-        close(row(6, 64).touched(2.0), 1.125);
-        close(row(8, 8).touched(8.0), 8.0);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A mixture of experts in a layer: router, permutation, exchange, the experts' products.
 
 use super::block::{dense_share, Block};
-use super::collective::Choice;
+use super::choice::Choice;
 use super::compute::Gemm;
 use super::layer::Pass;
 use super::repeats::Operator;
@@ -125,12 +125,13 @@ impl Block<'_, '_> {
         }
         // Products that are not grouped have an activation each between them.
         let apart = if p.framework.fused.grouped_gemm { 1 } else { experts as u32 };
-        self.activation(arrived * width as f64, apart);
+        self.activation(arrived * width as f64, apart, !p.framework.wide_experts);
         if moe.expert_bias {
             self.biases(arrived * (inputs * width) as f64);
             self.weighted_biases(arrived * h, experts);
         }
-        self.kept += self.activation_kept(arrived * width as f64) + p.linear_input(arrived * h);
+        self.kept += self.activation_kept(arrived * width as f64, !p.framework.wide_experts)
+            + p.linear_input(arrived * h, !p.framework.wide_experts);
         // Products that are not grouped are of one expert at a time.
         let at_once = arrived / f64::from(apart);
         self.transient =
@@ -204,16 +205,17 @@ impl Block<'_, '_> {
 
     /// The products of this rank's experts, one for each.
     fn expert_products(&mut self, g: Gemm) {
+        let narrow = !self.p.framework.wide_experts;
         if self.p.framework.fused.grouped_gemm {
             // No matrix product of those that recompute of single operators tells apart.
             let products = self.products;
-            self.linear(g);
+            self.linear_in(g, narrow);
             self.products = products;
         } else {
             let mut one = g;
             one.batch = 1;
             for _ in 0..g.batch {
-                self.linear(one);
+                self.linear_in(one, narrow);
                 self.saved.product((g.m * g.n) as f64, true);
             }
         }

@@ -196,9 +196,9 @@ impl<'a> Pricer<'a> {
     }
 
     /// Bytes of a linear layer's input of so many elements as it is kept for the weight gradient: as it was cast where the
-    /// products are narrow and the framework saves what they read (NVIDIA/TransformerEngine does, pytorch/ao does not).
-    pub(super) fn linear_input(&self, elements: f64) -> f64 {
-        match self.workload.precision.cast_bytes() {
+    /// products are `narrow` and the framework saves what they read (NVIDIA/TransformerEngine does, pytorch/ao does not).
+    pub(super) fn linear_input(&self, elements: f64, narrow: bool) -> f64 {
+        match self.workload.precision.cast_bytes().filter(|_| narrow) {
             Some(cast) if self.framework.held.fp8_input_bytes == 1 => elements * cast,
             Some(_) => elements * self.framework.held.fp8_input_bytes as f64,
             None => elements * self.width,
@@ -216,7 +216,7 @@ impl<'a> Pricer<'a> {
 
     /// Bytes of the input of the column-parallel products after a norm over `channels`.
     pub(super) fn column_input(&self, channels: f64) -> f64 {
-        self.linear_input(self.column_tokens() * channels)
+        self.linear_input(self.column_tokens() * channels, true)
     }
 
     /// Tokens of the input of a column-parallel product as it is kept.

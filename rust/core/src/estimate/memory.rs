@@ -225,7 +225,8 @@ pub fn items(
     buffers += at_work * framework.held.gathered_copy_bytes;
     let lasting = buffers;
     parameters += held.casts.0;
-    let cast = held.dense_parameters - held.end_parameters + held.expert_parameters;
+    let experts = if framework.wide_experts { 0 } else { held.expert_parameters };
+    let cast = held.dense_parameters - held.end_parameters + experts;
     parameters += cast * held.cast_sixteenths / 16;
     if gathers || fetches {
         buffers += held.gathered_parameters * bytes.parameter;

@@ -74,6 +74,9 @@ pub struct Framework {
     /// Each token is sent to experts that lie next to each other, the next token to the next ones (AMD-AGI/Primus, forced load
     /// balance): all alike loaded, on as few ranks as hold them. Else choices are spread at random.
     pub neighbouring_experts: bool,
+    /// Experts' products run in 16 bits where a job's others run in fewer (Megatron's grouped products of 2024, which AMD-AGI/Primus
+    /// keeps as `moe_use_legacy_grouped_gemm`).
+    pub wide_experts: bool,
     /// What ZeRO copies on the device beside its gathers and reductions in every pass.
     pub shard_copies: ShardCopies,
     /// What is gathered after it was cast, where products run in 8 bits.

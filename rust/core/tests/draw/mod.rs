@@ -159,6 +159,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.grouped_tile_rows = u64::from(f.copies_choices) * 64;
     f.grouped_tile_width = f.grouped_tile_rows * 3;
     f.neighbouring_experts = f.shard_copies.gathered;
+    f.wide_experts = f.sequence_copies;
     f.distributed_tensor_us = f.gather_copy_us * 0.5;
     f.reduces_once = f.eight_bit_gathers.parameters;
     f.all_reduces = f.shard_copies.reduced;
