@@ -21,8 +21,8 @@ RUST_ORDER = """
     spec::framework::offload spec::framework spec::problem
     spec::tensors spec
     plan plan::rules
-    estimate::flops estimate::torus estimate::collective estimate::compute estimate::shard
-    estimate::shortest
+    estimate::flops estimate::torus estimate::choice estimate::collective estimate::compute
+    estimate::shard estimate::shortest
     testing
     estimate::layer estimate::repeats estimate::block estimate::launches estimate::gathers
     estimate::selective estimate::attention estimate::experts estimate::memory

@@ -149,7 +149,7 @@ def test_an_attention_rate_stays_below_the_peak_and_grows_with_the_sequence(name
     assert bool(chip.attention) == (not name.startswith(("p100", "v100")))
     for row in chip.attention:
         assert max(row.tflops) < peak
-        # cuDNN's rates fall: by 1.5 % on Hopper, by 9 % beyond 32,768 on Blackwell; SYCL-TLA by 9.4.
+        # Rates fall: cuDNN by 1.5 % on Hopper, 9 % beyond 32,768 on Blackwell, SYCL-TLA 9.4 %.
         assert all(b > 0.9 * a for a, b in zip(row.tflops, row.tflops[1:], strict=False)), row
 
 
