@@ -482,6 +482,20 @@ def test_megatron_on_amd_sums_gradients_apart_from_their_product(shelf: Shelf) -
     assert not fused("MI355X", "Primus (Megatron-LM, ROCm)")
 
 
+def test_a_router_is_fused_where_its_row_or_a_recipe_says_so(shelf: Shelf) -> None:
+    def fused(framework: str, notes: str = "", date: str = "2026-04") -> bool:
+        run = run_of(framework=framework, date=date, notes=notes)
+        return setup(run, shelf).problem.framework.fused.router
+
+    assert not fused("Megatron-LM")
+    assert fused("Megatron-LM", "router fusion")
+    assert fused("Megatron-Bridge")
+    assert not fused("Megatron-Bridge", "router not fused")
+    assert not fused("Megatron-Bridge", "all-to-all; recipe moonlight_16b_pretrain")
+    assert fused("Megatron-Bridge", "library recipe; fused router")
+    assert not fused("NeMo 25.07", date="2025-07")
+
+
 def test_the_grouped_product_of_primus_turbo_is_one_kernel(shelf: Shelf) -> None:
     def looped(notes: str) -> bool:
         run = run_of(framework="Primus (Megatron-LM, ROCm)", chip="MI355X", notes=notes)

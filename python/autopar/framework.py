@@ -41,6 +41,8 @@ class Fused:
         gradient_accumulation: Weight gradients added to the stored ones by the product itself.
         looped_gemm: The grouped product is a compiled loop that launches each expert's by itself.
         permutation: Tokens sorted by expert, and back with their weights, in a kernel each.
+        router: A router's scores with its choice, the scores for its balancing loss, and that
+            loss, in a kernel each.
         expert_bias: Biases of grouped experts added in one pass over all of them.
         optimizer: Adam reads and writes each number once; else each of its operations by itself.
     """
@@ -55,6 +57,7 @@ class Fused:
     gradient_accumulation: bool
     looped_gemm: bool = False
     permutation: bool = False
+    router: bool = False
     expert_bias: bool = False
     clamp: bool = True
     optimizer: bool = True

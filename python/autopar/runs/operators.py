@@ -52,6 +52,7 @@ def fused(framework: Framework, run: Run) -> Framework:
     if said(run, UNFUSED_PERMUTATION):
         one = replace(one, permutation=False)
     framework = _tiled(framework, run)
+    one = replace(one, router=_router(one.router, run))
     if said(run, r"(mx-?fp8|fp8[- ]mx)\b"):
         framework = _in_blocks(framework, run)
     return replace(framework, fused=one)
@@ -75,6 +76,15 @@ def _tiled(framework: Framework, run: Run) -> Framework:
 
 
 NO_GROUPED_KERNEL = r"\bno grouped kernels?\b"
+
+
+def _router(usual: bool, run: Run) -> bool:
+    """Whether a router was fused: as a row says, and in no recipe of a library, else as usual."""
+    if re.search(UNFUSED_ROUTER, run.notes, re.I):
+        return False
+    if said(run, FUSED_ROUTER):
+        return True
+    return usual and not said(run, LIBRARY_RECIPE)
 
 
 def _in_blocks(framework: Framework, run: Run) -> Framework:
@@ -129,6 +139,12 @@ EXPERTS_IN_TURN = r"\bexperts one after (an|the )other|\bno grouped (product|gem
 UNFUSED_PERMUTATION = (
     r"permutation (is |was )?not fused|unfused permutation|no (moe )?permute fusion"
 )
+
+# NVIDIA/Megatron-LM arguments: --moe-router-fusion, off by default, needs Transformer Engine 2.7.
+FUSED_ROUTER = r"(fused router|router (is |was )?fused|router[- _]fusion)\b"
+UNFUSED_ROUTER = r"\brouter (is |was )?not fused|\bunfused router|\bno router[- ]fusion"
+# NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/recipes: moe_router_fusion is False.
+LIBRARY_RECIPE = r"(library|pretrain|default) recipes?\b|\w+_pretrain(_config\w*)?\b"
 
 # huggingface/transformers (training_args.py: default_optim) takes PyTorch's fused AdamW where that
 # is 2.8 or later, of August 2025.

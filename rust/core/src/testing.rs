@@ -121,6 +121,7 @@ pub fn framework() -> Framework {
             looped_gemm: true,
             gradient_accumulation: true,
             permutation: true,
+            router: false,
             expert_bias: false,
             clamp: true,
             optimizer: true,

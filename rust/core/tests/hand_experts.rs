@@ -236,6 +236,24 @@ fn a_grouped_product_of_several_experts_costs_the_host_a_launch_each() {
 }
 
 #[test]
+fn a_fused_router_spares_the_host_sixteen_launches_forward_and_six_backward() {
+    // Waiting for the host alone, 20 us an operator: 34 small kernels become 18, and 12 backward 6.
+    let host = |fused| {
+        let mut problem = experts();
+        problem.framework.launch_us = 20.0;
+        problem.framework.fused.router = fused;
+        let chip = &mut problem.cluster.groups[0].chip;
+        chip.peak_tflops.bf16 = Some(1e9);
+        (chip.memory_bandwidth_gb_per_s, chip.host.kernel_us) = (1e12, 1e-6);
+        let cost = expert_layer(&problem, 1);
+        (cost.forward.compute.seconds(), cost.input_gradient.compute.seconds())
+    };
+    let (apart, fused) = (host(false), host(true));
+    close(apart.0 - fused.0, 16.0 * 20e-6, 1e-3);
+    close(apart.1 - fused.1, 6.0 * 20e-6, 1e-3);
+}
+
+#[test]
 fn biases_added_expert_by_expert_are_waited_for_forward() {
     // 8 experts on one device whose host takes 20 us an operator, 10 in a bare loop: two an expert forward, once it has read
     // their counts from the device, six backward, and one operator more backward than in one go. Where the host is what lasts

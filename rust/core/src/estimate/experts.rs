@@ -20,11 +20,10 @@ impl Block<'_, '_> {
         let own_tokens = p.residual_tokens;
         let h = m.hidden as f64;
         let visits = own_tokens * f64::from(moe.topk);
-        // Router: 32-bit scores, top-k, and the permutation's index. The host launches some 34 small kernels for it and some 12
-        // backward, by a count of NVIDIA/Megatron-LM's router and token dispatcher (megatron/core/transformer/moe).
+        // Router: 32-bit scores, top-k, and the permutation's index.
         self.linear(Gemm::new(own_tokens as u64, u64::from(moe.experts), m.hidden));
         self.saved.product(own_tokens * f64::from(moe.experts), true);
-        self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, (34, 12));
+        self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, self.router());
         self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
             + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
         // Without attention such a graph spares the host nothing: 9.8 ms a layer of Qwen3-30B-A3B on H100, 9.9 without it, and 45.7 s a
@@ -162,6 +161,20 @@ impl Block<'_, '_> {
     fn choice(&self, moe: &Moe) -> Choice {
         let in_turn = if self.p.framework.neighbouring_experts { moe.experts } else { 0 };
         Choice { topk: moe.topk, node_limit: moe.node_limit, in_turn }
+    }
+
+    /// Small kernels that the host launches for a router and the permutation's index, forward and backward, by a count of
+    /// NVIDIA/Megatron-LM's router and token dispatcher (megatron/core/transformer/moe).
+    ///
+    /// Of the 34 a choice by softmax takes 8 (top-k, softmax, and two maps made, cast and filled), the scores of the balancing loss
+    /// 6, the loss 5. Fused they are one each (NVIDIA/TransformerEngine, pytorch/router.py), 16 fewer. Backward 9 (3 of the
+    /// choice, 4 of the loss, 2 of its scores) become 3.
+    fn router(&self) -> (u32, u32) {
+        if self.p.framework.fused.router {
+            (18, 6)
+        } else {
+            (34, 12)
+        }
     }
 
     /// Tokens put into the experts' places, and their results taken from there with their weights: products of each sequence with

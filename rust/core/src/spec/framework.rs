@@ -188,6 +188,8 @@ pub struct Fused {
     pub gradient_accumulation: bool,
     /// Tokens sorted by expert, and back with their weights, in a kernel each.
     pub permutation: bool,
+    /// A router's choice and its balancing loss in a kernel each.
+    pub router: bool,
     /// Biases of grouped experts added in one pass over all of them, not expert by expert.
     pub expert_bias: bool,
     /// Adam reads and writes each number once; else each of its operations passes memory by itself.

@@ -137,6 +137,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.keeps_tensor_results = draw.once_in(4);
     f.fused.permutation = draw.once_in(2);
     f.dispatch_by_products = draw.once_in(2);
+    f.fused.router = f.keeps_tensor_results;
     f.fused.expert_bias = f.fused.permutation;
     f.fused.clamp = !f.fused.permutation;
     f.fused.optimizer = draw.once_in(2);
