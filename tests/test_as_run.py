@@ -97,6 +97,18 @@ def test_a_graph_level_joins_elementwise_operators(shelf: Shelf) -> None:
     assert said("jit level O1") == said("full recompute; graph level O1") == (True, "compiled")
 
 
+def test_hugging_face_computes_gelu_of_gpt2_term_by_term(shelf: Shelf) -> None:
+    def one_operator(model: str, framework: str = "Hugging Face, PyTorch") -> bool:
+        run = run_of(framework=framework, model=model, gated_mlp="0")
+        return setup(run, shelf).problem.framework.fused.gelu
+
+    assert not one_operator("GPT-2 1.5B")
+    assert not one_operator("GPT-J-6B")
+    assert one_operator("GPT-NeoX-20B")
+    assert one_operator("Falcon-7B")
+    assert one_operator("GPT-2 1.5B", "nanoGPT, no torch.compile")
+
+
 def test_layers_written_for_a_rank_s_share_have_no_distributed_tensors(shelf: Shelf) -> None:
     def said(framework: str, date: str = "2025-12") -> float:
         run = run_of(framework=framework, date=date, tp=2)
@@ -117,7 +129,7 @@ def test_what_a_script_leaves_open_is_read_from_words(shelf: Shelf) -> None:
     assert said("") == (True, True, "ring", "fused", False)
     assert said("no overlap of gradients or parameters")[:2] == (False, False)
     assert said("cp_comm_type a2a")[2] == "heads"
-    assert said("rotary embedding not fused")[3] == "separate"
+    assert said("rotary embedding not fused")[3] == "eager"
     assert said("overlap_moe_expert_parallel_comm")[4]
     assert said("expert overlap")[4]
     assert not said("expert overlap off")[4]
@@ -132,7 +144,7 @@ def test_operators_that_a_script_leaves_apart_are_read_from_words(shelf: Shelf) 
 
     usual = said("")
     assert said("activations in separate operators") == (False, *usual[1:])
-    assert said("rotary embedding in separate operators")[1] == "separate"
+    assert said("rotary embedding in separate operators")[1] == "eager"
     assert said("activations and norms in separate operators")[::2][:2] == (False, "eager")
     assert said("softmax in one kernel; gate and up apart")[3:] == ("fused", "gate_apart")
 

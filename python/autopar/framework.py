@@ -31,6 +31,7 @@ class Fused:
             on an input that is `widened` to 32 bits, or one `tuned` to each width.
         activation: Bias and activation, gate included.
         clamp: The clamps of a clamped SwiGLU are part of that kernel.
+        gelu: GELU is one operator; else each term of its approximation by tanh is.
         rope: Rotary embedding: `separate` operators, those of `eager` PyTorch, `compiled`, or
             `fused`.
         softmax: Scale, mask and softmax of unfused attention: `separate` operators, as XLA
@@ -60,6 +61,7 @@ class Fused:
     router: bool = False
     expert_bias: bool = False
     clamp: bool = True
+    gelu: bool = True
     optimizer: bool = True
 
 
@@ -343,9 +345,6 @@ class Framework:
             the next one's begin is worked out for both. 0 where each expert has its own tiles.
         grouped_tile_width: Width of such a tile at most, inner and outer, of which the last is
             worked out whole; 0 where tiles divide the experts' widths.
-        permutes_twice: Tokens that no other rank sent pass memory twice each way too: sorted by
-            expert once more all the same, or copied for their experts before they are sorted and
-            widened to 32 bits before they are summed.
         neighbouring_experts: Each token goes to experts that lie next to each other and the next
             token to the next ones, all alike loaded; else choices are spread at random.
         wide_experts: Experts' products run in 16 bits where a job's others run in fewer.

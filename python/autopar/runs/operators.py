@@ -29,6 +29,8 @@ def fused(framework: Framework, run: Run) -> Framework:
     activations = r"(bias[- ])?(gelu|swiglu|activations?)\b"
     if said(run, f"fused {activations}") or re.search(activations, listed, re.I):
         one = replace(one, activation=True)
+    if _tanh_of_gpt2(run):
+        one = replace(one, gelu=False)
     if re.search(r"\brope\b|rotary", listed, re.I):
         one = replace(one, rope="fused")
     one = _apart(one, run)
@@ -56,6 +58,12 @@ def fused(framework: Framework, run: Run) -> Framework:
     if said(run, r"(mx-?fp8|fp8[- ]mx)\b"):
         framework = _in_blocks(framework, run)
     return replace(framework, fused=one)
+
+
+def _tanh_of_gpt2(run: Run) -> bool:
+    """Whether Hugging Face's GPT-2, GPT-J or GPT-Neo computed GELU (`gelu_new`) term by term."""
+    theirs = said(run, r"(HF|Hugging ?Face)\b")
+    return bool(theirs and re.search(r"\bgpt-?(2|j|neo)\b", run.model, re.I))
 
 
 def _tiled(framework: Framework, run: Run) -> Framework:

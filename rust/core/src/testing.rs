@@ -124,6 +124,7 @@ pub fn framework() -> Framework {
             router: false,
             expert_bias: false,
             clamp: true,
+            gelu: true,
             optimizer: true,
         },
         overlap: Overlap {

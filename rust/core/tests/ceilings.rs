@@ -21,7 +21,7 @@ const CEILINGS: &[(&str, u64, u64)] = &[
     ("llama2-70b-288-a800-h800", 17_500, 38),
     ("llama2-70b-288-a800-h800-mixed-tp", 74_000, 44),
     ("llama2-70b-384-three-mixed-tp", 478_000, 210),
-    ("llama2-70b-8000-h800", 24_500, 71),
+    ("llama2-70b-8000-h800", 33_000, 117),
 ];
 
 fn problem(name: &str) -> Problem {

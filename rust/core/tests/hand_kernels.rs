@@ -97,3 +97,19 @@ fn heads_of_latent_attention_are_padded_to_one_multiple() {
     let kept = 512.0 * heads * 2.0 * (4.0 * 256.0 - 192.0 - 192.0 - 128.0);
     close((padded.kept.0 - plain.kept.0) as f64, kept, 1e-6);
 }
+
+#[test]
+fn gelu_term_by_term_passes_its_inner_width_again_and_again() {
+    // 512 tokens by 4,096 inner channels in 2 bytes. Forward 0.5 x, x^3, 0.044715 x^3, scale, tanh and 1 + tanh read and write one
+    // each, the sum and the product two and one: 6 x 2 + 2 x 3 = 18, where bias and one operator take 4. Backward tanh' (3), two
+    // factors (6), two scales (4), x^2, 3 x^2 and their product (7), 0.5 (2), two sums (6): 28 for 3. Kept are half, tanh and 1 + tanh.
+    let mut problem = problem();
+    problem.framework.fused.activation = false;
+    let plain = layer(&problem, whole());
+    problem.framework.fused.gelu = false;
+    let apart = layer(&problem, whole());
+    let inner = 2.0 * 512.0 * 4096.0;
+    close(compute(apart)[0] - compute(plain)[0], passes(&problem, 14.0 * inner), 1e-3);
+    close(compute(apart)[1] - compute(plain)[1], passes(&problem, 25.0 * inner), 1e-3);
+    close((apart.kept.0 - plain.kept.0) as f64, 3.0 * inner, 1e-6);
+}

@@ -438,6 +438,8 @@ impl<'p, 'a> Block<'p, 'a> {
         let before_gate = match p.model.activation {
             // The halves as they were joined again.
             _ if self.clamps_apart() => 2.0,
+            // Half of what it reads, the tangent, and one more than that.
+            _ if self.gelu_apart() => 3.0,
             _ if p.framework.fused.activation => 0.0,
             Activation::ClampedSwiglu => 4.0,
             activation => f64::from(u8::from(activation.gated())),
@@ -449,6 +451,12 @@ impl<'p, 'a> Block<'p, 'a> {
     fn clamps_apart(&self) -> bool {
         let fused = &self.p.framework.fused;
         self.p.model.activation == Activation::ClampedSwiglu && fused.activation && !fused.clamp
+    }
+
+    /// Whether GELU runs term by term.
+    fn gelu_apart(&self) -> bool {
+        let fused = &self.p.framework.fused;
+        self.p.model.activation == Activation::Gelu && !fused.activation && !fused.gelu
     }
 
     /// The nonlinearity over `elements` inner channels, with its gate and bias, in so many `parts` one after another, before a product in
@@ -470,6 +478,9 @@ impl<'p, 'a> Block<'p, 'a> {
                 // Nonlinearity (2), product (3); backward product (5), nonlinearity (3), joining halves (4).
                 (true, false) => (5.0, 12.0, (2, 4)),
                 (false, true) => (2.0, 3.0, (1, 1)),
+                // Half of it (2), its cube (2), its share (2) and sum (3), scaled (2), the tangent (2), one more (2), product (3).
+                // Backward the product (6), tangent (3), scale (2), share (2), cube (7), half (2), and the sum of three paths (6).
+                (false, false) if self.gelu_apart() => (18.0, 28.0, (8, 11)),
                 // Bias (2) and nonlinearity (2).
                 (false, false) => (4.0, 3.0, (2, 1)),
             };

@@ -171,6 +171,9 @@ pub struct Fused {
     pub activation: bool,
     /// The clamps of a clamped SwiGLU are part of that kernel.
     pub clamp: bool,
+    /// GELU is one operator; else each term of its approximation by tanh is (huggingface/transformers, activations.py:
+    /// NewGELUActivation).
+    pub gelu: bool,
     /// Rotary embedding.
     pub rope: RotaryKernel,
     /// Scale, mask and softmax of unfused attention.

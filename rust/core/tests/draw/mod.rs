@@ -140,6 +140,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.fused.router = f.keeps_tensor_results;
     f.fused.expert_bias = f.fused.permutation;
     f.fused.clamp = !f.fused.permutation;
+    f.fused.gelu = f.fused.clamp;
     f.fused.optimizer = draw.once_in(2);
     f.softmax_multiple = draw.pick(&[1, 4]);
     f.shard_copies.gathered = draw.once_in(2);

@@ -7,7 +7,7 @@ use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::shard::{LayerCost, Shard};
 use autopar_core::estimate::{estimate, Estimate};
 use autopar_core::plan::{Plan, Recompute, Stage};
-use autopar_core::spec::model::LayerKind;
+use autopar_core::spec::model::{Activation, LayerKind, Norm, Position};
 use autopar_core::spec::problem::Problem;
 use autopar_core::testing;
 
@@ -35,4 +35,21 @@ pub fn replicas(problem: &Problem, dp: u64) -> (Plan, Estimate) {
     let plan = Plan { dp, ..testing::plan(vec![stage]) };
     let estimate = estimate(problem, &plan).expect("a legal plan");
     (plan, estimate)
+}
+
+/// Tokens of a sequence of [`llama`].
+pub const S: u64 = 1024;
+/// Its channels.
+pub const H: u64 = 2048;
+/// Bytes of a number for each token and channel.
+pub const SH: u64 = S * H;
+
+/// A layer of Llama's kind: 16 heads of 128, 4 key heads, an MLP of 3 h, root-mean-square norms, rotary positions.
+pub fn llama() -> Problem {
+    let mut model = testing::gpt(4, H);
+    (model.kv_heads, model.ffn_hidden, model.vocab) = (4, 3 * H, 32_000);
+    (model.norm, model.norm_bias, model.activation) = (Norm::Rmsnorm, false, Activation::Swiglu);
+    (model.position, model.position_rows, model.tied_embeddings) = (Position::Rope, 0, false);
+    (model.qkv_bias, model.o_bias, model.mlp_bias) = (false, false, false);
+    testing::problem(model, testing::cluster(testing::a100(), 8), 8, S)
 }
