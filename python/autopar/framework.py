@@ -411,6 +411,8 @@ class Framework:
         launch_us: Host time to launch one kernel, in microseconds, on a host of pace 1.
         distributed_tensor_us: What a kernel over distributed tensors takes more where layers are
             cut over tensor-parallel ranks, in microseconds (PyTorch DTensor without a compiler).
+        compiled_layer_us: What each pass of a layer that a compiler made by itself takes the host
+            beside its kernels, in microseconds.
         graphs: What the host launches as one graph.
         blocking_launches: The host waits for each kernel before it launches the next.
     """
@@ -472,5 +474,6 @@ class Framework:
     bucket_bytes: int
     launch_us: float
     distributed_tensor_us: float = 0.0
+    compiled_layer_us: float = 0.0
     graphs: Graphs = Graphs()
     blocking_launches: bool = False

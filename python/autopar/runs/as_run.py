@@ -139,7 +139,12 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
     if re.search(NOT_ALL_IN_GRAPHS, f"{run.framework} {run.notes}", re.I):
         leader = next((e for e in shelf.frameworks if e.framework.name == entry.follows), entry)
         return replace(framework, launch_us=framework.launch_us or leader.framework.launch_us)
-    return replace(framework, launch_us=0.0) if said(run, ALL_IN_ONE_GRAPH) else framework
+    if said(run, ALL_IN_ONE_GRAPH):
+        return replace(framework, launch_us=0.0, compiled_layer_us=0.0)
+    if framework.name == "ddp-compiled" and said(run, r"compile of each layer\b"):
+        by_layer = next(e for e in shelf.frameworks if e.framework.name == "fsdp-compiled")
+        framework = replace(framework, compiled_layer_us=by_layer.framework.compiled_layer_us)
+    return framework
 
 
 PLAIN_MODULES = r"\b(no|not|without) (TE|Transformer Engine)\b"

@@ -191,6 +191,7 @@ pub fn framework() -> Framework {
         bucket_bytes: 0,
         launch_us: 4.0,
         distributed_tensor_us: 0.0,
+        compiled_layer_us: 0.0,
         graphs: Graphs { attention: false, router: false, mlp: false },
         blocking_launches: false,
     }

@@ -53,6 +53,23 @@ fn distributed_tensors_take_the_host_longer_where_tensors_are_cut() {
 }
 
 #[test]
+fn a_layer_that_was_compiled_by_itself_is_entered_once_each_pass() {
+    let mut problem = host_bound(1024);
+    let passes = |problem: &Problem| {
+        let cost = layer(problem, whole());
+        let passes = [cost.forward, cost.input_gradient, cost.recompute_full, cost.weight_gradient];
+        passes.map(|pass| pass.total().seconds())
+    };
+    let plain = passes(&problem);
+    problem.framework.compiled_layer_us = 750.0;
+    let compiled = passes(&problem);
+    for pass in 0..3 {
+        close(compiled[pass] - plain[pass], 750e-6, 1e-6);
+    }
+    assert_eq!(compiled[3], plain[3]);
+}
+
+#[test]
 fn parts_of_a_layer_in_a_graph_are_launched_as_six_kernels() {
     let mut problem = host_bound(1024);
     let mut counts = |attention, mlp| {

@@ -500,6 +500,7 @@ impl<'p, 'a> Block<'p, 'a> {
         let p = self.p;
         let launch = p.launch();
         let exchanged = self.forward.expert;
+        (self.forward.entered, self.input.entered) = (1, 1);
         // What is computed again finds its parameters gathered for the backward pass, and no other micro-batch beside its exchange.
         let mut recompute = self.forward;
         if p.framework.overlap.expert {
@@ -516,7 +517,7 @@ impl<'p, 'a> Block<'p, 'a> {
         if p.framework.recompute_stops_early {
             recompute.compute -= self.unread.compute;
             recompute.tensor -= self.unread.tensor;
-            recompute.kernels -= self.unread.kernels;
+            recompute.kernels = recompute.kernels.saturating_sub(self.unread.kernels);
             recompute.looped -= self.unread.looped;
             if exchanged > 0.0 {
                 recompute.expert *= 1.0 - self.unread.expert / exchanged;

@@ -9,6 +9,7 @@
 use super::collective::Fabric;
 use super::compute::Device;
 use super::compute::Gemm;
+use super::host::Launch;
 use super::shard::{self, End, LayerCost, Shard, Split};
 use super::shortest::Shortest;
 use crate::spec::framework::{Fp8Scaling, Framework, TensorOverlap};
@@ -30,6 +31,8 @@ pub(super) struct Pass {
     pub(super) kernels: u32,
     /// Kernels that compiled loops inside operators launch, one for each expert.
     pub(super) looped: u32,
+    /// Compiled layers that are entered.
+    pub(super) entered: u32,
 }
 
 impl Pass {
@@ -53,6 +56,7 @@ impl Pass {
             shard: self.shard + other.shard,
             kernels: self.kernels + other.kernels,
             looped: self.looped + other.looped,
+            entered: self.entered + other.entered,
         }
     }
 
@@ -66,6 +70,7 @@ impl Pass {
             shard: self.shard - before.shard,
             kernels: self.kernels - before.kernels,
             looped: self.looped - before.looped,
+            entered: self.entered - before.entered,
         }
     }
 
@@ -80,8 +85,9 @@ impl Pass {
     /// turn where launches block.
     pub(super) fn lasts(&self, launch: Launch) -> f64 {
         let device = self.compute + self.tensor + self.context + self.expert;
-        let host =
-            f64::from(self.kernels) * launch.seconds + f64::from(self.looped) * launch.looped;
+        let host = f64::from(self.kernels) * launch.seconds
+            + f64::from(self.looped) * launch.looped
+            + f64::from(self.entered) * launch.entered;
         if launch.blocking {
             device + host
         } else {
@@ -101,19 +107,6 @@ impl Pass {
             shard: Time::from_seconds(self.shard),
         }
     }
-}
-
-/// Seconds of the host for a kernel that a compiled loop launches: the launch, and 2.7 us for each tensor that it allocates
-/// (NVIDIA/TransformerEngine issue 2897: 350 us for the weight gradients of 64 experts' two layers).
-const LOOPED: f64 = 10e-6;
-
-/// What the host spends on a kernel, and whether it waits for it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Launch {
-    pub(super) seconds: f64,
-    /// On one that a compiled loop launches.
-    pub(super) looped: f64,
-    pub(super) blocking: bool,
 }
 
 /// Whether parameters are gathered layer by layer in every pass.
@@ -511,14 +504,7 @@ impl<'a> Pricer<'a> {
     }
 
     pub(super) fn launch(&self) -> Launch {
-        let pace = self.device.host_pace();
-        let f = self.framework;
-        let distributed = if self.shard.tp > 1 { f.distributed_tensor_us } else { 0.0 };
-        Launch {
-            seconds: (f.launch_us + distributed) * 1e-6 * pace,
-            looped: (f.launch_us * 1e-6).min(LOOPED) * pace,
-            blocking: f.blocking_launches,
-        }
+        Launch::of(self.framework, self.device.host_pace(), self.shard.tp > 1)
     }
 
     /// A norm over `width` channels of `tokens` tokens.

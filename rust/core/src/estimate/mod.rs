@@ -13,6 +13,7 @@ pub mod compute;
 mod experts;
 pub mod flops;
 mod gathers;
+mod host;
 mod launches;
 pub mod layer;
 pub mod least;

@@ -1,6 +1,7 @@
 //! One layer, and the operators of it that may be computed again by themselves.
 
-use super::layer::{Launch, Pass};
+use super::host::Launch;
+use super::layer::Pass;
 use super::shard::{LayerCost, Split};
 use crate::spec::framework::Named;
 use crate::units::Bytes;

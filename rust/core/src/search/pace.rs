@@ -11,9 +11,12 @@ pub struct Slope {
 }
 
 impl Slope {
-    /// The line through the times of one layer and of two.
+    /// The line through the times of one layer and of two, which times that grow ever faster are never below.
+    ///
+    /// Where a second layer adds more than the first one took, as what no longer crosses to the host behind the passes, the line
+    /// through nothing and the first one's time lies below them too.
     pub fn through(one: Time, two: Time) -> Slope {
-        let each = two - one;
+        let each = (two - one).min(one);
         Slope { base: one - each, each }
     }
 }
@@ -181,6 +184,16 @@ impl Passed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_through_two_times_is_never_above_those_that_grow_faster() {
+        // 5 and 7 are 3 + 2 n. The line through 5 and 16 would start at -6: 5 n takes its place, below max(5, 11 n - 6).
+        let line = Slope::through(Time(5), Time(7));
+        assert_eq!((line.base, line.each), (Time(3), Time(2)));
+        let steep = Slope::through(Time(5), Time(16));
+        assert_eq!((steep.base, steep.each), (Time(0), Time(5)));
+        assert!((1..9).all(|n| steep.base + steep.each * n <= Time(5.max(11 * n - 6))));
+    }
 
     #[test]
     fn the_slowest_stage_has_its_share_of_the_heavy_layers() {

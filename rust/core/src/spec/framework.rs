@@ -155,6 +155,9 @@ pub struct Framework {
     /// operator asks how its operands lie before it calls the kernel (PyTorch DTensor without a compiler); 0 where layers are
     /// written for one rank's share.
     pub distributed_tensor_us: f64,
+    /// What the host spends on each pass of a layer that a compiler made by itself, in microseconds: it checks that the layer is what
+    /// was compiled, and autograd has one node for all of it.
+    pub compiled_layer_us: f64,
     /// What the host launches as one graph.
     pub graphs: Graphs,
     /// The host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING): host and device take turns.
@@ -443,6 +446,7 @@ impl Framework {
             (self.held.communicator_gib, "held.communicator_gib"),
             (self.launch_us, "launch_us"),
             (self.distributed_tensor_us, "distributed_tensor_us"),
+            (self.compiled_layer_us, "compiled_layer_us"),
             (self.gather_copy_us, "gather_copy_us"),
         ] {
             require(
