@@ -421,6 +421,8 @@ def test_experts_are_forced_even_in_turn_by_those_who_do_so(shelf: Shelf) -> Non
     assert in_turn("Primus (Megatron-LM, ROCm)")
     assert in_turn("torchtitan")
     assert in_turn("NeMo AutoModel", "balanced gate")
+    assert in_turn("torchtitan", "routing forced round robin")
+    assert in_turn("torchtitan-npu", "balanced routing forced")
     assert not in_turn("Primus (Megatron-LM, ROCm)", "DeepEP")
     # Random logits.
     assert not in_turn("Megatron-LM")

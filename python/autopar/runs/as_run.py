@@ -113,7 +113,10 @@ HIDDEN_EXCHANGE = (
     r"|overlap_moe_expert_parallel_comm\b"
     r"|overlap\w* (of )?(all-to-all|a2a|EP)\b"
 )
-FORCED_EVEN = r"\b(experts|routing|tokens) (is |are |were )?forced even\b|\bbalanced gate\b"
+FORCED_EVEN = (
+    r"\b(experts|routing|tokens) (is |are |were )?forced even\b|\bbalanced gate\b"
+    r"|\brouting forced round robin\b|\bbalanced routing forced\b"
+)
 # Who forces them so by giving token after token the next experts: AMD-AGI/Primus, core/
 # transformer/moe/router.py (PrimusTopKRouter); pytorch/torchtitan, models/moe
 # (_debug_force_load_balance_routing); NVIDIA-NeMo/Automodel, components/moe/layers.py
@@ -141,6 +144,9 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
         return replace(framework, launch_us=framework.launch_us or leader.framework.launch_us)
     if said(run, ALL_IN_ONE_GRAPH):
         return replace(framework, launch_us=0.0, compiled_layer_us=0.0)
+    if re.search(r"TinyLlama|Lingua", run.framework, re.I):
+        # Neither kernels that somebody wrote nor a model compiled as a whole are compiled layers.
+        return replace(framework, compiled_layer_us=0.0)
     if framework.name == "ddp-compiled" and said(run, r"compile of each layer\b"):
         by_layer = next(e for e in shelf.frameworks if e.framework.name == "fsdp-compiled")
         framework = replace(framework, compiled_layer_us=by_layer.framework.compiled_layer_us)
@@ -373,7 +379,8 @@ def _offloaded(framework: Framework, run: Run) -> Framework:
     """How many threads of a process step what is on the host, and whether its memory is pinned."""
     offload = framework.offload
     threads = noted(r"\b(\d+) threads?\b", run.notes) or offload.threads
-    pinned = offload.pinned or bool(said(run, r"pinned memory\b"))
+    pageable = re.search(r"\b(no|not|without) pinned\b", run.notes, re.I)
+    pinned = not pageable and (offload.pinned or bool(said(run, r"pinned memory\b")))
     return replace(framework, offload=replace(offload, threads=threads, pinned=pinned))
 
 
@@ -416,7 +423,7 @@ WHOLE_EXPERTS = r"experts (are )?outside of FSDP"
 # PyTorch's own linear layer keeps a view of its weight for the backward pass, and with it what
 # ZeRO-3 gathered; DeepSpeed's in its place keeps the weight alone, unless it is turned off
 # (deepspeed/runtime/zero/linear.py; partition_parameters.py: mem_efficient_linear).
-KEPT_WEIGHTS = r"mem(ory)?_efficient_linear (off|false)\b"
+KEPT_WEIGHTS = r"mem(ory)?_efficient_linear[ =:]*(off|false)\b"
 LIGER_LOSS = (
     r"liger(?! kernels (but not its loss|with its plain cross-entropy))"
     r"|fused linear cross-?entropy"

@@ -140,7 +140,7 @@ JOINED_GRAPH = r"(jit|graph) level O1\b"
 
 # Megatron's grouped products before those of Transformer Engine (megatron/core/transformer/moe/
 # experts.py of core 0.12: GroupedMLP) know 16 bits alone.
-WIDE_EXPERTS = r"legacy grouped[- _]?gemm|\bexperts(' products)? (in )?(bf16|16 bits)\b"
+WIDE_EXPERTS = r"legacy grouped[- _]?gemm|\bexperts( and head|' products)? (in )?(bf16|16 bits)\b"
 
 EXPERTS_IN_TURN = r"\bexperts one after (an|the )other|\bno grouped (product|gemm|mm|matmul)"
 
@@ -150,7 +150,10 @@ UNFUSED_PERMUTATION = (
 
 # NVIDIA/Megatron-LM arguments: --moe-router-fusion, off by default, needs Transformer Engine 2.7.
 FUSED_ROUTER = r"(fused router|router (is |was )?fused|router[- _]fusion)\b"
-UNFUSED_ROUTER = r"\brouter (is |was )?not fused|\bunfused router|\bno router[- ]fusion"
+UNFUSED_ROUTER = (
+    r"\brouter (is |was )?not fused|\bunfused router"
+    r"|\b(no|not|without) (fused router|router[-_ ]fusion)|router[-_ ]fusion[ =:]*(off|false)\b"
+)
 # NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/recipes: moe_router_fusion is False.
 LIBRARY_RECIPE = r"(library|pretrain|default) recipes?\b|\w+_pretrain(_config\w*)?\b"
 
@@ -182,7 +185,7 @@ def _masked(run: Run) -> bool:
     slower kernel, which skips nothing (pytorch/pytorch, sdp_utils_cpp.h: check_for_attn_mask;
     huggingface/transformers, masking_utils.py).
     """
-    padded = r"padded( or cut)? to (the (full|longest)|max|\d)"
+    padded = r"padded( or cut)? to (the (full|longest)|max|\d+ tokens)"
     hugging_face = said(run, r"(HF|Hugging ?Face|TRL)\b") and said(run, padded)
     return bool(hugging_face or said(run, r"padded\b[^;]*\bwith masks?\b"))
 

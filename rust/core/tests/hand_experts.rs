@@ -114,6 +114,15 @@ fn tokens_sent_to_neighbouring_experts_go_to_one_rank_each_and_load_all_alike() 
     let rate = problem.cluster.groups[0].chip.link.all_to_all_gb_per_s * 1e9;
     let copies = 1.5 / 2.0 * fuller - 1.0 / 2.0;
     close(apart - wire(&problem), 2.0 * copies * 0.5 * 2.0 * 1024.0 * 1024.0 / rate, 1e-3);
+    // Their products are of equal rows, as those of experts with a capacity of the mean.
+    (problem.framework.launch_us, problem.framework.expert_dispatch) =
+        (0.0, ExpertDispatch::Copies);
+    let compute = |problem: &Problem| expert_layer(problem, 2).forward.compute.seconds();
+    let even = compute(&problem);
+    problem.framework.neighbouring_experts = false;
+    assert!(even < compute(&problem));
+    problem.model.moe.as_mut().unwrap().capacity_factor = 1.0;
+    close(even, compute(&problem), 1e-9);
 }
 
 #[test]

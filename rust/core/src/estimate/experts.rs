@@ -80,11 +80,11 @@ impl Block<'_, '_> {
         let arrived = visits * s.etp as f64 * load;
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
         let rows = (arrived / experts as f64).ceil() as u64;
-        // Places are filled alike, where every expert is chosen there is nothing to draw, and tiles that lie where the rows lie are
-        // all filled.
+        // Places are filled alike, and so are experts in turn; where every expert is chosen there is nothing to draw; and tiles that lie
+        // where the rows lie are all filled.
         let grouped = !by_products && experts > 1;
-        let own_tiles = p.framework.grouped_tile_rows == 0;
-        let drawn = moe.capacity_factor == 0.0 && moe.topk < moe.experts && own_tiles;
+        let even = moe.capacity_factor > 0.0 || p.framework.neighbouring_experts;
+        let drawn = !even && moe.topk < moe.experts && p.framework.grouped_tile_rows == 0;
         // Gate and up are tiled as one where they are one product.
         let parts = if p.framework.projections == Projections::Packed { 1 } else { inputs };
         let product = |parts, n, k| {

@@ -194,7 +194,7 @@ pub struct Fused {
     pub gradient_accumulation: bool,
     /// Tokens sorted by expert, and back with their weights, in a kernel each.
     pub permutation: bool,
-    /// A router's choice and its balancing loss in a kernel each.
+    /// A router's scores with its choice, the scores of its balancing loss, and that loss, in a kernel each.
     pub router: bool,
     /// Biases of grouped experts added in one pass over all of them, not expert by expert.
     pub expert_bias: bool,
@@ -454,6 +454,20 @@ impl Framework {
                 path,
                 || format!("must be from 0 to {MOST}, found {v}"),
                 "Give the figure in the unit that the key names.",
+            )?;
+        }
+        for (count, path, most) in [
+            (self.attention_padding, "attention_padding", 1 << 16),
+            (self.metric_bytes, "metric_bytes", 1 << 10),
+            (self.offload.threads, "offload.threads", 1 << 16),
+            (self.offload.pass_bytes, "offload.pass_bytes", 1 << 10),
+            (self.offload.step_bytes, "offload.step_bytes", 1 << 10),
+        ] {
+            require(
+                count <= most,
+                path,
+                || format!("must be at most {most}, found {count}"),
+                "Give channels, threads of a process, or bytes of one number.",
             )?;
         }
         for (multiple, path, cure) in [

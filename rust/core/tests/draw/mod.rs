@@ -181,7 +181,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     (f.fused.norm, f.fused.rope) = match (f.fused.permutation, f.fused.optimizer) {
         (false, false) => (NormKernel::Separate, RotaryKernel::Fused),
         (false, true) => (NormKernel::Compiled, RotaryKernel::Compiled),
-        (true, false) => (NormKernel::Eager, RotaryKernel::Separate),
+        (true, false) => (NormKernel::Eager, RotaryKernel::Eager),
         (true, true) => (NormKernel::Tuned, RotaryKernel::Fused),
     };
     f.named = Named {
