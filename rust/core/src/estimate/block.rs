@@ -509,7 +509,7 @@ impl<'p, 'a> Block<'p, 'a> {
             let behind = self.input.compute + self.weight.compute;
             self.input.expert = p.fabric.beside(self.input.expert, behind);
         }
-        // A layer that is run again as a whole has its norms with it, and no other time.
+        // A layer that is run again as a whole has its norms with it, and no other time. Their checkpoints are launched in no other pass.
         recompute.compute -= self.again.compute;
         recompute.kernels = recompute.kernels.saturating_sub(self.again.kernels);
         let (selective, kept_selective) = self.selective();
