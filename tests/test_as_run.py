@@ -239,9 +239,10 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
         return (*used.attention_kernels, used.fused.norm, used.fused.rope)
 
     usual = said("")
-    assert usual[0] == "fa2"
-    assert said("FlashAttention 4")[:2] == ("cudnn", "fa2")
-    assert said("FA3")[:2] == ("fa3", "fa2")
+    # PyTorch's own attention: AOTriton on AMD's devices, FlashAttention-2 on NVIDIA's.
+    assert usual[:2] == ("aotriton", "fa2")
+    assert said("FlashAttention 4")[:3] == ("cudnn", "aotriton", "fa2")
+    assert said("FA3")[:3] == ("fa3", "aotriton", "fa2")
     assert said("no Liger") == usual
     sparse = run_of(framework="Megatron-LM", date="2026-01", notes="permutation not fused")
     assert not setup(sparse, shelf).problem.framework.fused.permutation
