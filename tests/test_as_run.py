@@ -243,7 +243,8 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     assert usual[:2] == ("aotriton", "fa2")
     assert said("FlashAttention 4")[:3] == ("cudnn", "aotriton", "fa2")
     assert said("FA3")[:3] == ("fa3", "aotriton", "fa2")
-    assert said("no Liger") == usual
+    assert said("AITER")[:2] == ("aiter", "fa2")
+    assert said("no AITER") == said("no Liger") == usual
     sparse = run_of(framework="Megatron-LM", date="2026-01", notes="permutation not fused")
     assert not setup(sparse, shelf).problem.framework.fused.permutation
     fused = run_of(framework="Megatron-LM", date="2026-01", notes="no unfused permutation")

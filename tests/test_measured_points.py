@@ -24,8 +24,8 @@ A source in the tables is a public repository, paper or table:
 - `simumax`: MooreThreads/SimuMax, shares of the links of a B200
 - `azure`: Microsoft's measurements of a GB200 rack
 - `azure-guide`: samuel-bohman/AI-benchmarking-guide, Azure_Results
-- `primus-turbo`: AMD-AGI/Primus-Turbo, output/baseline_gemm.csv: layers of Llama, Qwen and DeepSeek;
-  of its baseline_attention.csv the means of two and four sequences
+- `primus-turbo`: AMD-AGI/Primus-Turbo, output/baseline_gemm.csv: layers of Llama, Qwen and
+  DeepSeek; of its baseline_attention.csv the means of two and four sequences
 - `triton-1782`: facebookexperimental/triton, pull request 1782: PyTorch's own attention beside it
 - `hipkittens`: thebard85kigz/hipkittens, a copy of HazyResearch/HipKittens: Triton's backward pass,
   and hipBLASLt's best product

@@ -167,6 +167,8 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     kernels = framework.attention_kernels
     if release := re.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
         kernels = KERNELS[release[1]] + kernels
+    if said(run, AITER):
+        kernels = ("aiter", *(one for one in kernels if one not in ("aiter", "aotriton")))
     if re.search(r"\bpallas\b", run.attention, re.I):
         kernels = ("pallas", *kernels)
     if re.search(r"\bsdpa\b", run.attention, re.I) and _masked(run):
@@ -194,4 +196,7 @@ def _masked(run: Run) -> bool:
 # here; its authors' are close to cuDNN's of the time.
 SECOND_FLASH = "2023-07"
 FLASH_RELEASE = rf"{TAKEN_BACK}(?:fa|flash[- ]?attention)[- ]?v?([134])\b"
+# Primus takes AITER's kernels under each of its frameworks, torchtitan too (AMD-AGI/Primus,
+# examples/torchtitan/configs: use_turbo_attention).
+AITER = r"(aiter|primus)\b"
 KERNELS = {"1": ("fa1",), "3": ("fa3",), "4": ("cudnn",)}
