@@ -536,13 +536,15 @@ impl<'p, 'a> Block<'p, 'a> {
         }
         let returned = if p.framework.held.returned_keys { self.keys } else { 0.0 };
         let (dense_whole, expert_whole) = p.whole_parameters(kind);
+        let backward = self.input.plus(self.weight);
+        self.repeats.backward = backward;
         Layer {
             cost: LayerCost {
                 forward: self.forward.split(launch),
-                input_gradient: self.input.split(launch),
-                weight_gradient: self.weight.split(launch),
-                recompute_selective: selective.split(launch),
-                recompute_full: recompute.split(launch),
+                input_gradient: self.input.with_waits(backward.waits(launch)),
+                weight_gradient: self.weight.with_waits(0.0),
+                recompute_selective: selective.split_before(backward, launch),
+                recompute_full: recompute.split_before(backward, launch),
                 kept: Bytes::from_f64(self.kept),
                 kept_selective: Bytes::from_f64(kept_selective),
                 kept_input: Bytes::from_f64(input_bytes + returned),

@@ -110,7 +110,7 @@ impl Block<'_, '_> {
         let &Moved { gather, reduce, released, .. } = moved;
         let fetches = overlap.parameter_gather && !self.waits_for_routing();
         let forward = self.forward.lasts(launch);
-        let backward = self.input.lasts(launch) + self.weight.lasts(launch);
+        let backward = self.input.plus(self.weight).lasts(launch);
         let reduced = hidden(reduce, backward, overlap.gradient_reduce);
         let waited = |gather: f64| {
             if overlap.backward_gather {

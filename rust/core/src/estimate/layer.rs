@@ -95,12 +95,26 @@ impl Pass {
         }
     }
 
+    /// How long the device waits for launches in it.
+    pub(super) fn waits(&self, launch: Launch) -> f64 {
+        self.lasts(launch) - (self.compute + self.tensor + self.context + self.expert)
+    }
+
     /// Whole picoseconds by cause; a pass lasts at least as long as its launches.
     pub(super) fn split(self, launch: Launch) -> Split {
-        let device = self.compute + self.tensor + self.context + self.expert;
-        let waiting = self.lasts(launch) - device;
+        self.with_waits(self.waits(launch))
+    }
+
+    /// The same of what begins with the host ahead: what it waits more, or less, than the `backward` pass behind it does by itself,
+    /// as launches of the one are made while the device is at the other.
+    pub(super) fn split_before(self, backward: Pass, launch: Launch) -> Split {
+        self.with_waits(self.plus(backward).waits(launch) - backward.waits(launch))
+    }
+
+    /// Whole picoseconds by cause, with so many seconds of waiting.
+    pub(super) fn with_waits(self, waiting: f64) -> Split {
         Split {
-            compute: Time::from_seconds(self.compute + waiting),
+            compute: Time::from_seconds((self.compute + waiting).max(0.0)),
             tensor: Time::from_seconds(self.tensor),
             context: Time::from_seconds(self.context),
             expert: Time::from_seconds(self.expert),

@@ -25,6 +25,8 @@ pub struct Repeats {
     pub(super) each: [(Pass, f64); 6],
     /// Bytes of this rank's share of what norms made, which are kept where it is gathered again and the norm is not.
     pub(super) shares: f64,
+    /// The layer's backward pass, before which they run.
+    pub(super) backward: Pass,
 }
 
 impl Repeats {
@@ -52,7 +54,7 @@ impl Repeats {
     /// Running again the operators that are named, and gathers if so: how long it takes, and the bytes that are not kept.
     pub(super) fn priced(&self, (named, gather): (Named, bool), launch: Launch) -> (Split, Bytes) {
         let (pass, made) = self.sum(named, gather);
-        (pass.split(launch), Bytes::from_f64(made))
+        (pass.split_before(self.backward, launch), Bytes::from_f64(made))
     }
 }
 
