@@ -280,11 +280,18 @@ def test_parameters_that_a_row_shards_are_gathered_in_every_pass(shelf: Shelf) -
 
 
 def test_a_fused_kernel_of_another_part_says_nothing_of_attention(shelf: Shelf) -> None:
-    def said(notes: str) -> str:
-        return setup(run_of(attention="", notes=notes), shelf).problem.workload.attention
+    def said(notes: str, framework: str = "Megatron-LM") -> str:
+        run = run_of(framework=framework, attention="", notes=notes)
+        return setup(run, shelf).problem.workload.attention
 
     assert said("unfused rotary positions") == "flash"
     assert said("unfused attention") == said("flash attention off") == "unfused"
+    for words in ("w/o FA", "no flash-attn", "use_flash_attn=False", "attn_implementation=eager"):
+        assert said(words) == "unfused", words
+    old = "Megatron-LM v2.4"
+    assert said("", old) == "unfused"
+    for words in ("FA2", "xformers", "memory-efficient attention", "scaled_dot_product_attention"):
+        assert said(words, old) == "flash", words
 
 
 def test_a_compiled_model_that_is_sharded_is_fsdp_s(shelf: Shelf) -> None:

@@ -118,14 +118,21 @@ def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]
     return next(name for name in known if name == usual)
 
 
+FUSED_ATTENTION = (
+    r"\bflash|\bsdpa\b|fused attention|\bfa[ -]?v?[1234]\b|\bxformers\b|\bsplash\b"
+    r"|\bmem(ory)?[ -]efficient attention|\bscaled[ _]dot[ _]product"
+)
+FUSED_KERNEL = (
+    r"\bfused\b|\bflex|\bcudnn\b|\baiter\b|\bck\b|\btriton\b|\bring\b|\bmem(ory)?[ -]efficient"
+)
+
+
 def _attention(run: Run, entry: FrameworkEntry, assumed: list[str]) -> Attention:
     """Returns how attention was computed by the row's column or notes, else as was usual."""
     text = (run.attention or run.notes).lower()
     if stores_scores(run):
         return "unfused"
-    if re.search(r"\bflash|\bsdpa\b|fused attention", text) or re.search(
-        r"\bfused\b|\bflex", run.attention, re.I
-    ):
+    if re.search(FUSED_ATTENTION, text) or re.search(FUSED_KERNEL, run.attention, re.I):
         return "flash"
     assumed.append(f"attention={entry.run.attention}")
     return entry.run.attention

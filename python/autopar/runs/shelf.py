@@ -313,15 +313,20 @@ def stores_scores(run: Run) -> bool:
 
     FlashAttention runs on neither Pascal nor Volta.
     """
-    text = run.attention or run.notes
-    said = re.search(STORED_SCORES, text, re.I)
+    said = re.fullmatch(r"unfused|eager|naive|vanilla|math|standard", run.attention, re.I)
+    said = said or re.search(STORED_SCORES, run.attention or run.notes, re.I)
     return bool(said or re.search(r"(?<!BI-)\b[pv]100", run.chip, re.I))
 
 
 STORED_SCORES = (
-    r"^unfused$|unfused (attention|scores|softmax)|attention (is |was )?(unfused|not fused)"
-    r"|(no|without|non)[ -](flash|fused attention)|flash[ -]?attention (is |was )?(off|disabled)"
-    r"|(eager|naive|vanilla) attention"
+    r"unfused (attention|scores|softmax)"
+    r"|\battention (is |was )?(unfused|not fused)"
+    r"|\b(no|not|without|non|w/o)[ -]?(flash|FA\b|fused attention)"
+    r"|(?<![a-z])(flash([ _-]att(entio)?n)?|FA)[ -]?[1-4]?[ =:]*(is |was )?"
+    r"(off|disabled|not used|false)\b"
+    r"|\b(eager|naive|vanilla|math) (SDPA )?att(entio)?n\b"
+    r"|\battn_implementation[ =:]+eager\b|\battention (backend|implementation)[ =:]+(eager|math)\b"
+    r"|\bmateriali[sz]ed (attention|scores)"
 )
 
 
