@@ -43,6 +43,26 @@ fn the_host_launches_tensor_parallel_collectives_as_it_launches_kernels() {
 }
 
 #[test]
+fn a_backward_pass_waits_for_its_launches_together() {
+    // By itself the part with the inputs' gradients would wait for its many launches. Those of the weights' few products take
+    // less than these last, so that the host is ahead by as much, and the pass lasts as long as the device is at it.
+    let at = |launch_us: f64| {
+        let mut problem = gpt_problem(1024, 512);
+        problem.framework.launch_us = launch_us;
+        let cost = layer(&problem, whole());
+        [cost.input_gradient, cost.weight_gradient].map(|part| part.total().seconds())
+    };
+    let [device, host] = [at(0.0), at(1e6)];
+    // Launches of a second each are counted; then each takes less, and more, than the device needs for one on average.
+    let kernels = (host[0] + host[1]).round();
+    let mean = (device[0] + device[1]) / kernels;
+    let both = at(0.9 * mean * 1e6);
+    close(both[0] + both[1], device[0] + device[1], 1e-9);
+    let late = at(1.5 * mean * 1e6);
+    close(late[0] + late[1], 1.5 * (device[0] + device[1]), 1e-6);
+}
+
+#[test]
 fn distributed_tensors_take_the_host_longer_where_tensors_are_cut() {
     let mut problem = host_bound(1024);
     problem.framework.distributed_tensor_us = 10.0;
