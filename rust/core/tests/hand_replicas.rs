@@ -2,12 +2,15 @@
 
 mod sums;
 
+use autopar_core::estimate::block;
 use autopar_core::estimate::collective::Fabric;
 use autopar_core::estimate::estimate;
+use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::shard::Shard;
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::{Gathers, Gradients, Shards};
+use autopar_core::spec::framework::{GatheredUnit, Gathers, Gradients, Shards};
+use autopar_core::spec::model::LayerKind;
 use autopar_core::spec::problem::Problem;
 use autopar_core::testing::{self, whole};
 use autopar_core::units::Time;
@@ -263,4 +266,29 @@ fn parameters_that_are_gathered_after_the_gradients_before_show_in_full() {
     let bytes = 2.0 * after.dense_parameters as f64;
     let gather = fabric.all_gather(bytes, Group { size: 8, stride: 1 });
     close(after.input_gradient.shard.seconds(), gather, 1e-6);
+}
+
+#[test]
+fn where_each_matrix_is_gathered_by_itself_so_is_each_of_every_expert() {
+    // Six collectives a GPT layer, two of them for its MLP's matrices: beside experts four for the rest, and two for each of eight.
+    // In one product experts are as many as a layer: six, beside six for the rest.
+    let mut problem = gpt_problem(1024, 512);
+    problem.model.moe = Some(testing::moe(8, 2, 1024));
+    let f = &mut problem.framework;
+    (f.gathers, f.gather_pieces, f.fused.grouped_gemm) = (Gathers::MicroBatch, 6, false);
+    f.held.gathered_unit = GatheredUnit::Matrix;
+    f.overlap.parameter_gather = false;
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let kind = LayerKind { moe: true, windowed: false };
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let pieces = |parameters: u64, count: f64| {
+        count * fabric.all_gather(2.0 * parameters as f64 / count, Group { size: 8, stride: 1 })
+    };
+    let priced = |problem: &Problem| block::price(&Pricer::new(problem, 0, shard), kind).cost;
+    let apart = priced(&problem);
+    let seconds = pieces(apart.dense_parameters, 4.0) + pieces(apart.expert_parameters, 16.0);
+    close(apart.forward.shard.seconds(), seconds, 1e-6);
+    problem.framework.fused.grouped_gemm = true;
+    let joined = priced(&problem).forward.shard.seconds();
+    close(joined, pieces(apart.dense_parameters, 6.0) + pieces(apart.expert_parameters, 6.0), 1e-6);
 }

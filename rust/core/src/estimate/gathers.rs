@@ -4,9 +4,10 @@
 //! FSDP and DeepSpeed's ZeRO-3 where nothing keeps the host from going ahead.
 
 use super::block::Block;
-use super::layer::Pass;
+use super::layer::{Pass, Pricer};
 use super::shard::parameter_sent;
 use crate::spec::cluster::Group;
+use crate::spec::framework::GatheredUnit;
 
 /// What a layer moves in one micro-batch.
 struct Moved {
@@ -20,6 +21,48 @@ struct Moved {
     parameters: f64,
     /// Share of them that are gathered again between recompute and backward pass.
     released: f64,
+}
+
+impl Pricer<'_> {
+    /// Gathering so many dense parameters and parameters of experts of this rank from their shards, of so many bytes each; as
+    /// long as scattering their gradients.
+    pub(super) fn shard_gather(&self, dense: f64, expert: f64, bytes: f64) -> f64 {
+        let s = &self.shard;
+        let [of_dense, of_experts] = self.gather_pieces(expert > 0.0).map(f64::from);
+        let collective = |parameters: f64, pieces: f64, experts: bool| {
+            let replicas = if experts { s.expert_replica_group() } else { s.replica_group() };
+            let group = s.sharded(replicas);
+            if parameters == 0.0 || group.size <= 1 {
+                return 0.0;
+            }
+            let bytes = parameters * (bytes / pieces);
+            if let Some(shortest) = &self.shortest {
+                return pieces * shortest.seconds(experts, bytes);
+            }
+            let copies = group.size as f64 * self.framework.gather_copy_us * 1e-6;
+            pieces * (self.fabric.all_gather(bytes, group) + copies)
+        };
+        collective(dense, of_dense, false) + collective(expert, of_experts, true)
+    }
+
+    /// Collectives in which the dense parameters of a layer, with or without experts, are gathered, and those of its experts.
+    ///
+    /// Where each matrix is gathered by itself, each of an expert that is a module of its own is too, and what such a layer has
+    /// beside them lacks the matrices of an MLP if no expert is shared.
+    fn gather_pieces(&self, experts: bool) -> [u32; 2] {
+        let (f, m) = (self.framework, self.model);
+        let pieces = f.gather_pieces;
+        let apart = f.held.gathered_unit == GatheredUnit::Matrix && !f.fused.grouped_gemm;
+        match &m.moe {
+            Some(moe) if experts && apart && pieces > 1 => {
+                let matrices = if m.activation.gated() { 3 } else { 2 };
+                let shared = if moe.shared_ffn > 0 { matrices } else { 0 };
+                let own = pieces.saturating_sub(matrices - shared).max(1);
+                [own, matrices * (moe.experts / self.shard.ep as u32).max(1)]
+            }
+            _ => [pieces; 2],
+        }
+    }
 }
 
 impl Block<'_, '_> {
@@ -86,7 +129,12 @@ impl Block<'_, '_> {
         Moved {
             gather: seconds(gathers, parameter_sent(p.framework, p.workload.precision)),
             reduce: ways * seconds(reduces, p.framework.bytes.gradient_sent),
-            pieces: p.framework.gather_pieces * parts.iter().filter(sharded).count() as u32,
+            pieces: parts
+                .iter()
+                .zip(p.gather_pieces(self.expert_parameters > 0.0))
+                .filter(|(part, _)| sharded(part))
+                .map(|(_, pieces)| pieces)
+                .sum(),
             parameters,
             released: self.released(parameters),
         }

@@ -275,27 +275,6 @@ impl<'a> Pricer<'a> {
         reduces_each_pass(&self.shard, self.framework)
     }
 
-    /// Gathering so many dense parameters and parameters of experts of this rank from their shards, of so many bytes each; as
-    /// long as scattering their gradients.
-    pub(super) fn shard_gather(&self, dense: f64, expert: f64, bytes: f64) -> f64 {
-        let s = &self.shard;
-        let pieces = f64::from(self.framework.gather_pieces);
-        let collective = |parameters: f64, experts: bool| {
-            let replicas = if experts { s.expert_replica_group() } else { s.replica_group() };
-            let group = s.sharded(replicas);
-            if parameters == 0.0 || group.size <= 1 {
-                return 0.0;
-            }
-            let bytes = parameters * (bytes / pieces);
-            if let Some(shortest) = &self.shortest {
-                return shortest.seconds(experts, bytes);
-            }
-            let copies = group.size as f64 * self.framework.gather_copy_us * 1e-6;
-            self.fabric.all_gather(bytes, group) + copies
-        };
-        pieces * (collective(dense, false) + collective(expert, true))
-    }
-
     /// Bytes of one micro-batch's residual stream on this device.
     pub fn residual_bytes(&self) -> f64 {
         self.residual_tokens * self.model.hidden as f64 * self.residual_width()

@@ -47,8 +47,8 @@ pub struct Framework {
     pub all_reduces: bool,
     /// What a rank owns of the tensors that ZeRO shards once a step.
     pub shards: Shards,
-    /// Collectives in which ZeRO gathers the parameters of one layer, and in which it reduces their gradients: 1 where they lie
-    /// in one buffer.
+    /// Collectives in which ZeRO gathers the parameters of one layer without experts, and in which it reduces their gradients: 1
+    /// where they lie in one buffer.
     pub gather_pieces: u32,
     /// Host time to copy one rank's share into or out of each such collective's buffer, in microseconds; 0 where shares are
     /// gathered and reduced in place.
