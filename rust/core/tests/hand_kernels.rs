@@ -113,3 +113,17 @@ fn gelu_term_by_term_passes_its_inner_width_again_and_again() {
     close(compute(apart)[1] - compute(plain)[1], passes(&problem, 25.0 * inner), 1e-3);
     close((apart.kept.0 - plain.kept.0) as f64, 3.0 * inner, 1e-6);
 }
+
+#[test]
+fn a_gradient_that_is_stored_beside_its_sum_is_copied_in_the_sum_s_width_first() {
+    // A GPT layer of width 1024 has 12 x 1024^2 weights. Into a sum of 4 bytes the second kernel reads 2 + 4 and writes 4; with the
+    // result stored in 2 beside it, a cast reads 2 and writes 4, and the sum reads 4 + 4 and writes 4: 8 bytes more.
+    let mut problem = problem();
+    problem.framework.fused.gradient_accumulation = false;
+    let weight = |problem: &Problem| layer(problem, whole()).weight_gradient.compute.seconds();
+    problem.framework.bytes.gradient = 4;
+    let summed = weight(&problem);
+    problem.framework.bytes.gradient = 6;
+    let weights = 12.0 * 1024.0 * 1024.0;
+    close(weight(&problem) - summed, passes(&problem, 8.0 * weights), 1e-3);
+}

@@ -121,8 +121,9 @@ impl<'p, 'a> Block<'p, 'a> {
     /// A linear layer's three products; returns (forward, input gradient, weight gradient) seconds.
     ///
     /// The weight gradient is added to the stored one: the product's kernel reads and writes the sum instead of its own
-    /// result, behind its arithmetic, or a second kernel reads that result too. Gradients that are reduced after each pass are
-    /// not added here.
+    /// result, behind its arithmetic, or a second kernel reads that result too. Where the result is stored beside the sum it is
+    /// first copied in the sum's width (microsoft/DeepSpeed, runtime/bf16_optimizer.py: `add_(lp.grad.data.to(hp_grad.dtype))`).
+    /// Gradients that are reduced after each pass are not added here.
     pub(super) fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
         self.linear_in(g, true)
     }
@@ -138,7 +139,9 @@ impl<'p, 'a> Block<'p, 'a> {
         let weight = if self.p.reduces_each_pass() {
             product(gradient)
         } else if !self.p.framework.fused.gradient_accumulation {
-            product(gradient) + d.stream(weights * (2.0 * stored + self.p.width))
+            let (sum, passes) =
+                if stored > 4.0 { (stored - self.p.width, 4.0) } else { (stored, 2.0) };
+            product(gradient) + d.stream(weights * (passes * sum + self.p.width))
         } else if narrow {
             d.linear_added(gradient, stored)
         } else {
