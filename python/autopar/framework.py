@@ -132,8 +132,9 @@ class Offload:
     Attributes:
         threads: Threads of each process that step the optimizer; 0 for as many as a device's share
             of the host's memory can feed.
-        pinned: Gradients and parameters cross between the device and pinned memory, gradients of a
-            pass behind it; else the process copies them itself and launches nothing meanwhile.
+        pinned: Gradients, parameters and what is kept for the backward pass cross between the
+            device and pinned memory, those of a pass behind it; else the process copies them itself
+            and launches nothing meanwhile.
         pass_bytes: Bytes of each parameter of a rank's share that cross with every micro-batch
             after which gradients are reduced, as their sums are on the host too; 0 where these stay
             on the device to the end of a step.
@@ -329,7 +330,8 @@ class Framework:
         shards: What a rank owns of the tensors that ZeRO shards once a step: an equal slice of all
             of them, or whole tensors, which are reduced to and broadcast from one owner after
             another.
-        gather_pieces: Collectives in which ZeRO gathers one layer's parameters; 1 for one buffer.
+        gather_pieces: Collectives in which ZeRO gathers the parameters of a layer without experts,
+            whose own matrices add to them where each is gathered by itself; 1 for one buffer.
         gather_copy_us: Microseconds of the host to copy one rank's share into or out of each such
             collective's buffer; 0 where shares are gathered and reduced in place.
         context_exchange: How context parallel exchanges keys and values: round a ring, gathered,

@@ -13,7 +13,7 @@ use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::Precision;
 use autopar_core::testing::{self, whole};
 use autopar_core::units::Bytes;
-use sums::{layer, llama, DENSE, H, S, SH};
+use sums::{close, layer, llama, DENSE, H, S, SH};
 
 /// Sharded as FSDP does over eight ranks.
 fn fsdp() -> Shard {
@@ -334,7 +334,16 @@ fn a_share_of_each_chunk_waits_on_the_host_and_two_chunks_shares_are_on_their_wa
     let k = layer(&problem, Shard { pipelined: true, ..whole() }).kept;
     assert_eq!(plain.activations - shared.activations, k);
     assert_eq!(shared.working_set - plain.working_set, k);
+    // It leaves and comes back behind the passes; where memory is not pinned each of nine passes, eight on the second stage and one
+    // before them on the first, waits for both ways of 0.25 (2 k), at what one thread copies.
+    let host = &mut problem.cluster.groups[0].chip.host;
+    (host.pcie_gb_per_s, host.core_gb_per_s) = (1e3, 500.0);
+    let hidden = estimate(&problem, &plan).unwrap().step_s;
+    problem.framework.offload.pinned = false;
+    let open = estimate(&problem, &plan).unwrap().step_s - hidden;
+    close(open, 9.0 * 2.0 * 0.25 * 2.0 * k.0 as f64 / 500e9, 1e-3);
     // Nothing of a step is faster for it.
+    problem.framework.offload.pinned = true;
     problem.cluster.groups[0].chip.host.pcie_gb_per_s = 1e-3;
     assert!(estimate(&problem, &plan).unwrap().step_s > 1.0);
 }

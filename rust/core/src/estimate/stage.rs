@@ -334,12 +334,19 @@ impl<'a> Table<'a> {
         passes
     }
 
-    /// What crossing PCIe once in each direction adds to a chunk's passes, behind which it runs.
+    /// What crossing PCIe once in each direction adds to a chunk's passes: from pinned memory what is longer than these, else
+    /// all of it, as the process waits for each copy (microsoft/DeepSpeed, runtime/activation_checkpointing/checkpointing.py:
+    /// `partition.cpu()`, `copy_to_device` and back).
     fn offload_beyond(&self, place: &Place, chunk: u64, passes: &Chunk) -> (Time, Time) {
         let moved = self.offloaded_bytes(place, chunk).0 as f64;
-        let wire = self.problem.cluster.groups[self.kind].chip.host.pcie_gb_per_s * 1e9;
+        let offload = &self.problem.framework.offload;
+        let wire = offload.wire(&self.problem.cluster.groups[self.kind].chip.host);
         let transfer = Time::from_seconds(moved / wire);
-        (transfer.beyond(passes.forward), transfer.beyond(passes.backward()))
+        if offload.pinned {
+            (transfer.beyond(passes.forward), transfer.beyond(passes.backward()))
+        } else {
+            (transfer, transfer)
+        }
     }
 
     /// What a chunk's gradients add to its backward pass where the host holds their sums: all that they take to cross, or from

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Offload {
     /// Threads of each process that step the optimizer; 0 for as many as a device's share of the host's memory can feed.
     pub threads: u64,
-    /// Gradients and parameters cross between the device and pinned memory, gradients of a pass behind it; else the process copies
-    /// them itself and launches nothing meanwhile.
+    /// Gradients, parameters and what is kept for the backward pass cross between the device and pinned memory, those of a pass
+    /// behind it; else the process copies them itself and launches nothing meanwhile.
     pub pinned: bool,
     /// Bytes of each parameter of a rank's share that cross with every micro-batch after which gradients are reduced, as their sums
     /// are on the host too; 0 where these stay on the device to the end of a step.
