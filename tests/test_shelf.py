@@ -129,6 +129,10 @@ def test_omni_path_sustains_the_share_that_was_measured() -> None:
     usual = catalog.chip("a100").chip.network
     found = network("4 x 100 Gb Omni-Path", usual)
     assert found == replace(usual, nics_per_node=4, nic_gbit_per_s=100, efficiency=0.4)
+    # 54.6 Gbit/s of two cards between nodes of four V100 (there too).
+    usual = replace(catalog.chip("v100").chip.network, nics_per_node=2)
+    found = network("Omni-Path (Jean Zay)", usual, "v100")
+    assert found == replace(usual, efficiency=0.27)
 
 
 def test_efa_takes_the_steps_that_were_measured() -> None:

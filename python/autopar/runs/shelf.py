@@ -95,7 +95,7 @@ def chip(run: Run, shelf: Shelf) -> Chip:
         )
     if re.search(WIRED, run.notes, re.I) and found.link.topology == "switch":
         found = replace(found, link=_wired(found.link, node))
-    return replace(found, network=network(run.internode, found.network))
+    return replace(found, network=network(run.internode, found.network, found.name))
 
 
 # NVIDIA's boards of four A100, H100 or H200 have no switch: each pair of devices has a third of
@@ -153,9 +153,12 @@ def _joined(name: str) -> Iterator[str]:
 # Share of the line rate that NCCL was measured to sustain on a kind of network, and microseconds of
 # a step where those were measured too.
 MEASURED_NETWORKS: dict[str, tuple[float, float | None]] = {
-    # 40.5 Gbit/s of a card of 100 in an all-reduce over four nodes of eight A100, and 44 to 57 over
-    # sixteen nodes of four V100 (bigscience-workshop/bigscience, experiments/bandwidth).
+    # 40.5 Gbit/s in an all-reduce over four nodes of eight A100, whose ring takes one card of 100,
+    # and 54.6 (44 to 57 in longer runs) over sixteen of four V100, whose ring takes two: files
+    # n4_a100_all_reduce_bench.txt and n16_32gb_all_reduce_bench.txt of bigscience-workshop/
+    # bigscience, experiments/bandwidth. Groups beside each other are taken to have cards each.
     r"omni-?path|\bOPA\b": (0.4, None),
+    r"(omni-?path|\bOPA\b).*\bv100": (0.27, None),
     # 38 to 44 of 50 GB/s a device in all-to-alls of 2 GB over 2 to 32 nodes of eight H100; what
     # those of 32 MB take beyond their bytes is 2.2 times what steps of 14 us would
     # (crazyguitar/aws-gpu-communication-benchmark, data/nccl_alltoall.csv).
@@ -177,14 +180,14 @@ MEASURED_NETWORKS: dict[str, tuple[float, float | None]] = {
 }
 
 
-def network(text: str, usual: Network) -> Network:
+def network(text: str, usual: Network, chip: str = "") -> Network:
     """Returns a node's network of a text such as `8x200Gb HDR IB` or `800Gb/s per node`.
 
     `Gb` are bits, `GB` bytes. A text without a figure leaves the usual network. A figure without a
     count is that of the node where it is said so or where it exceeds a usual card; it is that of
     every usual card where it equals one, and else of a single card. Where the text names a kind of
     network on which NCCL was measured to sustain another share of the line rate, or its steps to
-    take longer, that is taken.
+    take longer, in nodes of any chip or of this one, that is taken.
 
     Example:
         >>> usual = Network(nics_per_node=8, nic_gbit_per_s=200.0, efficiency=0.7, latency_us=20.0)
@@ -194,7 +197,7 @@ def network(text: str, usual: Network) -> Network:
         [(4, 100.0), (8, 100.0), (1, 50.0), (8, 200.0)]
     """
     for kind, (efficiency, step) in MEASURED_NETWORKS.items():
-        if re.search(kind, text, re.I):
+        if re.search(kind, f"{text} {chip}", re.I):
             latency = usual.latency_us if step is None else step
             usual = replace(usual, efficiency=efficiency, latency_us=latency)
     rate = r"(\d+(?:\.\d+)?) ?([GT])i?(b|B)"
