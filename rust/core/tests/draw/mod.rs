@@ -166,7 +166,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.compiled_layer_us = f.gather_copy_us * 7.0;
     f.reduces_once = f.eight_bit_gathers.parameters;
     f.all_reduces = f.shard_copies.reduced;
-    (f.offload.threads, f.offload.pinned) = (u64::from(f.all_reduces), f.casts_weights);
+    (f.offload.threads, f.offload.pinned) = (u64::from(f.all_reduces), !f.casts_weights);
     f.offload.pass_bytes = 4 * u64::from(f.recompute_gathers || f.all_reduces);
     f.offload.step_bytes = 6 * u64::from(f.casts_weights);
     f.softmax_in_fp32 = !f.loss_in_16_bits;
