@@ -353,6 +353,16 @@ def test_the_release_of_flash_attention_is_read_or_of_the_time(shelf: Shelf) -> 
     assert used(**later, attention="flash attention 1") == ("fa1", *used(**later))
 
 
+def test_splash_attention_has_the_blocks_that_a_row_names(shelf: Shelf) -> None:
+    def used(notes: str = "") -> tuple[int, str]:
+        framework = setup(run_of(framework="MaxText", notes=notes), shelf).problem.framework
+        return framework.attention_block, framework.attention_kernels[0]
+
+    assert used() == (512, "splash-512")
+    assert used("splash attention in blocks of 2048") == (2048, "splash")
+    assert used("tokamax splash in blocks of 512") == used()
+
+
 def test_pytorch_s_attention_with_a_mask_is_another_kernel(shelf: Shelf) -> None:
     def used(notes: str, date: str, attention: str = "sdpa") -> tuple[str, ...]:
         run = run_of(framework="PyTorch FSDP", attention=attention, notes=notes, date=date)

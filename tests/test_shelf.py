@@ -7,7 +7,7 @@ import pytest
 import autopar
 from autopar import catalog
 from autopar.runs.setups import setup
-from autopar.runs.shelf import Shelf, chip_as_written, framework, network
+from autopar.runs.shelf import Shelf, chip, chip_as_written, framework, network
 from autopar.validate import Checked
 from stated import checked, run_of
 
@@ -164,6 +164,17 @@ def test_four_devices_without_a_switch_share_their_wires_out(shelf: Shelf) -> No
     assert (topology, pair) == ("mesh", pytest.approx(gather / 3))
 
 
+def test_slices_of_a_pod_are_joined_by_a_network(shelf: Shelf) -> None:
+    def domain(kind: str, internode: str) -> tuple[int, int]:
+        found = chip(run_of(chip=kind, internode=internode), shelf)
+        return found.link_domain, found.devices_per_node
+
+    assert domain("TPU v5p", "ICI 3D torus") == (8960, 4)
+    assert domain("TPU v5p", "2 slices of 512 over DCN") == (512, 4)
+    assert domain("TPU v6e", "two slices of 4 over DCN") == (4, 4)
+    assert domain("A100", "slices of 16") == domain("A100", "")
+
+
 def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
     chip = setup(run_of(gpus_per_node="4"), shelf).problem.cluster.groups[0].chip
     assert (chip.devices_per_node, chip.link_domain, chip.network.nics_per_node) == (4, 4, 4)
@@ -194,7 +205,7 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "LiBai 9fc504c / OneFlow 55b822e"}, "oneflow"),
         ({"framework": "Alpa (JAX/XLA)"}, "alpa"),
         ({"framework": "EasyLM", "chip": "TPU v4"}, "maxtext"),
-        ({"framework": "Mesh TensorFlow"}, "maxtext"),
+        ({"framework": "Mesh TensorFlow"}, "mesh-transformer"),
         ({"framework": "Lingua"}, "fsdp-compiled"),
         ({"framework": "fairseq2"}, "fsdp"),
         ({"framework": "lit-llama"}, "fsdp"),

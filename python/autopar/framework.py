@@ -38,6 +38,8 @@ class Fused:
             `compiled` them, or `fused`.
         residual: Bias, dropout and residual addition.
         cross_entropy: Cross-entropy.
+        compiled_loss: The cast of logits to 32 bits is part of the head's product, and what is
+            elementwise of the loss part of the sums that read them and of their gradient (XLA).
         grouped_gemm: Expert products as one operator.
         gradient_accumulation: Weight gradients added to the stored ones by the product itself.
         looped_gemm: The grouped product is a compiled loop that launches each expert's by itself.
@@ -60,6 +62,7 @@ class Fused:
     permutation: bool = False
     router: bool = False
     expert_bias: bool = False
+    compiled_loss: bool = False
     clamp: bool = True
     gelu: bool = True
     optimizer: bool = True
@@ -370,6 +373,9 @@ class Framework:
         attention_padding: Queries, keys and values of latent attention are padded before fused
             attention, all to one multiple of so many channels that holds the widest; 0 where its
             kernel takes values of a width of their own.
+        attention_block: Rows and columns of the blocks in which fused attention skips what a
+            sliding window masks: one that a pair of the window lies in is worked out whole. 0
+            where the pairs of the window alone are.
         metric_bytes: Bytes of a logit that metrics read and write beside the loss of every
             micro-batch.
         repeats_norms: Norms before sub-layers, and the addition before any but the first, run again
@@ -453,6 +459,7 @@ class Framework:
     attention_layouts: int = 0
     heads_first: bool = False
     attention_padding: int = 0
+    attention_block: int = 0
     metric_bytes: int = 0
     repeats_norms: bool = False
     softmax_in_fp32: bool = True

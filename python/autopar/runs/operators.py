@@ -171,6 +171,10 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
         kernels = ("aiter", *(one for one in kernels if one not in ("aiter", "aotriton")))
     if re.search(r"\bpallas\b", run.attention, re.I):
         kernels = ("pallas", *kernels)
+    if blocks := re.search(SPLASH_BLOCKS, f"{run.attention} {run.notes}", re.I):
+        framework = replace(framework, attention_block=int(blocks[1]))
+        timed = f"splash-{blocks[1]}"
+        kernels = tuple(k for k in kernels if k == timed or not k.startswith("splash-"))
     if re.search(r"\bsdpa\b", run.attention, re.I) and _masked(run):
         faster = ("cudnn_masked",) if "cudnn" in kernels else ()
         kernels = (*faster, "efficient_masked", *kernels)
@@ -195,6 +199,8 @@ def _masked(run: Run) -> bool:
 # FlashAttention-2 (arXiv:2307.08691) is of July 2023. FlashAttention-4 has no rates of its own
 # here; its authors' are close to cuDNN's of the time.
 SECOND_FLASH = "2023-07"
+# AI-Hypercomputer/maxtext: sa_block_q and its kin. A kernel's name has the blocks it was timed in.
+SPLASH_BLOCKS = r"\bsplash (?:attention )?in blocks of (\d+)"
 FLASH_RELEASE = rf"{TAKEN_BACK}(?:fa|flash[- ]?attention)[- ]?v?([134])\b"
 # Primus takes AITER's kernels under each of its frameworks, torchtitan too (AMD-AGI/Primus,
 # examples/torchtitan/configs: use_turbo_attention).

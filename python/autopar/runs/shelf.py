@@ -85,6 +85,11 @@ def chip(run: Run, shelf: Shelf) -> Chip:
         shelf.chips[run.chip] = chip_as_written(run.chip)
     found = shelf.chips[run.chip]
     node, usual = run.gpus_per_node or found.devices_per_node, found.devices_per_node
+    sliced = found.link.topology.startswith("torus") and re.search(
+        SLICES, f"{run.internode} {run.notes}", re.I
+    )
+    if sliced:
+        node = min(node, int(sliced[1]))
     if node != usual:
         nics = max(1, found.network.nics_per_node * node // usual)
         found = replace(
@@ -93,11 +98,15 @@ def chip(run: Run, shelf: Shelf) -> Chip:
             link_domain=node if found.link_domain == usual else max(node, found.link_domain),
             network=replace(found.network, nics_per_node=nics),
         )
+    if sliced:
+        found = replace(found, link_domain=min(found.link_domain, int(sliced[1])))
     if re.search(WIRED, run.notes, re.I) and found.link.topology == "switch":
         found = replace(found, link=_wired(found.link, node))
     return replace(found, network=network(run.internode, found.network, found.name))
 
 
+# Slices of TPUs, each a torus of its own, are joined by the network of a data centre.
+SLICES = r"\bslices of (\d+)\b"
 # NVIDIA's boards of four A100, H100 or H200 have no switch: each pair of devices has a third of
 # their links (as in catalog/chips/a100_64.toml and h100_64.toml).
 WIRED = r"\bdevices wired to each other\b"

@@ -2,10 +2,11 @@
 
 mod sums;
 
+use autopar_core::estimate::block;
 use autopar_core::estimate::compute::Device;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::shard::LayerCost;
-use autopar_core::spec::model::Mla;
+use autopar_core::spec::model::{LayerKind, Mla, Window};
 use autopar_core::spec::problem::Problem;
 use autopar_core::spec::workload::Precision;
 use autopar_core::testing::whole;
@@ -96,6 +97,32 @@ fn heads_of_latent_attention_are_padded_to_one_multiple() {
     // result of 128 is the next product's input in both.
     let kept = 512.0 * heads * 2.0 * (4.0 * 256.0 - 192.0 - 192.0 - 128.0);
     close((padded.kept.0 - plain.kept.0) as f64, kept, 1e-6);
+}
+
+#[test]
+fn a_window_is_worked_out_in_whole_blocks() {
+    // 512 tokens in blocks of 64 are eight rows: all of causal attention visits 36 blocks, a window of 65 tokens its own and one before
+    // it, 15. Forward two products of width 64 over half of 512^2 pairs at 10 TFLOP/s, 15 / 36 of that for the window's 65^2 / 2 +
+    // 65 x 447 pairs.
+    let mut problem = problem();
+    problem.model.window = Some(Window { size: 65, global_every: 0 });
+    for rate in &mut problem.cluster.groups[0].chip.attention {
+        rate.tflops.fill(10.0);
+    }
+    let width = (problem.model.heads as u64 * problem.model.head_dim) as f64;
+    let kind = LayerKind { moe: false, windowed: true };
+    let forward =
+        |problem: &Problem| compute(block::price(&Pricer::new(problem, 0, whole()), kind).cost)[0];
+    let alone = forward(&problem);
+    problem.framework.attention_block = 64;
+    let blocks = forward(&problem);
+    let pairs = 512.0 * 256.0 * 15.0 / 36.0 - (65.0 * 65.0 / 2.0 + 65.0 * 447.0);
+    close(blocks - alone, 4.0 * width * pairs / 10e12, 1e-4);
+    // As wide as the sequence it masks nothing.
+    problem.model.window = Some(Window { size: 512, global_every: 0 });
+    let all = forward(&problem);
+    problem.model.window = None;
+    close(all, forward(&problem), 1e-9);
 }
 
 #[test]

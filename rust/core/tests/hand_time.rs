@@ -262,6 +262,25 @@ fn a_loss_in_16_bits_reads_and_writes_logits_of_16() {
 }
 
 #[test]
+fn a_compiled_loss_reads_logits_for_two_sums_and_for_their_gradient() {
+    // 512 tokens by 51,200 rows: forward 2 x 4 bytes a logit for 38, backward 4 + 2 for 14.
+    let mut problem = gpt_problem(1024, 512);
+    let chip = problem.cluster.groups[0].chip.clone();
+    let device = Device::new(&chip, Precision::Bf16, &[], 8);
+    problem.framework.launch_us = 0.0;
+    let cost = |problem: &Problem| Pricer::new(problem, 0, whole()).head().cost;
+    let apart = cost(&problem);
+    problem.framework.fused.compiled_loss = true;
+    let compiled = cost(&problem);
+    let spared = |pass: fn(&LayerCost) -> Split| {
+        pass(&apart).compute.seconds() - pass(&compiled).compute.seconds()
+    };
+    let logits = 512.0 * 51_200.0;
+    close(spared(|c| c.forward), device.traffic(30.0 * logits), 1e-3);
+    close(spared(|c| c.input_gradient), device.traffic(8.0 * logits), 1e-3);
+}
+
+#[test]
 fn what_is_cast_before_it_is_gathered_travels_in_8_bits() {
     // With sequence parallel two of four collectives forward are gathers: s b h bytes instead of 2 s b h; sums stay.
     let mut problem = gpt_problem(1024, 512);

@@ -156,7 +156,8 @@ impl Block<'_, '_> {
             _ => length,
         };
         // Causal pairs of one head of one sequence: a triangle, then a band as wide as the window.
-        let causal = seen * seen / 2.0 + seen * (length - seen);
+        let masked = seen * seen / 2.0 + seen * (length - seen);
+        let causal = masked.max(in_blocks(length, seen, p.framework.attention_block as f64));
         let sequences = s.mbs as f64 * heads as f64 / s.cp as f64;
         let (qk_dim, v_dim) = m.attention_widths();
         let (forward, backward) = if p.fused_attention {
@@ -373,4 +374,20 @@ impl Block<'_, '_> {
         self.transient = self.transient.max(gradients);
         (self.core.compute - before.0, self.input.compute - before.1)
     }
+}
+
+/// Pairs of a sequence of so many tokens that take as long as a window of `seen` tokens in blocks of so many rows and columns.
+///
+/// A row of blocks visits its own, and those before it that the window of its first token reaches. All of causal attention visits
+/// n (n + 1) / 2 of them, for which the kernel was timed; so these take that time's share.
+fn in_blocks(length: f64, seen: f64, block: f64) -> f64 {
+    if block == 0.0 || seen >= length {
+        return 0.0;
+    }
+    let rows = (length / block).ceil();
+    let before = ((seen - 1.0) / block).ceil().min(rows - 1.0);
+    let all = rows * (rows + 1.0) / 2.0;
+    // The first rows have fewer before them.
+    let visited = before * (before + 1.0) / 2.0 + (rows - before) * (before + 1.0);
+    length * length / 2.0 * visited / all
 }

@@ -418,6 +418,12 @@ impl<'a> Pricer<'a> {
                 // Probability less one, scaled (2 + 2).
                 backward.run_many(stream(4.0), 1);
             }
+            (false, _) if self.framework.fused.compiled_loss => {
+                // Maximum (4), exponentials of the difference as they are summed (4).
+                forward.run_many(stream(8.0), 2);
+                // Softmax less one, cast to 16 bits (4 + 2).
+                backward.run_many(stream(6.0), 1);
+            }
             (false, true) => {
                 // Cast to 32 bits (2 + 4), maximum (4), difference, exponential and sum in one (8), division (8).
                 forward.run_many(stream(26.0), 4);

@@ -94,6 +94,9 @@ pub struct Framework {
     /// Queries, keys and values of latent attention are padded before fused attention, all to one multiple of so many channels
     /// that holds the widest; 0 where its kernel takes values of a width of their own.
     pub attention_padding: u64,
+    /// Rows and columns of the blocks in which fused attention skips what a sliding window masks: a block that one pair of the window
+    /// lies in is worked out whole (jax-ml/jax, pallas/ops/tpu/splash_attention). 0 where it works out the pairs of the window alone.
+    pub attention_block: u64,
     /// Bytes of a logit that metrics read and write beside the loss of every micro-batch.
     pub metric_bytes: u64,
     /// Norms before sub-layers, and the addition before any but the first, run again in the backward pass of a layer that is not
@@ -185,6 +188,9 @@ pub struct Fused {
     pub residual: bool,
     /// Cross-entropy.
     pub cross_entropy: bool,
+    /// The compiler fuses the cast of logits to 32 bits into the head's product, and what is elementwise into the sums that read
+    /// them and into their gradient (XLA).
+    pub compiled_loss: bool,
     /// Expert products as one operator.
     pub grouped_gemm: bool,
     /// That operator is a compiled loop that launches each expert's product by itself (NVIDIA/TransformerEngine pull request 853:
@@ -458,6 +464,7 @@ impl Framework {
         }
         for (count, path, most) in [
             (self.attention_padding, "attention_padding", 1 << 16),
+            (self.attention_block, "attention_block", 1 << 20),
             (self.metric_bytes, "metric_bytes", 1 << 10),
             (self.offload.threads, "offload.threads", 1 << 16),
             (self.offload.pass_bytes, "offload.pass_bytes", 1 << 10),

@@ -176,6 +176,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.attention_layouts = u32::from(f.sequence_copies) * (1 + u32::from(f.shard_copies.gathered));
     f.heads_first = f.shard_copies.gathered;
     f.attention_padding = f.fused_reduce_bytes % 97;
+    f.attention_block = f.grouped_tile_rows;
+    f.fused.compiled_loss = f.fused.optimizer;
     f.metric_bytes = f.fused_gather_bytes % 37;
     f.repeats_norms = f.fused.permutation;
     (f.fused.norm, f.fused.rope) = match (f.fused.permutation, f.fused.optimizer) {
