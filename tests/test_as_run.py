@@ -363,6 +363,16 @@ def test_splash_attention_has_the_blocks_that_a_row_names(shelf: Shelf) -> None:
     assert used("tokamax splash in blocks of 512") == used()
 
 
+def test_context_is_exchanged_as_a_row_says(shelf: Shelf) -> None:
+    def exchange(notes: str) -> str:
+        run = run_of(framework="MaxText", notes=notes, cp="2", dp="2")
+        return setup(run, shelf).problem.framework.context_exchange
+
+    assert exchange("") == exchange("context by all-gather of keys and values") == "gather"
+    assert exchange("context by all-to-all of heads") == "heads"
+    assert exchange("context by ring with causal balance") == "ring"
+
+
 def test_pytorch_s_attention_with_a_mask_is_another_kernel(shelf: Shelf) -> None:
     def used(notes: str, date: str, attention: str = "sdpa") -> tuple[str, ...]:
         run = run_of(framework="PyTorch FSDP", attention=attention, notes=notes, date=date)

@@ -85,8 +85,10 @@ def _overlapped(framework: Framework, run: Run) -> Framework:
     if re.search(AFTER_THE_PASSES, run.notes, re.I):
         overlap = replace(framework.overlap, gradient_reduce=False, parameter_gather=False)
         framework = replace(framework, overlap=overlap)
-    if said(run, r"cp_comm_type a2a\b"):
+    if said(run, r"cp_comm_type a2a\b|context by all-to-all of heads\b"):
         framework = replace(framework, context_exchange="heads")
+    elif said(run, r"context by (a )?ring\b"):
+        framework = replace(framework, context_exchange="ring")
     if framework.name.startswith("mindspeed"):
         return _of_mindspeed(framework, run)
     return framework
