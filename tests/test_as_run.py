@@ -362,6 +362,12 @@ def test_splash_attention_has_the_blocks_that_a_row_names(shelf: Shelf) -> None:
     assert used("splash attention in blocks of 2048") == (2048, "splash")
     assert used("tokamax splash in blocks of 512") == used()
 
+    def kernel(notes: str) -> str:
+        run = run_of(framework="torchprime", notes=notes)
+        return setup(run, shelf).problem.framework.attention_kernels[0]
+
+    assert (kernel("flash kernel"), kernel("splash kernel")) == ("tpu-flash", "splash-512")
+
 
 def test_context_is_exchanged_as_a_row_says(shelf: Shelf) -> None:
     def exchange(notes: str) -> str:

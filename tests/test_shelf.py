@@ -206,6 +206,8 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Alpa (JAX/XLA)"}, "alpa"),
         ({"framework": "EasyLM", "chip": "TPU v4"}, "maxtext"),
         ({"framework": "Mesh TensorFlow"}, "mesh-transformer"),
+        ({"framework": "torchprime (torch_xla 2.6)"}, "torch-xla"),
+        ({"framework": "pytorch-tpu/transformers (torch_xla)", "zero": "fsdp"}, "torch-xla"),
         ({"framework": "Lingua"}, "fsdp-compiled"),
         ({"framework": "fairseq2"}, "fsdp"),
         ({"framework": "lit-llama"}, "fsdp"),

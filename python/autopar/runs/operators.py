@@ -171,6 +171,8 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
         kernels = ("aiter", *(one for one in kernels if one not in ("aiter", "aotriton")))
     if re.search(r"\bpallas\b", run.attention, re.I):
         kernels = ("pallas", *kernels)
+    if re.search(r"\bsplash\b", f"{run.attention} {run.notes}", re.I):
+        kernels = tuple(k for k in kernels if k != "tpu-flash")
     if blocks := re.search(SPLASH_BLOCKS, f"{run.attention} {run.notes}", re.I):
         framework = replace(framework, attention_block=int(blocks[1]))
         timed = f"splash-{blocks[1]}"
