@@ -355,7 +355,8 @@ def test_the_release_of_flash_attention_is_read_or_of_the_time(shelf: Shelf) -> 
 
 def test_splash_attention_has_the_blocks_that_a_row_names(shelf: Shelf) -> None:
     def used(notes: str = "") -> tuple[int, str]:
-        framework = setup(run_of(framework="MaxText", notes=notes), shelf).problem.framework
+        run = run_of(framework="MaxText", chip="TPU v5p", notes=notes)
+        framework = setup(run, shelf).problem.framework
         return framework.attention_block, framework.attention_kernels[0]
 
     assert used() == (512, "splash-512")
