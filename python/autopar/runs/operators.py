@@ -203,8 +203,8 @@ def _masked(run: Run) -> bool:
 SECOND_FLASH = "2023-07"
 # AI-Hypercomputer/maxtext: sa_block_q and its kin. A kernel's name has the blocks it was timed in.
 SPLASH_BLOCKS = r"\bsplash (?:attention )?in blocks of (\d+)"
-FLASH_RELEASE = rf"{TAKEN_BACK}(?:fa|flash[- ]?attention)[- ]?v?([134])\b"
+FLASH_RELEASE = rf"{TAKEN_BACK}(?:fa|flash[- ]?attention)[- ]?v?([1-4])\b"
 # Primus takes AITER's kernels under each of its frameworks, torchtitan too (AMD-AGI/Primus,
 # examples/torchtitan/configs: use_turbo_attention).
 AITER = r"(aiter|primus)\b"
-KERNELS = {"1": ("fa1",), "3": ("fa3",), "4": ("cudnn",)}
+KERNELS = {"1": ("fa1",), "2": ("fa2",), "3": ("fa3",), "4": ("cudnn",)}
