@@ -349,6 +349,8 @@ def test_the_release_of_flash_attention_is_read_or_of_the_time(shelf: Shelf) -> 
     assert used(**old, attention="flash") == ("fa1", "fa2")
     assert used(**old | {"date": "2023-08"}, attention="flash") == ("fa2",)
     assert used(**old, attention="FlashAttention 3") == ("fa3", "fa1", "fa2")
+    late = {"framework": "Megatron-LM", "date": "2026-07"}
+    assert used(**late)[0] != "fa2" == used(**late, attention="flash attention 2")[0]
     later = {"framework": "FSDP", "date": "2023-12"}
     assert used(**later, attention="flash attention 1") == ("fa1", *used(**later))
 
@@ -439,6 +441,7 @@ def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: 
     used = setup(mxfp8, shelf).problem.framework
     assert (used.expert_dispatch, used.fp8_scaling) == ("copies", "block")
     assert said("HybridEP, no all-to-all dispatch")[0] == "once_a_node"
+    assert said("all-gather dispatcher")[0] == said("AllGather dispatch")[0] == "gather"
     assert said("no DeepEP; CUDA graphs not in the table; no EP overlap") == usual
 
 

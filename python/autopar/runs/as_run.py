@@ -66,11 +66,16 @@ UNSYNCHRONISED = (
 
 
 def _dispatch(framework: Framework, run: Run) -> Framework:
-    """DeepEP and HybridEP send a token once to a node, an all-to-all of the library its copies."""
+    """DeepEP and HybridEP send a token once to a node, an all-to-all of the library its copies.
+
+    Who gathers sends every token to every rank, as Megatron does where nothing else is said to it.
+    """
     if said(run, r"(deep|hybrid)-?ep\b"):
         framework = replace(framework, expert_dispatch="once_a_node")
     elif said(run, r"(all-to-all|alltoall) dispatch"):
         framework = replace(framework, expert_dispatch="copies")
+    elif said(run, r"all-?gather dispatch"):
+        framework = replace(framework, expert_dispatch="gather")
     hidden = bool(said(run, HIDDEN_EXCHANGE))
     if hidden or re.search(OPEN_EXCHANGE, run.notes, re.I):
         framework = replace(framework, overlap=replace(framework.overlap, expert=hidden))
