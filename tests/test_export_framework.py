@@ -176,7 +176,7 @@ def test_a_rule_that_a_plan_breaks_has_the_line_of_its_file(
 
 def test_a_plan_that_does_not_fit_where_it_runs_is_told(command: Command) -> None:
     asked = problem("deepspeed")
-    plan = autopar.plan(asked, dp=16, zero=0, mbs=1)
+    plan = autopar.plan(asked, dp=16, zero=1, mbs=4)
     assert autopar.estimate(asked, plan).violations
     Path("plan.json").write_text(wire.dumps(plan))
     run = command("export", "--to", "deepspeed", "plan.json", *FLAGS, "-o", "out")

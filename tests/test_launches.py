@@ -372,6 +372,12 @@ def test_deepspeed_s_file_and_flags_make_a_plan(tmp_path: Path) -> None:
     assert (plan.dp, plan.mbs, plan.zero, plan.shard_group) == (32, 2, 3, 32)
     assert plan.optimizer_offload
     assert problem.cluster.devices == 32
+    # Without ZeRO the optimizer of bf16 is sharded all the same, and sums gradients in 32 bits.
+    bare = change(DEEPSPEED, '"stage": 3, "offload_optimizer": {"device": "cpu"}', "")
+    problem, plan = launched("deepspeed", bare, "json", tmp_path, question)
+    assert (plan.zero, problem.framework.bytes.gradient) == (1, 6)
+    _, plan = launched("deepspeed", change(bare, "bf16", "fp16"), "json", tmp_path, question)
+    assert plan.zero == 0
 
 
 @pytest.mark.parametrize("name", launches.READERS)

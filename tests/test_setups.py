@@ -320,6 +320,17 @@ def test_a_loss_may_be_computed_in_pieces(
     assert setup(run, shelf).problem.framework.held.loss_pieces == pieces
 
 
+def test_deepspeed_s_bf16_optimizer_shards_its_states_without_zero(shelf: Shelf) -> None:
+    def stage(framework: str, **cells: str) -> int:
+        run = run_of(framework=framework, **{"zero": "0", "precision": "bf16"} | cells)
+        return setup(run, shelf).plan.zero
+
+    assert stage("Megatron-DeepSpeed") == stage("DeepSpeed") == 1
+    assert stage("Megatron-DeepSpeed", precision="fp16") == 0
+    assert stage("Megatron-DeepSpeed", zero="2") == 2
+    assert stage("Megatron-LM") == stage("PyTorch DDP") == 0
+
+
 def test_parameters_that_stay_whole_until_the_backward_pass_are_sharded_as_in_zero_2(
     shelf: Shelf,
 ) -> None:

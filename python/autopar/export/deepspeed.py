@@ -32,9 +32,9 @@ _COMMON: dict[str, Any] = {
 }
 _WHOLE_SEQUENCES: dict[str, Any] = {**_COMMON, "cp": (1,)}
 LIMITS: tuple[dict[str, Any], ...] = (
-    {**_WHOLE_SEQUENCES, "tp": (1,), "zero": (0, 1)},
-    {**_WHOLE_SEQUENCES, "pp": (1,), "zero": (0, 1, 2)},
-    {**_COMMON, "tp": (1,), "pp": (1,)},
+    {**_WHOLE_SEQUENCES, "tp": (1,), "zero": (1,)},
+    {**_WHOLE_SEQUENCES, "pp": (1,), "zero": (1, 2)},
+    {**_COMMON, "tp": (1,), "pp": (1,), "zero": (1, 2, 3)},
 )
 
 
@@ -42,6 +42,8 @@ def supports(job: Job) -> list[str]:
     """Returns what DeepSpeed's file cannot say of a plan; empty if it says it exactly."""
     plan = job.plan
     partial = plan.zero > 0 and plan.shard_group != plan.dp * plan.cp
+    # Its bf16 optimizer shards them in stage 0 too (runtime/bf16_optimizer.py).
+    whole = plan.zero == 0 and plan.dp * plan.cp > 1 and job.problem.workload.precision == "bf16"
     return [
         *unsaid_everywhere(job),
         *unsaid_host(plan),
@@ -55,6 +57,7 @@ def supports(job: Job) -> list[str]:
             (plan.tp > 1 and plan.zero > 2, "tensor parallel with ZeRO stage 3"),
             (plan.pp > 1 and plan.zero > 1, f"ZeRO stage {plan.zero} with pipeline stages"),
             (len({stage.layers for stage in plan.stages}) > 1, "uneven layers"),
+            (whole, "states of bf16 that are not sharded"),
             (partial, f"shard groups of {plan.shard_group}"),
             (plan.optimizer_offload and plan.zero == 0, "optimizer offload without ZeRO"),
             (_interval(job) is None, "recompute of only some layers or operators"),

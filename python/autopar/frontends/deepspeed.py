@@ -24,11 +24,14 @@ def read(file: str) -> Launch:
     if stage > 3:
         raise settings.error(STAGE, f"must be from 0 to 3, found {stage}", "Give a ZeRO stage.")
     question: dict[str, Any] = {"precision": _precision(settings)}
+    # Without ZeRO its bf16 optimizer shards 32-bit copies and moments all the same, and sums whole
+    # gradients in 32 bits beside those of the pass (runtime/bf16_optimizer.py).
+    own = question["precision"] == "bf16" and not stage
     plan: dict[str, Any] = {
         "tp": settings.degree(_TP, least=0) or 1,
         "sp": False,
         "cp": settings.degree(_CP),
-        "zero": stage,
+        "zero": 1 if own else stage,
         "optimizer_offload": _offload(settings),
         **_groups(settings, stage),
     }
@@ -57,7 +60,10 @@ def read(file: str) -> Launch:
         missing = next(key for key in BATCH[:2] if key not in batch)
         raise settings.error(missing, what, "Add it.")
     recompute, notes = _recompute(settings), _notes(settings, plan)
-    changes = {"overlap": {"gradient_reduce": settings.flag(OVERLAP, stage == 3)}}
+    changes: dict[str, Any] = {"overlap": {"gradient_reduce": settings.flag(OVERLAP, stage == 3)}}
+    if own:
+        changes["bytes"] = {"gradient": 6, "gradient_sent": 4}
+        notes = (*notes, "bf16 without ZeRO: the optimizer shards its states all the same")
     return Launch(
         file=settings.file,
         framework="deepspeed",

@@ -179,6 +179,7 @@ def _sharding(
 
 
 def _zero(run: Run, entry: FrameworkEntry, assumed: list[str]) -> int:
+    """Returns the stage of ZeRO: DeepSpeed's bf16 optimizer shards its states where none is set."""
     text = run.zero.lower()
     if not text:
         assumed.append(f"zero={entry.run.zero}")
@@ -186,10 +187,13 @@ def _zero(run: Run, entry: FrameworkEntry, assumed: list[str]) -> int:
     if "fsdp" in text or "hsdp" in text:
         # Gathered once and whole until the backward pass has ended, as in ZeRO-2.
         return 2 if re.search(KEPT_WHOLE, run.notes, re.I) else 3
-    if stage := re.search(r"[0-3]", text):
+    stage = re.search(r"[0-3]", text)
+    if stage and stage[0] != "0":
         return int(stage[0])
-    if text in NOTHING or text == "ddp":
-        return 0
+    if stage or text in NOTHING or text == "ddp":
+        return int(
+            "deepspeed" in entry.framework.name and bool(re.search(BF16_STATES, run.precision))
+        )
     if "dist" in text:
         return 1
     raise SpecError("zero", f"must be 0 to 3 or fsdp, found {shown(run.zero)}")
@@ -200,6 +204,11 @@ OPTIMIZER_ON_HOST = (
     r"offload of [\w ]*optimizer|\boptimizer( states?)?( are| is| kept)? in host memory"
     r"|\bCPU-?Offload\b"
 )
+
+# deepspeedai/DeepSpeed, runtime/engine.py (_do_optimizer_sanity_check): bf16 without ZeRO has
+# BF16_Optimizer, which shards 32-bit copies and moments (runtime/bf16_optimizer.py) whatever the
+# stage: "bf16 must use z0" in scripts of bigscience-workshop/bigscience (tr11-176B-ml).
+BF16_STATES = r"bf16|fp8"
 
 KEPT_WHOLE = r"reshard_after_forward[ =:]*(never|false)|never reshard|\bnot resharded"
 
