@@ -60,6 +60,13 @@ from stated import checked, run_of
         ("HGX H100", "h100"),
         ("p4d.24xlarge", "a100_40"),
         ("NPU 910B", "ascend_910b"),
+        ("NVIDIA GH200 120GB", "gh200"),
+        ("GH200 480GB", "gh200"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx_pro_6000"),
+        ("RTX 6000 Blackwell", "rtx_pro_6000"),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+        ("Intel Max 1550 tile", "max1550"),
+        ("TPU v7x", "tpu_v7"),
     ],
 )
 def test_chips_are_found_as_people_write_them(text: str, name: str) -> None:
@@ -69,6 +76,7 @@ def test_chips_are_found_as_people_write_them(text: str, name: str) -> None:
 def test_a_chip_of_another_memory_has_that_memory() -> None:
     usual = catalog.chip("v100").chip
     assert chip_as_written("Tesla V100-SXM2-16GB") == replace(usual, memory_gib=16.0)
+    assert chip_as_written("NVIDIA GH200 144G HBM3e").memory_gib == 144.0
 
 
 def test_a_chip_that_nobody_knows_names_the_nearest() -> None:

@@ -20,7 +20,7 @@ MAKERS = (
     r"(nvidia|amd|huawei|intel|habana|google|aws|moore threads|metax|cambricon|kunlunxin|hygon"
     r"|iluvatar|tesla|quadro|ascend|instinct|radeon|geforce|dcu|npu|xpu|pvc|hgx|dgx|cloud)[ _-]*"
 )
-FORMS = r"[ _-]*\b(sxm\d?|oam|hbm\d?e?)\b"
+FORMS = r"[ _-]*\b(sxm\d?|oam|hbm\d?e?|(one )?(tile|stack)|(server|workstation) edition|ac)\b"
 SLICE = r"(?<=v\d)-\d+$|(?<=v\d[ep])-\d+$|(?<=litepod)-\d+$"  # of a TPU pod, as v5p-128
 MEMORY = r"(?<![\d.])(\d+) ?gi?b?\b"
 GATED = ("swiglu", "clamped_swiglu", "geglu")
@@ -147,8 +147,9 @@ def chip_as_written(text: str) -> Chip:
         with suppress(SpecError):
             found = catalog.chip(name).chip
             stated = float(memory[1]) / found.memory_gib if memory else 1.0
-            # What is near is the same memory, and what is far off is that of a node.
-            same = 0.9 < stated < 1.1 or not 0.25 <= stated <= 2
+            # What is near is the same memory, and what is far off is that of a node. A name of the
+            # catalog with more than its chip has says the host's: GH200 120GB.
+            same = 0.9 < stated < 1.1 or not 0.25 <= stated <= 2 or (name in sized and stated > 1)
             return found if same or not memory else replace(found, memory_gib=float(memory[1]))
     return catalog.chip(title).chip  # Its error names the nearest.
 
