@@ -292,3 +292,30 @@ fn where_each_matrix_is_gathered_by_itself_so_is_each_of_every_expert() {
     let joined = priced(&problem).forward.shard.seconds();
     close(joined, pieces(apart.dense_parameters, 6.0) + pieces(apart.expert_parameters, 6.0), 1e-6);
 }
+
+#[test]
+fn nothing_hides_an_embedding_s_gather_and_reduction_nor_a_head_s_that_comes_with_it() {
+    // ZeRO-3 over 8 ranks of a node: parameters of 2 bytes forward, gradients of 4 backward. Where the ends are gathered at once
+    // the head's show too, else they run behind its products, here of a device so slow that these hide all.
+    let mut problem = gpt_problem(1024, 512);
+    problem.model.tied_embeddings = false;
+    let chip = &mut problem.cluster.groups[0].chip;
+    (chip.peak_tflops.bf16, chip.link.processor_share) = (Some(1.0), 0.0);
+    problem.framework.overlap.gradient_reduce = true;
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let ends = |together: bool| {
+        let mut problem = problem.clone();
+        problem.framework.held.gathered_ends = together;
+        let pricer = Pricer::new(&problem, 0, shard);
+        [pricer.embedding(), pricer.head()].map(|end| end.cost)
+    };
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let moved = |bytes: u64| fabric.all_gather(bytes as f64, Group { size: 8, stride: 1 });
+    let [apart, together] = [false, true].map(ends);
+    for end in [apart[0], together[0], together[1]] {
+        close(end.forward.shard.seconds(), moved(2 * end.dense_parameters), 1e-6);
+        close(end.input_gradient.shard.seconds(), moved(4 * end.dense_parameters), 1e-6);
+    }
+    assert_eq!(apart[0].dense_parameters, (51_200 + 2048) * 1024);
+    assert_eq!([apart[1].forward.shard, apart[1].input_gradient.shard], [Time::ZERO; 2]);
+}

@@ -1,7 +1,9 @@
-//! What gathers of sharded parameters and reductions of sharded gradients add to a layer's passes.
+//! What gathers of sharded parameters and reductions of sharded gradients add to the passes of a layer, and of the embedding and
+//! head.
 //!
 //! Both are of one layer and run one layer ahead: what is longer than the layer's computation shows. So it is with PyTorch's
-//! FSDP and DeepSpeed's ZeRO-3 where nothing keeps the host from going ahead.
+//! FSDP and DeepSpeed's ZeRO-3 where nothing keeps the host from going ahead. Before the embedding there is nothing to hide
+//! its gather, and nothing behind its gradients' reduction.
 
 use super::block::Block;
 use super::layer::{Pass, Pricer};
@@ -9,7 +11,7 @@ use super::shard::parameter_sent;
 use crate::spec::cluster::Group;
 use crate::spec::framework::GatheredUnit;
 
-/// What a layer moves in one micro-batch.
+/// What a layer, or an end, moves in one micro-batch.
 struct Moved {
     /// Seconds to gather its parameters once.
     gather: f64,
@@ -19,19 +21,22 @@ struct Moved {
     pieces: u32,
     /// Parameters that are sharded at all.
     parameters: f64,
-    /// Share of them that are gathered again between recompute and backward pass.
-    released: f64,
 }
 
 impl Pricer<'_> {
     /// Gathering so many dense parameters and parameters of experts of this rank from their shards, of so many bytes each; as
     /// long as scattering their gradients.
     pub(super) fn shard_gather(&self, dense: f64, expert: f64, bytes: f64) -> f64 {
+        let pieces = self.gather_pieces(expert > 0.0);
+        self.gather_in(pieces, [dense, expert], bytes)
+    }
+
+    /// The same in so many collectives of either.
+    fn gather_in(&self, pieces: [u32; 2], [dense, expert]: [f64; 2], bytes: f64) -> f64 {
         let s = &self.shard;
-        let [of_dense, of_experts] = self.gather_pieces(expert > 0.0).map(f64::from);
-        let collective = |parameters: f64, pieces: f64, experts: bool| {
+        let collective = |parameters: f64, pieces: u32, experts: bool| {
             let replicas = if experts { s.expert_replica_group() } else { s.replica_group() };
-            let group = s.sharded(replicas);
+            let (group, pieces) = (s.sharded(replicas), f64::from(pieces));
             if parameters == 0.0 || group.size <= 1 {
                 return 0.0;
             }
@@ -42,7 +47,7 @@ impl Pricer<'_> {
             let copies = group.size as f64 * self.framework.gather_copy_us * 1e-6;
             pieces * (self.fabric.all_gather(bytes, group) + copies)
         };
-        collective(dense, of_dense, false) + collective(expert, of_experts, true)
+        collective(dense, pieces[0], false) + collective(expert, pieces[1], true)
     }
 
     /// Collectives in which the dense parameters of a layer, with or without experts, are gathered, and those of its experts.
@@ -74,7 +79,8 @@ impl Block<'_, '_> {
         if !gathers && !reduces && !fetches {
             return;
         }
-        let moved = self.moved(gathers || fetches, reduces || fetches);
+        let pieces = p.gather_pieces(self.expert_parameters > 0.0);
+        let moved = p.moved(pieces, [self.dense_parameters, self.expert_parameters]);
         let of = |each: bool| if each { moved.pieces } else { 0 };
         self.forward.kernels += of(gathers);
         self.input.kernels += of(gathers) + of(reduces);
@@ -88,55 +94,13 @@ impl Block<'_, '_> {
             let out = p.device.traffic(2.0 * parameter * moved.parameters);
             self.forward.shard += out;
             self.input.shard += out;
-            recompute.shard +=
-                out * if p.framework.recompute_gathers { 1.0 } else { moved.released };
+            let released = self.released(moved.parameters);
+            recompute.shard += out * if p.framework.recompute_gathers { 1.0 } else { released };
         }
         if copies.reduced && reduces {
             let bytes = p.framework.bytes;
             let each = (bytes.parameter + bytes.gradient_sent) as f64;
             self.input.shard += p.device.traffic(each * moved.parameters);
-        }
-    }
-
-    fn moved(&self, gathers: bool, reduces: bool) -> Moved {
-        let p = self.p;
-        let s = p.shard;
-        let parts = [
-            (self.dense_parameters, s.sharded(s.replica_group())),
-            (self.expert_parameters, s.sharded(s.expert_replica_group())),
-        ];
-        let alone = p.fetches_from_host() && s.alone();
-        let sharded =
-            |&&(parameters, group): &&(f64, Group)| parameters > 0.0 && (group.size > 1 || alone);
-        // A rank's shards come from the host before they are gathered, and go there once they are reduced.
-        let held = parts
-            .iter()
-            .filter(sharded)
-            .map(|(parameters, group)| parameters / group.size.max(1) as f64);
-        let crossing =
-            if p.fetches_from_host() { held.sum::<f64>() / p.device.host_bandwidth() } else { 0.0 };
-        let seconds = |moves: bool, bytes: u64| {
-            if moves {
-                p.shard_gather(self.dense_parameters, self.expert_parameters, bytes as f64)
-                    + crossing * bytes as f64
-            } else {
-                0.0
-            }
-        };
-        // An all-reduce scatters and gathers.
-        let ways = if p.framework.all_reduces && s.zero <= 2 { 2.0 } else { 1.0 };
-        let parameters = parts.iter().filter(sharded).map(|part| part.0).sum();
-        Moved {
-            gather: seconds(gathers, parameter_sent(p.framework, p.workload.precision)),
-            reduce: ways * seconds(reduces, p.framework.bytes.gradient_sent),
-            pieces: parts
-                .iter()
-                .zip(p.gather_pieces(self.expert_parameters > 0.0))
-                .filter(|(part, _)| sharded(part))
-                .map(|(_, pieces)| pieces)
-                .sum(),
-            parameters,
-            released: self.released(parameters),
         }
     }
 
@@ -148,14 +112,9 @@ impl Block<'_, '_> {
     fn wait(&mut self, moved: &Moved, recompute: &mut Pass) {
         let p = self.p;
         let (launch, overlap) = (p.launch(), p.framework.overlap);
-        let hidden = |seconds: f64, behind: f64, overlapped: bool| {
-            if overlapped {
-                p.fabric.beside(seconds, behind)
-            } else {
-                seconds
-            }
-        };
-        let &Moved { gather, reduce, released, .. } = moved;
+        let hidden = |seconds, behind, overlapped| p.hidden(seconds, behind, overlapped);
+        let &Moved { gather, reduce, parameters, .. } = moved;
+        let released = self.released(parameters);
         let fetches = overlap.parameter_gather && !self.waits_for_routing();
         let forward = self.forward.lasts(launch);
         let backward = self.input.plus(self.weight).lasts(launch);
@@ -205,5 +164,94 @@ impl Block<'_, '_> {
     fn waits_for_routing(&self) -> bool {
         let f = self.p.framework;
         self.expert_parameters > 0.0 && !f.fused.grouped_gemm && f.launch_us > 0.0
+    }
+}
+
+impl Pricer<'_> {
+    /// What so many dense parameters and parameters of experts of this rank move in a micro-batch, in so many collectives of
+    /// either.
+    fn moved(&self, pieces: [u32; 2], [dense, expert]: [f64; 2]) -> Moved {
+        let s = self.shard;
+        let fetches = self.fetches_from_host();
+        let parts =
+            [(dense, s.sharded(s.replica_group())), (expert, s.sharded(s.expert_replica_group()))];
+        let alone = fetches && s.alone();
+        let sharded =
+            |&&(parameters, group): &&(f64, Group)| parameters > 0.0 && (group.size > 1 || alone);
+        // A rank's shards come from the host before they are gathered, and go there once they are reduced.
+        let held = parts
+            .iter()
+            .filter(sharded)
+            .map(|(parameters, group)| parameters / group.size.max(1) as f64);
+        let crossing = if fetches { held.sum::<f64>() / self.device.host_bandwidth() } else { 0.0 };
+        let seconds = |moves: bool, bytes: u64| {
+            if moves || fetches {
+                self.gather_in(pieces, [dense, expert], bytes as f64) + crossing * bytes as f64
+            } else {
+                0.0
+            }
+        };
+        let framework = self.framework;
+        // An all-reduce scatters and gathers.
+        let ways = if framework.all_reduces && s.zero <= 2 { 2.0 } else { 1.0 };
+        Moved {
+            gather: seconds(
+                self.gathers_each_pass(),
+                parameter_sent(framework, self.workload.precision),
+            ),
+            reduce: ways * seconds(self.reduces_each_pass(), framework.bytes.gradient_sent),
+            pieces: parts
+                .iter()
+                .zip(pieces)
+                .filter(|(part, _)| sharded(part))
+                .map(|(_, n)| n)
+                .sum(),
+            parameters: parts.iter().filter(sharded).map(|part| part.0).sum(),
+        }
+    }
+
+    /// What communication of `seconds` adds beside a computation, where it is overlapped.
+    fn hidden(&self, seconds: f64, behind: f64, overlapped: bool) -> f64 {
+        if overlapped {
+            self.fabric.beside(seconds, behind)
+        } else {
+            seconds
+        }
+    }
+
+    /// Adds the gather of an end's parameters to its forward pass and the reduction of their gradients to its backward pass.
+    ///
+    /// The embedding's shows, as nothing runs before it and nothing after its gradients. So does the head's where both are
+    /// gathered at once and stay so to the end of the backward pass (PyTorch's FSDP: the root keeps what no layer has); else it
+    /// runs beside the head's own products.
+    pub(super) fn shard_end(
+        &self,
+        (parameters, first): (u64, bool),
+        forward: &mut Pass,
+        (input, weight): (&mut Pass, Pass),
+    ) {
+        let (gathers, reduces) = (self.gathers_each_pass(), self.reduces_each_pass());
+        if parameters == 0 || !(gathers || reduces || self.fetches_from_host()) {
+            return;
+        }
+        let (launch, overlap) = (self.launch(), self.framework.overlap);
+        let moved = self.moved([1, 0], [parameters as f64, 0.0]);
+        forward.kernels += if gathers { moved.pieces } else { 0 };
+        input.kernels += if reduces { moved.pieces } else { 0 };
+        let behind = !first && !self.framework.held.gathered_ends;
+        let backward = input.plus(weight).lasts(launch);
+        let shows =
+            |seconds, pass: f64, overlapped| self.hidden(seconds, pass, overlapped && behind);
+        forward.shard += shows(moved.gather, forward.lasts(launch), overlap.parameter_gather);
+        input.shard += shows(moved.reduce, backward, overlap.gradient_reduce);
+        let (copies, bytes) = (self.framework.shard_copies, self.framework.bytes);
+        if copies.gathered && gathers {
+            let parameter = parameter_sent(self.framework, self.workload.precision) as f64;
+            forward.shard += self.device.traffic(2.0 * parameter * moved.parameters);
+        }
+        if copies.reduced && reduces {
+            let each = (bytes.parameter + bytes.gradient_sent) as f64;
+            input.shard += self.device.traffic(each * moved.parameters);
+        }
     }
 }

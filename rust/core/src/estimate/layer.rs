@@ -318,6 +318,10 @@ impl<'a> Pricer<'a> {
         }
         let mask = if self.workload.dropout { 0.5 } else { 0.0 };
         let norm = if m.embedding_norm { 1.0 } else { 0.0 };
+        let parameters = self.vocab_rows() * m.hidden
+            + m.position_rows.max(self.learned_rows()) * m.hidden
+            + if m.embedding_norm { m.norm_parameters() } else { 0 };
+        self.shard_end((parameters, true), &mut forward, (&mut backward, Pass::default()));
         let launch = self.launch();
         End {
             cost: LayerCost {
@@ -326,9 +330,7 @@ impl<'a> Pricer<'a> {
                 kept: Bytes::from_f64((mask + norm) * self.residual_tokens * row),
                 kept_selective: Bytes::from_f64((mask + norm) * self.residual_tokens * row),
                 kept_input: Bytes::from_f64((mask + norm) * self.residual_tokens * row),
-                dense_parameters: self.vocab_rows() * m.hidden
-                    + m.position_rows.max(self.learned_rows()) * m.hidden
-                    + if m.embedding_norm { m.norm_parameters() } else { 0 },
+                dense_parameters: parameters,
                 dense_whole: self.whole(self.vocab_rows() * m.hidden)
                     + self.whole(m.position_rows.max(self.learned_rows()) * m.hidden)
                     + if m.embedding_norm { self.whole_norm() } else { 0 },
@@ -379,6 +381,8 @@ impl<'a> Pricer<'a> {
         let logit = if whole { held.logit_bytes } else { held.split_logit_bytes };
         let bytes = |each: u64| Bytes::from_f64(elements * each as f64 / held.loss_pieces as f64);
         let head_rows = if m.tied_embeddings { 0 } else { rows * h };
+        let parameters = head_rows + if m.head_bias { rows } else { 0 } + m.norm_parameters();
+        self.shard_end((parameters, false), &mut forward, (&mut input, weight));
         End {
             cost: LayerCost {
                 forward: forward.split(launch),
@@ -387,9 +391,7 @@ impl<'a> Pricer<'a> {
                 kept: Bytes::from_f64(kept),
                 kept_selective: Bytes::from_f64(kept),
                 kept_input: Bytes::from_f64(kept),
-                dense_parameters: head_rows
-                    + if m.head_bias { rows } else { 0 }
-                    + m.norm_parameters(),
+                dense_parameters: parameters,
                 dense_whole: self.whole(head_rows)
                     + if m.head_bias { self.whole(rows) } else { 0 }
                     + self.whole_norm(),
