@@ -432,6 +432,7 @@ impl Least {
             tied_parameters: 0,
             // Where layers differ, a last piece that nothing hides would bend the curve downwards: it is left out.
             layers: if self.others == 0 { layers } else { u64::MAX },
+            embedding: 0,
             groups: None,
             backward_window: Time::from_seconds(backward * whole),
             forward_window: Time::from_seconds(

@@ -24,6 +24,8 @@ pub struct StepEnd {
     pub tied_parameters: u64,
     /// Layers of the stage: gradients are reduced in about as many pieces.
     pub layers: u64,
+    /// Parameters of the embedding, if the stage has it: their gradients are complete last, and they are needed first.
+    pub embedding: u64,
     /// The groups in which they are reduced instead, where their places are given.
     pub groups: Option<Groups>,
     /// Backward time that passes after the first gradients of the last micro-batch are ready.
@@ -262,6 +264,7 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: Fused) ->
     let exposed = |rates: &[Rate; 2],
                    (dense, expert): (u64, u64),
                    pieces: (u64, f64),
+                   embedding: u64,
                    window: Time,
                    overlapped: bool| {
         let (starts, as_the_last) = pieces;
@@ -269,8 +272,8 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: Fused) ->
             + rates[1].seconds(expert)
             + rates[0].start * (starts - 1) as f64;
         if overlapped {
-            // The last piece has nothing left to hide behind.
-            let last = seconds / as_the_last;
+            // The last piece has nothing left to hide behind. An embedding, however large, is one parameter.
+            let last = (seconds / as_the_last).max(rates[0].seconds(embedding).min(seconds));
             let hidden = (seconds - last).min(window.seconds());
             seconds - hidden + share * hidden
         } else {
@@ -282,12 +285,14 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: Fused) ->
             &rates.reduce,
             all,
             groups.unwrap_or_else(|| pieces(fused.reduce_bytes, bytes.gradient_sent)),
+            if groups.is_some() { 0 } else { end.embedding },
             end.backward_window,
             rates.reduced_beside,
         ) + exposed(
             &rates.gather,
             once,
             pieces(fused.gather_bytes, bytes.parameter),
+            end.embedding,
             end.forward_window,
             overlap.parameter_gather,
         )

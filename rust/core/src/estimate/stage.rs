@@ -435,6 +435,7 @@ impl<'a> Table<'a> {
             regathered: self.regathered(place),
             tied_parameters,
             layers: u64::from(place.layers) * place.vpp,
+            embedding: if place.ends(0).0 { self.embedding.cost.dense_parameters } else { 0 },
             groups: self.groups(place),
             backward_window: last + window(plain, rounds - 1),
             forward_window: window(forward, rounds),
