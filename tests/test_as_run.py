@@ -158,6 +158,14 @@ def test_mindspeed_s_scripts_say_what_hides_and_how_sequences_are_exchanged(shel
     assert said("MC2")[0] == "pipelined"
     assert said("no MC2 (scripts give no --use-mc2)")[0] == "none"
     assert said("ring attention")[1] == "ring"
+
+    def of(notes: str, date: str) -> tuple[str, int]:
+        run = run_of(framework="MindSpeed-LLM", chip="910B", date=date, notes=notes)
+        used = setup(run, shelf).problem.framework
+        return used.expert_dispatch, used.attention_padding
+
+    assert of("", "2024-08") == of("allgather dispatcher", "2025-06") == ("gather", 128)
+    assert of("mla-fa-without-pad", "2025-06") == ("copies", 0)
     # Of the legacy kind a table that says MC2 of all is not believed, a script is.
     run = run_of(framework="ModelLink Legacy", chip="910B", notes="MC2")
     script = replace(run, notes="MC2 (its script gives --use-mc2)")

@@ -100,7 +100,10 @@ def _overlapped(framework: Framework, run: Run) -> Framework:
 
 
 def _of_mindspeed(framework: Framework, run: Run) -> Framework:
-    """What a script of MindSpeed-LLM sets: MC2, and a ring in place of an exchange of heads."""
+    """What a script of MindSpeed-LLM sets.
+
+    MC2, a ring in place of an exchange of heads, and latent attention without padding.
+    """
     overlap = framework.overlap
     if re.search(r"\b(no|without) MC2\b", run.notes, re.I):
         overlap = replace(overlap, tensor="none")
@@ -109,6 +112,8 @@ def _of_mindspeed(framework: Framework, run: Run) -> Framework:
         overlap = replace(overlap, tensor="pipelined")
     if said(run, r"ring attention\b"):
         framework = replace(framework, context_exchange="ring")
+    if said(run, r"mla-fa-without-pad\b"):
+        framework = replace(framework, attention_padding=0)
     return replace(framework, overlap=overlap)
 
 
