@@ -390,7 +390,10 @@ class Framework:
         casts_weights: Weights are kept in 32 bits and cast to 16 in every forward pass, their
             gradients back.
         projections: Which projections of one input are products of their own: none, gate and up, or
-            queries, keys and values too. With tensor parallel each sums its input's gradient.
+            queries, keys and values too.
+        shared_edges: Products of one input share what a tensor-parallel group does for it: it is
+            gathered once, and its gradient is summed once, as all of them made it. Else each has
+            collectives of its own.
         recompute_stops_early: A layer's recompute ends with the last tensor that its backward pass
             reads; else the whole forward pass runs again.
         recompute_gathers: Recompute gathers a sharded layer's parameters for itself, and none are
@@ -467,6 +470,7 @@ class Framework:
     slices_kept_inputs: bool = False
     casts_weights: bool = False
     projections: Projections = "packed"
+    shared_edges: bool = False
     recompute_stops_early: bool = False
     recompute_gathers: bool = False
     keeps_tensor_results: bool = False

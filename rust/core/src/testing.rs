@@ -177,6 +177,7 @@ pub fn framework() -> Framework {
         slices_kept_inputs: false,
         casts_weights: false,
         projections: Projections::Packed,
+        shared_edges: false,
         recompute_stops_early: false,
         recompute_gathers: false,
         keeps_tensor_results: false,

@@ -418,6 +418,13 @@ fn projections_apart_sum_the_gradient_of_their_input_each_by_itself() {
     problem.framework.projections = Projections::GateApart;
     let gate = layer(&problem, shard).input_gradient.tensor.seconds();
     close(gate, packed.input_gradient.tensor.seconds() + sum, 1e-6);
+    // Shared, the collectives are those of packed projections; the products and the sum of their results stay apart.
+    problem.framework.projections = Projections::Apart;
+    let alone = layer(&problem, shard);
+    problem.framework.shared_edges = true;
+    let shared = layer(&problem, shard);
+    assert_eq!(shared.input_gradient.tensor, packed.input_gradient.tensor);
+    assert_eq!(shared.input_gradient.compute, alone.input_gradient.compute);
 }
 
 #[test]

@@ -298,13 +298,15 @@ impl<'p, 'a> Block<'p, 'a> {
         }
     }
 
-    /// Collectives around a sub-layer: its input is gathered before each product of `entry`, its output summed after `exit`
-    /// (product times forward, input gradient, weight gradient).
+    /// Collectives around a sub-layer: its input is gathered before each product of `entry`, or once before all of them, its output
+    /// summed after `exit` (product times forward, input gradient, weight gradient).
     pub(super) fn tensor_edges(&mut self, entry: Entry, exit: (f64, f64, f64)) {
         let p = self.p;
         if p.shard.tp == 1 {
             return;
         }
+        let inputs = if p.framework.shared_edges { 1 } else { entry.products };
+        let entry = Entry { products: inputs, ..entry };
         let elements = p.tokens * p.model.hidden as f64;
         let bytes = elements * self.p.width;
         let (gather, sum) = (p.tensor_gather(p.gathered(elements)), p.tensor_sum(bytes));

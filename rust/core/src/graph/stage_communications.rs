@@ -156,10 +156,11 @@ impl<'a> Calls<'a> {
         self.tokens * self.problem.model.hidden as f64 * self.width
     }
 
-    /// Products that open attention, and those that open an MLP.
+    /// Products that open attention, and those that open an MLP, as far as each has collectives of its own.
     fn products(&self) -> (u64, u64) {
         let gated = if self.problem.model.activation.gated() { 2 } else { 1 };
         match self.problem.framework.projections {
+            _ if self.problem.framework.shared_edges => (1, 1),
             Projections::Packed => (1, 1),
             Projections::GateApart => (1, gated),
             Projections::Apart => (3, gated),

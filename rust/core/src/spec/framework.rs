@@ -118,6 +118,9 @@ pub struct Framework {
     pub casts_weights: bool,
     /// Which projections of one input are products of their own.
     pub projections: Projections,
+    /// Products of one input share what a tensor-parallel group does for it: it is gathered once, and its gradient is summed once, as
+    /// all of them made it.
+    pub shared_edges: bool,
     /// A layer's recompute ends with the last tensor that its backward pass reads, as PyTorch's non-reentrant checkpoint (2.1 on)
     /// and a compiler without dead code do; else the whole forward pass runs again.
     pub recompute_stops_early: bool,

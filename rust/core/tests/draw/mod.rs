@@ -157,6 +157,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     // Made of what was drawn already: one more draw would change every problem after it.
     f.fused_groups = f.fused_gather_bytes % 7;
     f.permutes_twice = f.keeps_tensor_results;
+    f.shared_edges = f.keeps_tensor_results;
     f.copies_choices = f.overlap.context;
     f.grouped_tile_rows = u64::from(f.copies_choices) * 64;
     f.grouped_tile_width = f.grouped_tile_rows * 3;
