@@ -71,6 +71,7 @@ def test_plain_linear_layers_keep_gathered_weights_where_nothing_is_computed_aga
 
     assert live("") == live("memory_efficient_linear off", "full") == 10**9
     assert live("memory_efficient_linear off") > 10**12
+    assert live("stage3_max_live_parameters 100000") == 10**5
 
 
 def test_the_host_s_part_follows_what_is_said_of_graphs(shelf: Shelf) -> None:

@@ -378,6 +378,8 @@ def _stored(framework: Framework, run: Run) -> Framework:
         held = replace(held, gathered_copy_bytes=1, fp8_weight_bytes=beside)
         gathers = replace(framework.eight_bit_gathers, parameters=True)
         framework = replace(framework, eight_bit_gathers=gathers)
+    if live := noted(r"stage3_max_live_parameters (\d+)", run.notes):
+        held = replace(held, live_parameters=live)
     if said(run, KEPT_WEIGHTS) and run.recompute == "none":
         held = replace(held, live_parameters=1 << 40)
     if said(run, WHOLE_EXPERTS):
