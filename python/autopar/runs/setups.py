@@ -163,8 +163,9 @@ def _sharding(
         etp = run.etp or noted(r"(?:expert[ -]tp|\betp)[ =]*(\d+)", run.notes) or 0
         if not etp and not re.search(r"expert[ -]tp *= *tp", run.notes, re.I):
             # Where experts lie on all ranks, none are left to cut one over. Recipes cut no expert
-            # that is narrower than the model (Megatron-LM's and Pai-Megatron-Patch's for Qwen3).
-            narrow = model.moe.expert_ffn < model.hidden
+            # that is narrower than the model (Megatron-LM's and Pai-Megatron-Patch's for Qwen3)
+            # where a framework leaves it to them.
+            narrow = model.moe.expert_ffn < model.hidden and not entry.run.cuts_narrow_experts
             cut = entry.run.expert_tensor_parallel and not narrow and ranks % degrees["ep"] == 0
             etp = tp if cut else 1
             assumed.append(f"etp={etp}")

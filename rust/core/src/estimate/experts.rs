@@ -5,6 +5,7 @@ use super::choice::Choice;
 use super::compute::Gemm;
 use super::layer::Pass;
 use super::repeats::Operator;
+use crate::spec::cluster::Group;
 use crate::spec::framework::{ExpertDispatch, Projections};
 use crate::spec::model::Moe;
 
@@ -265,11 +266,14 @@ impl Block<'_, '_> {
     }
 
     /// Dispatch and combine of `bytes` from each rank: all-to-all over the expert group, of which one rank receives, and on the way back
-    /// sends, `fullest` times as much; then over the expert's own tensor-parallel group.
+    /// sends, `fullest` times as much; then over the expert's own tensor-parallel group. What all ranks gather are tokens, not copies of
+    /// them, over both groups at once (NVIDIA/Megatron-LM, token_dispatcher.py, MoEAllGatherTokenDispatcher).
     fn exchange(&mut self, moe: &Moe, bytes: f64, fullest: f64) {
         let p = self.p;
         let s = p.shard;
-        let group = s.expert_group();
+        let gathers = p.framework.expert_dispatch == ExpertDispatch::Gather;
+        let group =
+            if gathers { Group { size: s.ep * s.etp, stride: 1 } } else { s.expert_group() };
         let mut once = match p.framework.expert_dispatch {
             ExpertDispatch::Copies => p.fabric.all_to_all(fullest * bytes, group),
             ExpertDispatch::OnceANode => {
@@ -287,11 +291,12 @@ impl Block<'_, '_> {
                 p.fabric.all_gather(whole, group) + split
             }
         };
-        if s.etp > 1 {
+        let cut = s.etp > 1 && !gathers;
+        if cut {
             once += p.fabric.all_gather(fullest * bytes * s.etp as f64, s.tensor_group());
         }
         // Dispatch, the tokens' weights beside it or their layout before it, and combine.
-        let launches = 3 * u32::from(group.size > 1) + 2 * u32::from(s.etp > 1);
+        let launches = 3 * u32::from(group.size > 1) + 2 * u32::from(cut);
         self.forward.expert += 2.0 * once;
         self.forward.kernels += launches;
         self.summed += launches;

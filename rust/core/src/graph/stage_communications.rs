@@ -249,15 +249,21 @@ impl<'a> Calls<'a> {
         let Some(moe) = &self.problem.model.moe else { return };
         let rows = if self.plan.sp { self.tokens / self.plan.tp as f64 } else { self.tokens };
         let copies = rows * f64::from(moe.topk) * self.problem.model.hidden as f64 * self.width;
-        let whole = copies * self.plan.ep as f64;
-        let operation = match self.problem.framework.expert_dispatch {
-            ExpertDispatch::Copies | ExpertDispatch::OnceANode => Collective::AllToAll,
-            ExpertDispatch::Gather | ExpertDispatch::GatherSplit => Collective::AllGather,
+        let (ep, etp) = (self.plan.ep as f64, self.plan.etp as f64);
+        // Where all ranks gather, tokens travel, not copies of them, and over both groups at once.
+        let (operation, whole, group) = match self.problem.framework.expert_dispatch {
+            ExpertDispatch::Copies | ExpertDispatch::OnceANode => {
+                (Collective::AllToAll, copies * ep, copies * etp)
+            }
+            ExpertDispatch::Gather => {
+                let tokens = copies / f64::from(moe.topk);
+                (Collective::AllGather, tokens * ep * etp, tokens * etp)
+            }
+            ExpertDispatch::GatherSplit => (Collective::AllGather, copies * ep, copies * etp),
         };
         self.run(pass, operation, EXPERT, whole, 2);
         if self.plan.etp > 1 {
             // Experts that are cut compute all of the group's tokens.
-            let group = copies * self.plan.etp as f64;
             self.run(pass, Collective::AllGather, TENSOR, group, 1);
             self.run(pass, Collective::ReduceScatter, TENSOR, group, 1);
         }
