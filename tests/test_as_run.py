@@ -129,6 +129,7 @@ def test_what_a_script_leaves_open_is_read_from_words(shelf: Shelf) -> None:
 
     assert said("") == (True, True, "ring", "fused", False)
     assert said("no overlap of gradients or parameters")[:2] == (False, False)
+    assert said("overlap of gradients and parameters")[:2] == (True, True)
     assert said("cp_comm_type a2a")[2] == "heads"
     assert said("rotary embedding not fused")[3] == "eager"
     assert said("overlap_moe_expert_parallel_comm")[4]
@@ -362,6 +363,8 @@ def test_the_release_of_flash_attention_is_read_or_of_the_time(shelf: Shelf) -> 
     assert used(**late)[0] != "fa2" == used(**late, attention="flash attention 2")[0]
     later = {"framework": "FSDP", "date": "2023-12"}
     assert used(**later, attention="flash attention 1") == ("fa1", *used(**later))
+    # What a job names it takes, also where its profile would take a faster one.
+    assert used(framework="Megatron-LM", date="2026-04", attention="flash attention 2")[0] == "fa2"
 
 
 def test_splash_attention_has_the_blocks_that_a_row_names(shelf: Shelf) -> None:

@@ -311,6 +311,9 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "MaxText", "chip": "TPU v6e"}, "maxtext"),
         ({"framework": "ScaleTorch", "chip": "910B"}, "scaletorch"),
         ({"framework": "torchtitan Dist-MoE"}, "torchtitan-dist-moe"),
+        ({"framework": "Megatron-LM core 0.16 (ms-swift)", "date": "2026-04"}, "megatron-swift"),
+        ({"framework": "Megatron-SWIFT", "date": "2025-07"}, "megatron-swift"),
+        ({"framework": "ms-swift", "zero": "3"}, "deepspeed"),
     ],
 )
 def test_a_framework_is_that_of_its_words_and_time(

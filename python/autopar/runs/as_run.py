@@ -86,9 +86,10 @@ def _dispatch(framework: Framework, run: Run) -> Framework:
 
 
 def _overlapped(framework: Framework, run: Run) -> Framework:
-    """What a script leaves open: gradients and parameters after the passes, context by heads."""
-    if re.search(AFTER_THE_PASSES, run.notes, re.I):
-        overlap = replace(framework.overlap, gradient_reduce=False, parameter_gather=False)
+    """What a script says: gradients and parameters behind or after passes, context by heads."""
+    if told := re.search(BESIDE_THE_PASSES, run.notes, re.I):
+        beside = not told[1]
+        overlap = replace(framework.overlap, gradient_reduce=beside, parameter_gather=beside)
         framework = replace(framework, overlap=overlap)
     if said(run, r"cp_comm_type a2a\b|context by all-to-all of heads\b"):
         framework = replace(framework, context_exchange="heads")
@@ -118,7 +119,7 @@ def _of_mindspeed(framework: Framework, run: Run) -> Framework:
 
 
 # NVIDIA/Megatron-LM arguments: --overlap-grad-reduce and --overlap-param-gather are off by default.
-AFTER_THE_PASSES = r"\b(no|without) overlap of gradients (or|and|nor) parameters"
+BESIDE_THE_PASSES = r"\b((?:no|without) )?overlap of gradients (?:or|and|nor) parameters"
 
 HIDDEN_EXCHANGE = (
     r"dualpipe|(all-to-all|a2a|EP|expert) (communication )?overlap\b(?! off)"
