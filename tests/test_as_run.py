@@ -472,6 +472,16 @@ def test_experts_are_forced_even_in_turn_by_those_who_do_so(shelf: Shelf) -> Non
     assert not in_turn("Megatron-LM")
 
 
+def test_a_gate_without_scores_launches_no_more_than_a_fused_router(shelf: Shelf) -> None:
+    def fused(notes: str, framework: str = "NeMo AutoModel (FSDP2)") -> bool:
+        run = run_of(framework=framework, notes=notes, date="2026-05")
+        return setup(run, shelf).problem.framework.fused.router
+
+    assert fused("tokens forced even over experts")
+    assert not fused("DeepEP")
+    assert not fused("routing forced round robin", "torchtitan")
+
+
 def test_experts_of_the_older_grouped_products_are_in_16_bits(shelf: Shelf) -> None:
     def wide(notes: str) -> bool:
         return setup(run_of(precision="fp8", notes=notes), shelf).problem.framework.wide_experts
@@ -528,6 +538,18 @@ def test_experts_may_run_one_after_another(shelf: Shelf) -> None:
     assert grouped("")
     assert not grouped("experts one after another")
     assert not grouped("no grouped product")
+
+
+def test_hugging_face_s_experts_became_slices_of_one_parameter(shelf: Shelf) -> None:
+    def used(date: str, notes: str = "", model: str = "Mixtral-8x7B") -> tuple[bool, bool]:
+        run = run_of(framework="HF Trainer FSDP", date=date, notes=notes, model=model)
+        framework = setup(run, shelf).problem.framework
+        return framework.fused.grouped_gemm, framework.sliced_experts
+
+    turn = "experts one after another"
+    assert used("2025-12") == used("2025-12", turn) == (False, False)
+    assert used("2026-02") == (True, False)
+    assert used("2026-02", turn) == used("2025-12", turn, "gpt-oss-20b") == (False, True)
 
 
 def test_megatron_on_amd_sums_gradients_apart_from_their_product(shelf: Shelf) -> None:

@@ -353,6 +353,8 @@ class Framework:
         neighbouring_experts: Each token goes to experts that lie next to each other and the next
             token to the next ones, all alike loaded; else choices are spread at random.
         wide_experts: Experts' products run in 16 bits where a job's others run in fewer.
+        sliced_experts: Experts that are multiplied one after another are slices of one parameter,
+            of whose gradient the backward pass fills all for each and adds it to the sum.
         whole_vocabulary: Each tensor-parallel rank holds and works out embedding and head whole.
         gathered_logits: Where the vocabulary is cut, each tensor-parallel rank gathers the logits
             of all of it, for a loss of its own.
@@ -451,6 +453,7 @@ class Framework:
     grouped_tile_width: int = 0
     neighbouring_experts: bool = False
     wide_experts: bool = False
+    sliced_experts: bool = False
     whole_vocabulary: bool = False
     gathered_logits: bool = False
     shard_copies: ShardCopies = ShardCopies()

@@ -82,6 +82,8 @@ def _dispatch(framework: Framework, run: Run) -> Framework:
     in_turn = re.search(IN_TURN, f"{framework.name} {run.framework}", re.I)
     if in_turn and re.search(FORCED_EVEN, run.notes, re.I):
         framework = replace(framework, neighbouring_experts=True)
+        if re.search(NO_SCORES, in_turn[0], re.I):
+            framework = replace(framework, fused=replace(framework.fused, router=True))
     return framework
 
 
@@ -135,6 +137,9 @@ FORCED_EVEN = (
 # (_debug_force_load_balance_routing); NVIDIA-NeMo/Automodel, components/moe/layers.py
 # (FakeBalancedGate without noise). Megatron-LM draws random logits (apply_random_logits).
 IN_TURN = r"\bprimus\b|torchtitan|automodel"
+# Whose gate makes no scores then: five kernels in place of the choice, its scores and the loss
+# (the same, nemo_automodel 0.7.0), as few as a fused router has.
+NO_SCORES = r"automodel"
 OPEN_EXCHANGE = r"\b(no|not|without) (all-to-all|a2a|EP|expert) (communication )?overlap"
 
 

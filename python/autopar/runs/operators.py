@@ -43,10 +43,15 @@ def fused(framework: Framework, run: Run) -> Framework:
     by_default = run.month >= FUSED_ADAM_SINCE and said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")
     if by_default or said(run, r"fused ?(adamw?|optimizer)\b|8-?bit adam"):
         one = replace(one, optimizer=True)
-    if said(run, r"grouped[- _]?(gemm|mm|matmul)"):
+    if said(run, r"grouped[- _]?(gemm|mm|matmul|products?)\b"):
+        one = replace(one, grouped_gemm=True)
+    hugging_face = said(run, r"(HF|Hugging ?Face|TRL)\b")
+    if hugging_face and run.month >= HF_GROUPED_SINCE:
         one = replace(one, grouped_gemm=True)
     if re.search(EXPERTS_IN_TURN, run.notes, re.I):
         one = replace(one, grouped_gemm=False, looped_gemm=False)
+        sliced = run.month >= HF_GROUPED_SINCE or re.search(SLICED_IN_RELEASE_4, run.model, re.I)
+        framework = replace(framework, sliced_experts=bool(hugging_face and sliced))
     if said(run, ONE_KERNEL_FOR_EXPERTS):
         one = replace(one, grouped_gemm=True, looped_gemm=False)
     if said(run, WIDE_EXPERTS):
@@ -142,6 +147,11 @@ JOINED_GRAPH = r"(jit|graph) level O1\b"
 # experts.py of core 0.12: GroupedMLP) know 16 bits alone.
 WIDE_EXPERTS = r"legacy grouped[- _]?gemm|\bexperts( and head|' products)? (in )?(bf16|16 bits)\b"
 
+# huggingface/transformers since release 5: experts are slices of one parameter, by default read by
+# one grouped product (modeling_utils.py: get_correct_experts_implementation). Before, gpt-oss and
+# Llama 4 alone had such parameters.
+HF_GROUPED_SINCE = "2026-01"
+SLICED_IN_RELEASE_4 = r"gpt-?oss|llama-?4"
 EXPERTS_IN_TURN = r"\bexperts one after (an|the )other|\bno grouped (product|gemm|mm|matmul)"
 
 UNFUSED_PERMUTATION = (

@@ -158,6 +158,7 @@ pub fn framework() -> Framework {
         grouped_tile_width: 0,
         neighbouring_experts: false,
         wide_experts: false,
+        sliced_experts: false,
         whole_vocabulary: false,
         gathered_logits: false,
         shard_copies: ShardCopies { gathered: false, reduced: false },

@@ -9,7 +9,7 @@ use autopar_core::estimate::shard::LayerCost;
 use autopar_core::spec::model::{LayerKind, Mla, Window};
 use autopar_core::spec::problem::Problem;
 use autopar_core::spec::workload::Precision;
-use autopar_core::testing::whole;
+use autopar_core::testing::{self, whole};
 use sums::{close, gpt_problem, layer};
 
 /// Width 1024, one sequence of 512, a host that takes no time, and kernels without a gap.
@@ -153,4 +153,26 @@ fn a_gradient_that_is_stored_beside_its_sum_is_copied_in_the_sum_s_width_first()
     problem.framework.bytes.gradient = 6;
     let weights = 12.0 * 1024.0 * 1024.0;
     close(weight(&problem) - summed, passes(&problem, 8.0 * weights), 1e-3);
+}
+
+#[test]
+fn the_gradient_of_one_parameter_of_all_experts_is_filled_for_each() {
+    // Four experts of two matrices of 1,024 by 1,024, 2 bytes: zeros four times, each expert's gradient read and written, three sums
+    // that read two and write one: 4 + 2 + 9 passes over all. Under autocast over 32-bit weights twice that.
+    let mut problem = problem();
+    problem.model.moe = Some(testing::moe(4, 2, 1024));
+    problem.framework.fused.grouped_gemm = false;
+    let weights = |problem: &Problem| {
+        let kind = LayerKind { moe: true, windowed: false };
+        let priced = block::price(&Pricer::new(problem, 0, whole()), kind);
+        priced.cost.weight_gradient.compute.seconds()
+    };
+    for (casts, width) in [(false, 2.0), (true, 4.0)] {
+        problem.framework.casts_weights = casts;
+        problem.framework.sliced_experts = false;
+        let apart = weights(&problem);
+        problem.framework.sliced_experts = true;
+        let all = 4.0 * 1024.0 * 1024.0 * width;
+        close(weights(&problem) - apart, passes(&problem, 2.0 * 15.0 * all), 1e-4);
+    }
 }

@@ -480,8 +480,12 @@ impl<'p, 'a> Block<'p, 'a> {
                 // their sum (3), one comparison and choice for the upper clamp (5), four operators for both (9), each half
                 // copied into zeros (2 times 5), and the sum of these (6). The host starts the backward of each of 8 operators.
                 (true, false) if activation == Activation::ClampedSwiglu => (16.0, 53.0, (6, 8)),
-                // Nonlinearity (2), product (3); backward product (5), nonlinearity (3), joining halves (4).
-                (true, false) => (5.0, 12.0, (2, 4)),
+                // Nonlinearity (2), product (3); backward a product for each factor's gradient (2 times 3), nonlinearity (3), and
+                // where both are halves of one result their gradients joined (4).
+                (true, false) if self.p.framework.projections == Projections::Packed => {
+                    (5.0, 13.0, (2, 4))
+                }
+                (true, false) => (5.0, 9.0, (2, 3)),
                 (false, true) => (2.0, 3.0, (1, 1)),
                 // Half of it (2), its cube (2), its share (2) and sum (3), scaled (2), the tangent (2), one more (2), product (3).
                 // Backward the product (6), tangent (3), scale (2), share (2), cube (7), half (2), and the sum of three paths (6).

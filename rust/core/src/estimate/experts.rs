@@ -232,7 +232,23 @@ impl Block<'_, '_> {
                 self.linear_in(one, narrow);
                 self.saved.product((g.m * g.n) as f64, true);
             }
+            if self.p.framework.sliced_experts && g.batch > 1 {
+                self.fill_gradients(g);
+            }
         }
+    }
+
+    /// The gradients of one parameter that holds all experts' weights, a product at a time: each writes zeros for all of them (1) and
+    /// copies its own there (2 of its share), which all but the first add to the sum (3).
+    fn fill_gradients(&mut self, g: Gemm) {
+        let p = self.p;
+        let experts = g.batch as f64;
+        let width = if p.framework.casts_weights { 4.0 } else { p.width };
+        let all = experts * (g.n * g.k) as f64 * width;
+        let moved = (experts + 2.0 + 3.0 * (experts - 1.0)) * all;
+        let kernels = 3 * g.batch.min(1 << 16) as u32 - 1;
+        self.weight.run_many(p.device.stream(moved), kernels);
+        self.transient = self.transient.max(all);
     }
 
     /// The biases of the experts' first products, over `elements` results: in the product or the activation's kernel, or each row's

@@ -77,6 +77,10 @@ pub struct Framework {
     /// Experts' products run in 16 bits where a job's others run in fewer (Megatron's grouped products of 2024, which AMD-AGI/Primus
     /// keeps as `moe_use_legacy_grouped_gemm`).
     pub wide_experts: bool,
+    /// Experts that are multiplied one after another are slices of one parameter: for each of them the backward pass fills a gradient
+    /// of all, which is added to the sum (huggingface/transformers since release 5, integrations/moe.py; pytorch/pytorch,
+    /// FunctionsManual.cpp: select_backward).
+    pub sliced_experts: bool,
     /// What ZeRO copies on the device beside its gathers and reductions in every pass.
     pub shard_copies: ShardCopies,
     /// What is gathered after it was cast, where products run in 8 bits.
