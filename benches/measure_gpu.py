@@ -220,6 +220,8 @@ def notes_of(case: Case, update: float) -> str:
     ]
     if case.fused_adam:
         notes.append("fused AdamW")
+    elif case.compiled:
+        notes.append("no fused AdamW")
     if case.experts:
         notes.append("experts one after another" if case.loop else "experts by grouped_mm")
     return "; ".join([*notes, f"update {1e3 * update:.1f} ms"])

@@ -431,6 +431,8 @@ def test_operators_in_one_kernel_are_read_from_words(shelf: Shelf) -> None:
     assert used(framework="HF Trainer FSDP", date="2025-09").fused.optimizer
     assert not used(framework="HF Trainer FSDP", date="2025-07").fused.optimizer
     assert used(framework="torchtune").fused.optimizer
+    assert used(framework="nanoGPT").fused.optimizer
+    assert not used(framework="nanoGPT", notes="no fused AdamW").fused.optimizer
 
 
 def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: Shelf) -> None:
