@@ -294,6 +294,16 @@ def test_a_fused_kernel_of_another_part_says_nothing_of_attention(shelf: Shelf) 
         assert said(words, old) == "flash", words
 
 
+def test_hugging_face_s_gpt_oss_stores_scores_where_nobody_names_a_kernel(shelf: Shelf) -> None:
+    def used(framework: str, **cells: str) -> str:
+        run = run_of(framework=framework, model="gpt-oss-20b", date="2025-10", **cells)
+        return setup(run, shelf).problem.workload.attention
+
+    assert used("HF Trainer FSDP", attention="") == "unfused"
+    assert used("HF Trainer FSDP", attention="flash") == "flash"
+    assert used("torchtitan", attention="") == "flash"
+
+
 def test_a_compiled_model_that_is_sharded_is_fsdp_s(shelf: Shelf) -> None:
     run = run_of(framework="Accelerate FSDP2, torch.compile", zero="fsdp")
     assert setup(run, shelf).problem.framework.name == "fsdp-compiled"

@@ -17,10 +17,10 @@ from autopar.cluster import Chip, Cluster
 from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
-from autopar.runs.as_run import as_run
+from autopar.runs.as_run import HF, as_run
 from autopar.runs.recompute import NOTHING, is_stated, possible_recomputes, recompute_of, within
 from autopar.runs.rows import Run
-from autopar.runs.said import TAKEN_BACK
+from autopar.runs.said import TAKEN_BACK, said
 from autopar.runs.shelf import Shelf, devices, framework, stores_scores, words_of
 from autopar.runs.stages import schedule_of, stage_chips, stage_chunks, stage_layers
 from autopar.runs.trained import noted, trained
@@ -128,14 +128,21 @@ FUSED_KERNEL = (
 
 
 def _attention(run: Run, entry: FrameworkEntry, assumed: list[str]) -> Attention:
-    """Returns how attention was computed by the row's column or notes, else as was usual."""
+    """Returns how attention was computed by the row's column or notes, else as was usual.
+
+    Hugging Face's gpt-oss, whose attention has sinks, cannot run PyTorch's fused attention, so that
+    it stores scores where nobody names a kernel (huggingface/transformers, modeling_gpt_oss.py:
+    _supports_sdpa is False; modeling_utils.py: get_correct_attn_implementation).
+    """
     text = (run.attention or run.notes).lower()
     if stores_scores(run):
         return "unfused"
     if re.search(FUSED_ATTENTION, text) or re.search(FUSED_KERNEL, run.attention, re.I):
         return "flash"
-    assumed.append(f"attention={entry.run.attention}")
-    return entry.run.attention
+    stored = said(run, HF) and re.search(r"gpt-?oss", run.model, re.I)
+    usual: Attention = "unfused" if stored else entry.run.attention
+    assumed.append(f"attention={usual}")
+    return usual
 
 
 def _sharding(
