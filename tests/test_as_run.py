@@ -459,31 +459,6 @@ def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: 
     assert said("no DeepEP; CUDA graphs not in the table; no EP overlap") == usual
 
 
-def test_experts_are_forced_even_in_turn_by_those_who_do_so(shelf: Shelf) -> None:
-    def in_turn(framework: str, notes: str = "DeepEP, experts forced even") -> bool:
-        run = run_of(framework=framework, notes=notes)
-        return setup(run, shelf).problem.framework.neighbouring_experts
-
-    assert in_turn("Primus (Megatron-LM, ROCm)")
-    assert in_turn("torchtitan")
-    assert in_turn("NeMo AutoModel", "balanced gate")
-    assert in_turn("torchtitan", "routing forced round robin")
-    assert in_turn("torchtitan-npu", "balanced routing forced")
-    assert not in_turn("Primus (Megatron-LM, ROCm)", "DeepEP")
-    # Random logits.
-    assert not in_turn("Megatron-LM")
-
-
-def test_a_gate_without_scores_launches_no_more_than_a_fused_router(shelf: Shelf) -> None:
-    def fused(notes: str, framework: str = "NeMo AutoModel (FSDP2)") -> bool:
-        run = run_of(framework=framework, notes=notes, date="2026-05")
-        return setup(run, shelf).problem.framework.fused.router
-
-    assert fused("tokens forced even over experts")
-    assert not fused("DeepEP")
-    assert not fused("routing forced round robin", "torchtitan")
-
-
 def test_experts_of_the_older_grouped_products_are_in_16_bits(shelf: Shelf) -> None:
     def wide(notes: str) -> bool:
         return setup(run_of(precision="fp8", notes=notes), shelf).problem.framework.wide_experts
@@ -530,28 +505,6 @@ def test_recipes_for_grace_have_graphs_where_nobody_says(shelf: Shelf) -> None:
     # gpt-oss has some on GB300 alone.
     assert usual("GB200", model="GPT-OSS-120B") == Graphs()
     assert usual("GB300-288GB", model="GPT-OSS-120B") == usual("GB200")
-
-
-def test_experts_may_run_one_after_another(shelf: Shelf) -> None:
-    def grouped(notes: str) -> bool:
-        run = run_of(framework="Megatron-Core", date="2026-01", notes=notes)
-        return setup(run, shelf).problem.framework.fused.grouped_gemm
-
-    assert grouped("")
-    assert not grouped("experts one after another")
-    assert not grouped("no grouped product")
-
-
-def test_hugging_face_s_experts_became_slices_of_one_parameter(shelf: Shelf) -> None:
-    def used(date: str, notes: str = "", model: str = "Mixtral-8x7B") -> tuple[bool, bool]:
-        run = run_of(framework="HF Trainer FSDP", date=date, notes=notes, model=model)
-        framework = setup(run, shelf).problem.framework
-        return framework.fused.grouped_gemm, framework.sliced_experts
-
-    turn = "experts one after another"
-    assert used("2025-12") == used("2025-12", turn) == (False, False)
-    assert used("2026-02") == (True, False)
-    assert used("2026-02", turn) == used("2025-12", turn, "gpt-oss-20b") == (False, True)
 
 
 def test_megatron_on_amd_sums_gradients_apart_from_their_product(shelf: Shelf) -> None:
