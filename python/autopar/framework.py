@@ -396,6 +396,8 @@ class Framework:
         shared_edges: Products of one input share what a tensor-parallel group does for it: it is
             gathered once, and its gradient is summed once, as all of them made it. Else each has
             collectives of its own.
+        looks_up_tokens: Where experts run one after another, each looks up its tokens among all,
+            and adds what it made to all; else tokens are sorted first.
         recompute_stops_early: A layer's recompute ends with the last tensor that its backward pass
             reads; else the whole forward pass runs again.
         recompute_gathers: Recompute gathers a sharded layer's parameters for itself, and none are
@@ -426,6 +428,8 @@ class Framework:
             cut over tensor-parallel ranks, in microseconds (PyTorch DTensor without a compiler).
         compiled_layer_us: What each pass of a layer that a compiler made by itself takes the host
             beside its kernels, in microseconds.
+        sharded_layer_us: What each pass of a layer in which its shards are gathered or reduced
+            takes the host, in microseconds.
         graphs: What the host launches as one graph.
         blocking_launches: The host waits for each kernel before it launches the next.
     """
@@ -474,6 +478,7 @@ class Framework:
     casts_weights: bool = False
     projections: Projections = "packed"
     shared_edges: bool = False
+    looks_up_tokens: bool = False
     recompute_stops_early: bool = False
     recompute_gathers: bool = False
     keeps_tensor_results: bool = False
@@ -491,5 +496,6 @@ class Framework:
     launch_us: float
     distributed_tensor_us: float = 0.0
     compiled_layer_us: float = 0.0
+    sharded_layer_us: float = 0.0
     graphs: Graphs = Graphs()
     blocking_launches: bool = False

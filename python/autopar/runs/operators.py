@@ -56,6 +56,8 @@ def fused(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, sliced_experts=bool(hugging_face and sliced))
     if said(run, ONE_KERNEL_FOR_EXPERTS):
         one = replace(one, grouped_gemm=True, looped_gemm=False)
+    if re.search(SORTS_TOKENS, run.model, re.I):
+        framework = replace(framework, looks_up_tokens=False)
     if said(run, WIDE_EXPERTS):
         framework = replace(framework, wide_experts=True)
     if said(run, UNFUSED_PERMUTATION):
@@ -155,6 +157,10 @@ WIDE_EXPERTS = r"legacy grouped[- _]?gemm|\bexperts( and head|' products)? (in )
 HF_GROUPED_SINCE = "2026-01"
 SLICED_IN_RELEASE_4 = r"gpt-?oss|llama-?4"
 EXPERTS_IN_TURN = r"\bexperts one after (an|the )other|\bno grouped (product|gemm|mm|matmul)"
+
+# Models whose code sorts tokens and splits them between experts, under a loop too (huggingface/
+# transformers, modeling_granitemoe.py: GraniteMoeParallelExperts), as ibm/PowerMoE-3b is made of.
+SORTS_TOKENS = r"\b(granite|power)[- ]?moe"
 
 UNFUSED_PERMUTATION = (
     r"permutation (is |was )?not fused|unfused permutation|no (moe )?permute fusion"

@@ -179,6 +179,7 @@ pub fn framework() -> Framework {
         casts_weights: false,
         projections: Projections::Packed,
         shared_edges: false,
+        looks_up_tokens: false,
         recompute_stops_early: false,
         recompute_gathers: false,
         keeps_tensor_results: false,
@@ -196,6 +197,7 @@ pub fn framework() -> Framework {
         launch_us: 4.0,
         distributed_tensor_us: 0.0,
         compiled_layer_us: 0.0,
+        sharded_layer_us: 0.0,
         graphs: Graphs { attention: false, router: false, mlp: false },
         blocking_launches: false,
     }

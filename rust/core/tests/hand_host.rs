@@ -132,6 +132,24 @@ fn the_host_launches_fsdp_s_gathers_but_none_for_what_is_computed_again() {
     }
 }
 
+#[test]
+fn hooks_around_a_sharded_layer_take_the_host_a_while_each_pass() {
+    // A gather forward, one with a reduction backward, none for what is computed again; ZeRO-2 gathers nothing.
+    let mut problem = host_bound(1024);
+    let mut passes = |zero, hooks| {
+        problem.framework.sharded_layer_us = hooks;
+        let cost = layer(&problem, Shard { dp: 8, zero, shard_group: 8, ..whole() });
+        let passes = [cost.forward, cost.input_gradient, cost.recompute_full, cost.weight_gradient];
+        passes.map(|pass| pass.compute.seconds())
+    };
+    for (zero, hooked) in [(3, [1.0, 1.0, 0.0, 0.0]), (2, [0.0, 1.0, 0.0, 0.0])] {
+        let (plain, longer) = (passes(zero, 0.0), passes(zero, 1000.0));
+        for pass in 0..4 {
+            close(longer[pass] - plain[pass] + 1.0, 1.0 + hooked[pass] * 1e-3, 1e-6);
+        }
+    }
+}
+
 /// Two micro-batches of ZeRO-3 over eight replicas with the optimizer in the memory of a host that moves 20 GB a second, a thread
 /// of it 5, and 10 over PCIe.
 fn offloaded() -> (Problem, Plan) {

@@ -1,7 +1,8 @@
 //! A transformer layer operator by operator: what all of it shares, the MLP, and the sums over attention and experts.
 
 use super::compute::Gemm;
-use super::layer::{Pass, Pricer};
+use super::layer::Pricer;
+use super::pass::Pass;
 use super::repeats::Layer;
 use super::repeats::{Operator, Repeats, SavedOutputs};
 use super::shard::LayerCost;
@@ -222,16 +223,26 @@ impl<'p, 'a> Block<'p, 'a> {
     /// Projections of one input of `tokens` rows and `k` columns, each a product of its own of one of `widths`; their input
     /// gradients are added up.
     pub(super) fn joined(&mut self, tokens: u64, k: u64, widths: &[u64]) -> Entry {
-        let mut entry = Entry { products: widths.len() as u32, ..Entry::default() };
+        let products = widths.len() as u32;
+        let mut entry = Entry { products, ..Entry::default() };
         for &width in widths {
             let (forward, input, weight) = self.linear(Gemm::new(tokens, width, k));
             entry.forward += forward;
             entry.input += input;
             entry.weight += weight;
         }
-        let more = entry.products - 1;
-        self.stream((tokens * k) as f64, 0.0, 3.0 * f64::from(more), (0, more));
+        self.add_gradients((tokens * k) as f64, products - 1);
         entry
+    }
+
+    /// Adds so many gradients of `elements` each to another: two are read and their sum written, or where operators are joined the
+    /// kernel that follows reads each.
+    pub(super) fn add_gradients(&mut self, elements: f64, more: u32) {
+        if self.p.framework.fused.residual {
+            self.input.compute += self.p.device.traffic(f64::from(more) * elements * self.p.width);
+        } else {
+            self.stream(elements, 0.0, 3.0 * f64::from(more), (0, more));
+        }
     }
 
     /// A memory-bound kernel forward, and one backward, over `elements`, in 16-bit passes.

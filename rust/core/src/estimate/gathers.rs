@@ -6,7 +6,8 @@
 //! its gather, and nothing behind its gradients' reduction.
 
 use super::block::Block;
-use super::layer::{Pass, Pricer};
+use super::layer::Pricer;
+use super::pass::Pass;
 use super::shard::parameter_sent;
 use crate::spec::cluster::Group;
 use crate::spec::framework::GatheredUnit;
@@ -17,6 +18,8 @@ struct Moved {
     gather: f64,
     /// Seconds to reduce and scatter its gradients.
     reduce: f64,
+    /// Groups in which it is sharded: dense parameters, and those of experts.
+    groups: u32,
     /// Launches of either.
     pieces: u32,
     /// Parameters that are sharded at all.
@@ -84,8 +87,11 @@ impl Block<'_, '_> {
         let of = |each: bool| if each { moved.pieces } else { 0 };
         self.forward.kernels += of(gathers);
         self.input.kernels += of(gathers) + of(reduces);
+        self.forward.hooked = if gathers { moved.groups } else { 0 };
+        self.input.hooked = if gathers || reduces { moved.groups } else { 0 };
         if p.framework.recompute_gathers {
             recompute.kernels += of(gathers);
+            recompute.hooked = self.forward.hooked;
         }
         self.wait(&moved, recompute);
         let copies = p.framework.shard_copies;
@@ -200,6 +206,7 @@ impl Pricer<'_> {
                 parameter_sent(framework, self.workload.precision),
             ),
             reduce: ways * seconds(self.reduces_each_pass(), framework.bytes.gradient_sent),
+            groups: parts.iter().filter(sharded).count() as u32,
             pieces: parts
                 .iter()
                 .zip(pieces)

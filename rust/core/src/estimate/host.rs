@@ -14,6 +14,8 @@ pub(super) struct Launch {
     pub(super) looped: f64,
     /// On a compiled layer beside its kernels.
     pub(super) entered: f64,
+    /// On a pass that gathers or reduces a layer's shards.
+    pub(super) hooked: f64,
     pub(super) blocking: bool,
 }
 
@@ -25,6 +27,7 @@ impl Launch {
             seconds: (framework.launch_us + distributed) * 1e-6 * pace,
             looped: (framework.launch_us * 1e-6).min(LOOPED) * pace,
             entered: framework.compiled_layer_us * 1e-6 * pace,
+            hooked: framework.sharded_layer_us * 1e-6 * pace,
             blocking: framework.blocking_launches,
         }
     }

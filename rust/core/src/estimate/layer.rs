@@ -10,7 +10,8 @@ use super::collective::Fabric;
 use super::compute::Device;
 use super::compute::Gemm;
 use super::host::Launch;
-use super::shard::{self, End, LayerCost, Shard, Split};
+use super::pass::Pass;
+use super::shard::{self, End, LayerCost, Shard};
 use super::shortest::Shortest;
 use crate::spec::framework::{Fp8Scaling, Framework, TensorOverlap};
 use crate::spec::kernels::NormKernel;
@@ -18,110 +19,7 @@ use crate::spec::model::{LayerKind, Model, Norm, Position};
 use crate::spec::problem::Problem;
 use crate::spec::tensors::Cut;
 use crate::spec::workload::{Attention, Precision, Workload};
-use crate::units::{Bytes, Time};
-
-/// One pass over a device, in seconds, with the number of kernels that the host must launch.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Pass {
-    pub(super) compute: f64,
-    pub(super) tensor: f64,
-    pub(super) context: f64,
-    pub(super) expert: f64,
-    pub(super) shard: f64,
-    pub(super) kernels: u32,
-    /// Kernels that compiled loops inside operators launch, one for each expert.
-    pub(super) looped: u32,
-    /// Compiled layers that are entered.
-    pub(super) entered: u32,
-}
-
-impl Pass {
-    pub(super) fn run(&mut self, seconds: f64) {
-        self.compute += seconds;
-        self.kernels += 1;
-    }
-
-    pub(super) fn run_many(&mut self, seconds: f64, kernels: u32) {
-        self.compute += seconds;
-        self.kernels += kernels;
-    }
-
-    /// Both together.
-    pub(super) fn plus(self, other: Pass) -> Pass {
-        Pass {
-            compute: self.compute + other.compute,
-            tensor: self.tensor + other.tensor,
-            context: self.context + other.context,
-            expert: self.expert + other.expert,
-            shard: self.shard + other.shard,
-            kernels: self.kernels + other.kernels,
-            looped: self.looped + other.looped,
-            entered: self.entered + other.entered,
-        }
-    }
-
-    /// What was added since `before`.
-    pub(super) fn since(self, before: Pass) -> Pass {
-        Pass {
-            compute: self.compute - before.compute,
-            tensor: self.tensor - before.tensor,
-            context: self.context - before.context,
-            expert: self.expert - before.expert,
-            shard: self.shard - before.shard,
-            kernels: self.kernels - before.kernels,
-            looped: self.looped - before.looped,
-            entered: self.entered - before.entered,
-        }
-    }
-
-    /// An operator that launches so many kernels for each of `batch` products, where there are several.
-    pub(super) fn loops(&mut self, batch: u64, kernels: u32) {
-        if batch > 1 {
-            self.looped += kernels * batch.min(1 << 16) as u32;
-        }
-    }
-
-    /// How long the pass lasts beside its gathers: its device time or the host's to launch it, whichever is longer, and both in
-    /// turn where launches block.
-    pub(super) fn lasts(&self, launch: Launch) -> f64 {
-        let device = self.compute + self.tensor + self.context + self.expert;
-        let host = f64::from(self.kernels) * launch.seconds
-            + f64::from(self.looped) * launch.looped
-            + f64::from(self.entered) * launch.entered;
-        if launch.blocking {
-            device + host
-        } else {
-            device.max(host)
-        }
-    }
-
-    /// How long the device waits for launches in it.
-    pub(super) fn waits(&self, launch: Launch) -> f64 {
-        self.lasts(launch) - (self.compute + self.tensor + self.context + self.expert)
-    }
-
-    /// Whole picoseconds by cause; a pass lasts at least as long as its launches.
-    pub(super) fn split(self, launch: Launch) -> Split {
-        self.with_waits(self.waits(launch))
-    }
-
-    /// The same of what begins with the host ahead: what it waits more, or less, than the `backward` pass behind it does by itself,
-    /// as launches of the one are made while the device is at the other.
-    pub(super) fn split_before(self, backward: Pass, launch: Launch) -> Split {
-        self.with_waits(self.plus(backward).waits(launch) - backward.waits(launch))
-    }
-
-    /// Whole picoseconds by cause, with so many seconds of waiting.
-    pub(super) fn with_waits(self, waiting: f64) -> Split {
-        Split {
-            compute: Time::from_seconds((self.compute + waiting).max(0.0)),
-            tensor: Time::from_seconds(self.tensor),
-            context: Time::from_seconds(self.context),
-            expert: Time::from_seconds(self.expert),
-            shard: Time::from_seconds(self.shard),
-        }
-    }
-}
+use crate::units::Bytes;
 
 /// Whether parameters are gathered layer by layer in every pass.
 pub(super) fn gathers_each_pass(shard: &Shard, framework: &Framework) -> bool {

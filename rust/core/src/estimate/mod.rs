@@ -19,6 +19,7 @@ pub mod layer;
 pub mod least;
 pub mod longest;
 pub mod memory;
+mod pass;
 pub mod pipeline;
 pub mod repeats;
 pub mod replica;

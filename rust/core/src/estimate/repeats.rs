@@ -1,7 +1,7 @@
 //! One layer, and the operators of it that may be computed again by themselves.
 
 use super::host::Launch;
-use super::layer::Pass;
+use super::pass::Pass;
 use super::shard::{LayerCost, Split};
 use crate::spec::framework::Named;
 use crate::units::Bytes;

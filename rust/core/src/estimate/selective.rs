@@ -2,7 +2,7 @@
 
 use super::block::Block;
 use super::launches::CHECKPOINT;
-use super::layer::Pass;
+use super::pass::Pass;
 use super::repeats::Operator;
 use crate::spec::framework::Selective;
 use crate::spec::kernels::NormKernel;

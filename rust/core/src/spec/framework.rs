@@ -125,6 +125,9 @@ pub struct Framework {
     /// Products of one input share what a tensor-parallel group does for it: it is gathered once, and its gradient is summed once, as
     /// all of them made it.
     pub shared_edges: bool,
+    /// Where experts run one after another, each looks up its tokens among all, and adds what it made to all (huggingface/transformers
+    /// before release 5); else tokens are sorted first.
+    pub looks_up_tokens: bool,
     /// A layer's recompute ends with the last tensor that its backward pass reads, as PyTorch's non-reentrant checkpoint (2.1 on)
     /// and a compiler without dead code do; else the whole forward pass runs again.
     pub recompute_stops_early: bool,
@@ -168,6 +171,9 @@ pub struct Framework {
     /// What the host spends on each pass of a layer that a compiler made by itself, in microseconds: it checks that the layer is what
     /// was compiled, and autograd has one node for all of it.
     pub compiled_layer_us: f64,
+    /// What the host spends on each pass of a layer in which its shards are gathered or reduced, in microseconds: hooks around the
+    /// layer make its parameters whole and shards again (PyTorch FSDP).
+    pub sharded_layer_us: f64,
     /// What the host launches as one graph.
     pub graphs: Graphs,
     /// The host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING): host and device take turns.
@@ -460,6 +466,7 @@ impl Framework {
             (self.launch_us, "launch_us"),
             (self.distributed_tensor_us, "distributed_tensor_us"),
             (self.compiled_layer_us, "compiled_layer_us"),
+            (self.sharded_layer_us, "sharded_layer_us"),
             (self.gather_copy_us, "gather_copy_us"),
         ] {
             require(

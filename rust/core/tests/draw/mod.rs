@@ -166,6 +166,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.sliced_experts = f.casts_weights;
     f.distributed_tensor_us = f.gather_copy_us * 0.5;
     f.compiled_layer_us = f.gather_copy_us * 7.0;
+    f.sharded_layer_us = f.gather_copy_us * 3.0;
+    f.looks_up_tokens = f.recompute_gathers;
     f.reduces_once = f.eight_bit_gathers.parameters;
     f.all_reduces = f.shard_copies.reduced;
     (f.offload.threads, f.offload.pinned) = (u64::from(f.all_reduces), !f.casts_weights);

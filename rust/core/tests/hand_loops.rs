@@ -1,0 +1,102 @@
+//! Experts in turn, projections apart and gradients that add up, worked by hand.
+
+mod sums;
+
+use autopar_core::estimate::block;
+use autopar_core::estimate::layer::Pricer;
+use autopar_core::estimate::shard::{LayerCost, Shard, Split};
+use autopar_core::spec::framework::Projections;
+use autopar_core::spec::model::{Activation, LayerKind};
+use autopar_core::spec::problem::Problem;
+use autopar_core::testing::{self, whole};
+use sums::{close, gpt_problem};
+
+/// A GPT whose MLPs are 8 gated experts of 1,024 channels, 2 a token, for 512 tokens of 1,024 channels.
+fn experts() -> Problem {
+    let mut problem = gpt_problem(1024, 512);
+    problem.model.moe = Some(testing::moe(8, 2, 1024));
+    problem.model.activation = Activation::Swiglu;
+    problem.framework.launch_us = 0.0;
+    problem
+}
+
+fn expert_layer(problem: &Problem, ep: u64) -> LayerCost {
+    let kind = LayerKind { moe: true, windowed: false };
+    block::price(&Pricer::new(problem, 0, Shard { dp: ep, ep, ..whole() }), kind).cost
+}
+
+/// Bytes a second of passes over results, and seconds from one kernel to the next.
+fn rates(problem: &Problem) -> (f64, f64) {
+    let chip = &problem.cluster.groups[0].chip;
+    (chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency, chip.host.kernel_us * 1e-6)
+}
+
+/// Seconds that computing takes more in `a` than in `b`.
+fn more(a: Split, b: Split) -> f64 {
+    a.compute.seconds() - b.compute.seconds()
+}
+
+#[test]
+fn gate_and_up_apart_have_two_gradients_of_one_input_to_add() {
+    // Arithmetic takes no time: 1,024 visits of 1,024 channels, two read and one written of 2 bytes, or one read more where
+    // operators are joined. Products read the input twice, and write its gradient twice.
+    let mut problem = experts();
+    let chip = &mut problem.cluster.groups[0].chip;
+    chip.peak_tflops.bf16 = Some(1e9);
+    let mut apart = |residual| {
+        problem.framework.fused.residual = residual;
+        problem.framework.projections = Projections::Packed;
+        let packed = expert_layer(&problem, 1).input_gradient;
+        problem.framework.projections = Projections::GateApart;
+        more(expert_layer(&problem, 1).input_gradient, packed)
+    };
+    let (separate, joined) = (apart(false), apart(true));
+    let (memory, kernel) = rates(&problem);
+    let pass = 2.0 * 1024.0 * 1024.0 / memory;
+    close(separate - joined, 2.0 * pass + kernel, 1e-3);
+}
+
+#[test]
+fn an_expert_that_looks_up_its_tokens_clears_and_adds_gradients_of_all_of_them() {
+    // 8 experts, each four passes over 512 tokens of 1,024 channels of 2 bytes backward, and forward what the host alone waits for.
+    let mut problem = experts();
+    problem.framework.fused.grouped_gemm = false;
+    let sorted = expert_layer(&problem, 1);
+    let shared = expert_layer(&problem, 8);
+    problem.framework.looks_up_tokens = true;
+    let looked = expert_layer(&problem, 1);
+    let (memory, kernel) = rates(&problem);
+    let each = 4.0 * 2.0 * 512.0 * 1024.0 / memory + kernel;
+    close(more(looked.input_gradient, sorted.input_gradient), 8.0 * each, 1e-4);
+    assert_eq!(looked.forward, sorted.forward);
+    // What other ranks sent is sorted.
+    assert_eq!(expert_layer(&problem, 8), shared);
+    // Waiting for the host alone, 20 us an operator: 8 more an expert forward, 12 backward.
+    let host = |looks_up| {
+        let mut problem = problem.clone();
+        problem.framework.looks_up_tokens = looks_up;
+        problem.framework.launch_us = 20.0;
+        let chip = &mut problem.cluster.groups[0].chip;
+        chip.peak_tflops.bf16 = Some(1e9);
+        (chip.memory_bandwidth_gb_per_s, chip.host.kernel_us) = (1e12, 1e-6);
+        expert_layer(&problem, 1)
+    };
+    let (looked, sorted) = (host(true), host(false));
+    close(more(looked.forward, sorted.forward), 8.0 * 8.0 * 20e-6, 1e-4);
+    close(more(looked.input_gradient, sorted.input_gradient), 8.0 * 12.0 * 20e-6, 1e-4);
+}
+
+#[test]
+fn gradients_of_indexed_biases_take_thirty_six_reads() {
+    // Of both products: 1,024 rows of twice 1,024 channels and of 1,024, of 2 bytes, 35 reads more than a sum by rows takes.
+    let mut problem = experts();
+    problem.model.moe.as_mut().unwrap().expert_bias = true;
+    problem.framework.fused.expert_bias = true;
+    problem.framework.fused.activation = false;
+    problem.framework.fused.residual = true;
+    let summed = expert_layer(&problem, 1).input_gradient;
+    problem.framework.fused.residual = false;
+    let added = expert_layer(&problem, 1).input_gradient;
+    let (memory, _) = rates(&problem);
+    close(more(added, summed), 35.0 * 2.0 * 3.0 * 1024.0 * 1024.0 / memory, 1e-2);
+}
