@@ -50,6 +50,8 @@ class GemmCurve:
         unaligned_slowdown: Slowdown of an unaligned product.
         odd_slowdown: The same where rows are not even aligned to 4 bytes, as an odd number of
             16-bit columns is not; none where that is no slower.
+        sum_gb_per_s: GB/s at which a processor reads and writes the stored sum to which its tile is
+            added, while it computes nothing; none where that passes behind arithmetic.
     """
 
     efficiency: float
@@ -62,6 +64,7 @@ class GemmCurve:
     alignment_bytes: int
     unaligned_slowdown: float
     odd_slowdown: float | None = None
+    sum_gb_per_s: float | None = None
     fp8_row_efficiency: float | None = None
     fp4_efficiency: float | None = None
 

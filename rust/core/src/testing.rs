@@ -40,6 +40,7 @@ pub fn a100() -> Chip {
             alignment_bytes: 16,
             unaligned_slowdown: 4.5,
             odd_slowdown: None,
+            sum_gb_per_s: None,
         },
         attention: vec![AttentionRate {
             kernel: "fa2".into(),

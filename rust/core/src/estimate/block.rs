@@ -120,11 +120,6 @@ impl<'p, 'a> Block<'p, 'a> {
     }
 
     /// A linear layer's three products; returns (forward, input gradient, weight gradient) seconds.
-    ///
-    /// The weight gradient is added to the stored one: the product's kernel reads and writes the sum instead of its own
-    /// result, behind its arithmetic, or a second kernel reads that result too. Where the result is stored beside the sum it is
-    /// first copied in the sum's width (microsoft/DeepSpeed, runtime/bf16_optimizer.py: `add_(lp.grad.data.to(hp_grad.dtype))`).
-    /// Gradients that are reduced after each pass are not added here.
     pub(super) fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
         self.linear_in(g, true)
     }
@@ -135,19 +130,7 @@ impl<'p, 'a> Block<'p, 'a> {
         let product = |g: Gemm| if narrow { d.linear(g) } else { d.plain(g) };
         let weights = g.batch as f64 * g.n as f64 * g.k as f64;
         self.matrix = self.matrix.max(weights);
-        let stored = self.p.framework.bytes.gradient as f64;
-        let gradient = g.weight_gradient();
-        let weight = if self.p.reduces_each_pass() {
-            product(gradient)
-        } else if !self.p.framework.fused.gradient_accumulation {
-            let (sum, passes) =
-                if stored > 4.0 { (stored - self.p.width, 4.0) } else { (stored, 2.0) };
-            product(gradient) + d.stream(weights * (passes * sum + self.p.width))
-        } else if narrow {
-            d.linear_added(gradient, stored)
-        } else {
-            d.plain_added(gradient, stored)
-        };
+        let weight = self.p.weight_gradient(g, narrow);
         let times = (product(g), product(g.input_gradient()), weight);
         if self.p.framework.casts_weights {
             // Read in one width and written in the other, 4 + 2 bytes: the weights before, their gradients after.
@@ -580,6 +563,31 @@ impl<'p, 'a> Block<'p, 'a> {
                 GatheredUnit::Layer => (self.dense_parameters + self.expert_parameters).round(),
                 GatheredUnit::Matrix => self.matrix,
             } as u64,
+        }
+    }
+}
+
+impl Pricer<'_> {
+    /// Seconds of the weight gradient of a product `g`, in the job's precision if `narrow`, and of adding it to the stored one: the
+    /// product's kernel reads and writes the sum instead of its own result, or a second kernel reads that result too. Where the
+    /// result is stored beside the sum it is first copied in the sum's width (microsoft/DeepSpeed, runtime/bf16_optimizer.py:
+    /// `add_(lp.grad.data.to(hp_grad.dtype))`). Gradients that are reduced after each pass are not added here.
+    pub(super) fn weight_gradient(&self, g: Gemm, narrow: bool) -> f64 {
+        let d = &self.device;
+        let stored = self.framework.bytes.gradient as f64;
+        let gradient = g.weight_gradient();
+        let product = if narrow { d.linear(gradient) } else { d.plain(gradient) };
+        if self.reduces_each_pass() {
+            product
+        } else if !self.framework.fused.gradient_accumulation {
+            let weights = g.batch as f64 * g.n as f64 * g.k as f64;
+            let (sum, passes) =
+                if stored > 4.0 { (stored - self.width, 4.0) } else { (stored, 2.0) };
+            product + d.stream(weights * (passes * sum + self.width))
+        } else if narrow {
+            d.linear_added(gradient, stored)
+        } else {
+            d.plain_added(gradient, stored)
         }
     }
 }

@@ -244,7 +244,9 @@ impl<'a> Device<'a> {
     ///
     /// A smaller tile fills the last wave better but reads more operand bytes for each operation; the faster of
     /// the chip's own tile, its half and its quarter is taken, as a library's heuristic would.
-    /// Operands and `result_bytes` an element of the result pass memory meanwhile.
+    /// Operands and `result_bytes` an element of the result pass memory meanwhile. A tile is added to what is stored once it is
+    /// worked out, by a processor that computes nothing else: what it reads and writes for that, beyond the result that any
+    /// product writes as part of its start and end, adds to the time.
     fn product(&self, g: Gemm, format: Format, result_bytes: f64) -> f64 {
         if g.m == 0 || g.n == 0 || g.k == 0 || g.batch == 0 {
             return 0.0;
@@ -270,6 +272,10 @@ impl<'a> Device<'a> {
         arithmetic *= slowdown(g.stored[0]).max(slowdown(g.stored[1]));
         arithmetic *= g.whole;
         let (m, n, k) = (g.m as f64, g.n as f64, g.k as f64);
+        if let Some(rate) = curve.sum_gb_per_s {
+            let added = g.batch as f64 * m * n * (result_bytes - self.width);
+            arithmetic += added / (rate * 1e9 * f64::from(curve.processors));
+        }
         let bytes = g.batch as f64 * (format.bytes * (m * k + k * n) + result_bytes * m * n);
         arithmetic.max(bytes / self.memory) + self.kernel
     }
@@ -509,6 +515,18 @@ mod tests {
         let bytes = 2.0 * 2.0 * 64.0 * 8192.0 + 8.0 * 8192.0 * 8192.0;
         let expected = bytes / (2039e9 * 0.87) + 3e-6;
         assert!((d.linear_added(flat, 4.0) / expected - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_tile_is_added_to_what_is_stored_while_its_processor_computes_nothing() {
+        // 8192 x 8192 numbers of 4 bytes read and written, less the 2 that any result takes: 6 bytes each, over 108 processors of
+        // 40 GB/s 93.2 us.
+        let mut chip = a100();
+        chip.gemm.sum_gb_per_s = Some(40.0);
+        let d = Device::new(&chip, Precision::Bf16, &[], 1);
+        let deep = Gemm::new(8192, 8192, 4096);
+        let added = d.linear_added(deep, 4.0) - d.linear(deep);
+        assert!((added / 93.2e-6 - 1.0).abs() < 1e-3, "{added}");
     }
 
     /// An A100 whose attention was timed with rows of (pass, head width, causal, rate).

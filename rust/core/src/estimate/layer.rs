@@ -254,8 +254,7 @@ impl<'a> Pricer<'a> {
         let logits = Gemm::new(self.tokens as u64, rows, h);
         forward.run(self.device.plain(logits));
         input.run(self.device.plain(logits.input_gradient()));
-        let stored = self.framework.bytes.gradient as f64;
-        weight.run(self.device.plain_added(logits.weight_gradient(), stored));
+        weight.run(self.weight_gradient(logits, false));
         // Tensor-parallel vocabulary: gather the input, and sum the maxima, the targets and the exponentials or gather the logits.
         forward.tensor += self.tensor_gather(self.tokens * h as f64 * self.width);
         let mut elements = self.tokens * rows as f64;

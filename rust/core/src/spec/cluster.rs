@@ -168,6 +168,9 @@ pub struct GemmCurve {
     pub unaligned_slowdown: f64,
     /// The same where rows are not even aligned to 4 bytes; none where that is no slower.
     pub odd_slowdown: Option<f64>,
+    /// GB/s at which a processor reads and writes the stored sum to which its tile is added, while it computes nothing; none
+    /// where that passes behind arithmetic.
+    pub sum_gb_per_s: Option<f64>,
 }
 
 impl GemmCurve {
@@ -410,6 +413,7 @@ impl Chip {
         share(self.gemm.fp8_efficiency, "gemm.fp8_efficiency")?;
         self.gemm.fp8_row_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp8_row_efficiency"))?;
         self.gemm.odd_slowdown.map_or(Ok(()), |v| positive(v, "gemm.odd_slowdown"))?;
+        self.gemm.sum_gb_per_s.map_or(Ok(()), |v| positive(v, "gemm.sum_gb_per_s"))?;
         self.gemm.fp4_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp4_efficiency"))?;
         require(
             self.peak_tflops.fp4.is_none() || self.gemm.fp4_efficiency.is_some(),
