@@ -80,6 +80,8 @@ class AttentionRate:
         causal: Whether the upper triangle was skipped (its operations are then not counted).
         sequence: Sequence lengths, ascending.
         tflops: 10^12 operations a second at each.
+        window_keys: Keys beyond a window that are worked out for each query, as blocks of queries
+            and keys begin and end with no window; 0 where that is not known.
     """
 
     kernel: str
@@ -88,6 +90,7 @@ class AttentionRate:
     causal: bool
     sequence: tuple[int, ...]
     tflops: tuple[float, ...]
+    window_keys: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

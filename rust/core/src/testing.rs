@@ -49,6 +49,7 @@ pub fn a100() -> Chip {
             causal: true,
             sequence: vec![512, 1024, 2048, 4096, 8192, 16384],
             tflops: vec![99.0, 133.0, 155.0, 173.0, 182.0, 189.0],
+            window_keys: 0,
         }],
         link: Link {
             topology: Topology::Switch,

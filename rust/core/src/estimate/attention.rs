@@ -3,6 +3,7 @@
 use super::block::{Block, Entry};
 use super::compute::{FusedAttention, Gemm};
 use super::repeats::Operator;
+use crate::spec::cluster::Pass;
 use crate::spec::framework::{ContextExchange, Projections};
 use crate::spec::kernels::SoftmaxKernel;
 use crate::spec::model::{LayerKind, Position, QkNorm};
@@ -155,9 +156,6 @@ impl Block<'_, '_> {
             (Some(w), true) => (w.size as f64).min(length),
             _ => length,
         };
-        // Causal pairs of one head of one sequence: a triangle, then a band as wide as the window.
-        let masked = seen * seen / 2.0 + seen * (length - seen);
-        let causal = masked.max(in_blocks(length, seen, p.framework.attention_block as f64));
         let sequences = s.mbs as f64 * heads as f64 / s.cp as f64;
         let (qk_dim, v_dim) = m.attention_widths();
         let (forward, backward) = if p.fused_attention {
@@ -168,17 +166,25 @@ impl Block<'_, '_> {
                 ContextExchange::Gather | ContextExchange::Heads => p.workload.sequence_length,
             };
             let (wide, own) = self.padded(qk_dim, v_dim);
-            let pairs = causal * sequences;
-            let call = FusedAttention { pairs, qk_dim: wide, v_dim: own, sequence };
-            self.core.run(p.device.attention_forward(call));
-            self.input.run_many(p.device.attention_backward(call), 2);
+            let call = |pass| {
+                let worked = (seen + p.device.beyond_window(pass, wide)).min(length);
+                // Causal pairs of one head of one sequence: a triangle, then a band as wide as the window.
+                let masked = worked * worked / 2.0 + worked * (length - worked);
+                let block = p.framework.attention_block as f64;
+                let pairs = masked.max(in_blocks(length, seen, block));
+                FusedAttention { pairs: pairs * sequences, qk_dim: wide, v_dim: own, sequence }
+            };
+            let forward = p.device.attention_forward(call(Pass::Forward));
+            let backward = p.device.attention_backward(call(Pass::Backward));
+            self.core.run(forward);
+            self.input.run_many(backward, 2);
             self.lay_out(p.tokens * (heads * v_dim) as f64);
             if own > v_dim {
                 self.pad(p.tokens * heads as f64, qk_dim, v_dim, wide);
             }
             // One 32-bit log-sum-exp a query.
             self.kept += p.tokens * heads as f64 * 4.0;
-            (p.device.attention_forward(call), p.device.attention_backward(call))
+            (forward, backward)
         } else {
             self.unfused_core(length, seen, heads, qk_dim, v_dim)
         };

@@ -345,6 +345,11 @@ impl<'a> Device<'a> {
             .copied()
     }
 
+    /// Keys beyond a window that a pass works out for each query.
+    pub fn beyond_window(&self, pass: Pass, width: u64) -> f64 {
+        self.row(pass, true, width).map_or(0.0, |row| f64::from(row.window_keys))
+    }
+
     fn measured_rate(&self, pass: Pass, causal: bool, width: u64, sequence: u64) -> Option<f64> {
         let row = self.row(pass, causal, width)?;
         Some(1e12 * self.pace * interpolate(&row.sequence, &row.tflops, sequence as f64))
@@ -515,18 +520,12 @@ mod tests {
         let bytes = 2.0 * 2.0 * 64.0 * 8192.0 + 8.0 * 8192.0 * 8192.0;
         let expected = bytes / (2039e9 * 0.87) + 3e-6;
         assert!((d.linear_added(flat, 4.0) / expected - 1.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn a_tile_is_added_to_what_is_stored_while_its_processor_computes_nothing() {
-        // 8192 x 8192 numbers of 4 bytes read and written, less the 2 that any result takes: 6 bytes each, over 108 processors of
-        // 40 GB/s 93.2 us.
+        // While nothing is computed: 6 bytes more than any result takes, over 108 processors of 40 GB/s, 93.2 us.
         let mut chip = a100();
         chip.gemm.sum_gb_per_s = Some(40.0);
         let d = Device::new(&chip, Precision::Bf16, &[], 1);
-        let deep = Gemm::new(8192, 8192, 4096);
         let added = d.linear_added(deep, 4.0) - d.linear(deep);
-        assert!((added / 93.2e-6 - 1.0).abs() < 1e-3, "{added}");
+        assert!((added / 93.2e-6 - 1.0).abs() < 1e-3);
     }
 
     /// An A100 whose attention was timed with rows of (pass, head width, causal, rate).
@@ -543,6 +542,7 @@ mod tests {
                 causal,
                 sequence: vec![1024],
                 tflops: vec![rate],
+                window_keys: 0,
             })
             .collect();
         chip

@@ -206,6 +206,8 @@ pub struct AttentionRate {
     pub sequence: Vec<u32>,
     /// 10^12 operations a second at each.
     pub tflops: Vec<f64>,
+    /// Keys beyond a window that are worked out for each query, as blocks of queries and keys begin and end with no window.
+    pub window_keys: u32,
 }
 
 /// Which pass an attention rate was timed on.
