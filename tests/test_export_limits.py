@@ -100,6 +100,17 @@ def test_the_best_plans_found_for_a_launcher_are_those_of_the_whole_space() -> N
     assert all(ours <= theirs for ours, theirs in zip(times, said, strict=False))
 
 
+@pytest.mark.parametrize("devices", [1, 8])
+def test_deepspeed_is_offered_what_one_replica_may_do_without_zero(devices: int) -> None:
+    asked = replace(
+        problem("llama3.2-1b", f"h100:{devices}", "deepspeed"), options=Options(dp=(1,), cp=(1,))
+    )
+    [best], _ = launchers.fastest(
+        "deepspeed", launchers.questions("deepspeed", asked), autopar.solve
+    )
+    assert (best.plan.dp, best.plan.zero) == (1, 0)
+
+
 def test_limits_that_contradict_the_flags_are_an_error() -> None:
     with pytest.raises(SpecError, match="megatron can say nothing that the flags allow"):
         launchers.restrict(Options(schedules=("gpipe",)), "megatron")

@@ -337,6 +337,8 @@ class Framework:
             whose own matrices add to them where each is gathered by itself; 1 for one buffer.
         gather_copy_us: Microseconds of the host to copy one rank's share into or out of each such
             collective's buffer; 0 where shares are gathered and reduced in place.
+        ends_apart: The embedding, and the head with the norm before it, are units of their own,
+            so that the head's parameters are gathered, and its gradients reduced, behind others.
         context_exchange: How context parallel exchanges keys and values: round a ring, gathered,
             gathered with attention in blocks that are merged (PyTorch), or for heads (Ulysses).
         expert_dispatch: How tokens reach experts: a copy for each expert, one for each node,
@@ -448,6 +450,7 @@ class Framework:
     shards: Shards = "slices"
     gather_pieces: int = 1
     gather_copy_us: float = 0.0
+    ends_apart: bool = False
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
     dispatch_by_products: bool = False

@@ -32,9 +32,9 @@ _COMMON: dict[str, Any] = {
 }
 _WHOLE_SEQUENCES: dict[str, Any] = {**_COMMON, "cp": (1,)}
 LIMITS: tuple[dict[str, Any], ...] = (
-    {**_WHOLE_SEQUENCES, "tp": (1,), "zero": (1,)},
-    {**_WHOLE_SEQUENCES, "pp": (1,), "zero": (1, 2)},
-    {**_COMMON, "tp": (1,), "pp": (1,), "zero": (1, 2, 3)},
+    {**_WHOLE_SEQUENCES, "tp": (1,), "zero": (0, 1)},
+    {**_WHOLE_SEQUENCES, "pp": (1,), "zero": (0, 1, 2)},
+    {**_COMMON, "tp": (1,), "pp": (1,)},
 )
 
 

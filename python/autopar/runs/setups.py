@@ -73,13 +73,17 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     precision = _precision(run, entry, device, assumed)
     entry = replace(entry, framework=entry.at(precision))
     attention = _attention(run, entry, assumed)
+    as_it_was = as_run(entry, run, shelf, attention)
+    if as_it_was.name == "deepspeed" and _bf16_optimizer(run, entry):
+        # Beside gradients of the pass it keeps whole ones of 32 bits, and sends these.
+        as_it_was = replace(as_it_was, bytes=replace(as_it_was.bytes, gradient=6, gradient_sent=4))
     problem = planner.problem(
         model,
         Cluster(groups=groups, devices=degrees.pop("devices")),
         global_batch_size=run.gbs or 0,
         sequence_length=run.seq_len or 0,
         precision=precision,
-        framework=as_run(entry, run, shelf, attention),
+        framework=as_it_was,
         attention=attention,
         dropout=entry.run.dropout if run.dropout is None else run.dropout,
         expert_load_variation=run.expert_load_variation or 0.0,
@@ -199,12 +203,21 @@ def _zero(run: Run, entry: FrameworkEntry, assumed: list[str]) -> int:
     if stage and stage[0] != "0":
         return int(stage[0])
     if stage or text in NOTHING or text == "ddp":
-        return int(
-            "deepspeed" in entry.framework.name and bool(re.search(BF16_STATES, run.precision))
-        )
+        return int(_bf16_optimizer(run, entry))
     if "dist" in text:
         return 1
     raise SpecError("zero", f"must be 0 to 3 or fsdp, found {shown(run.zero)}")
+
+
+def _bf16_optimizer(run: Run, entry: FrameworkEntry) -> bool:
+    """Whether a row without ZeRO has DeepSpeed's optimizer for bf16."""
+    text = run.zero.lower()
+    nothing = text in NOTHING or text == "ddp" or re.fullmatch(r"[^1-3]*0[^1-3]*", text)
+    return (
+        bool(nothing)
+        and "deepspeed" in entry.framework.name
+        and bool(re.search(BF16_STATES, run.precision))
+    )
 
 
 # What FSDP's `CPUOffload` takes to the host is updated there.

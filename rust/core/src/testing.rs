@@ -151,6 +151,7 @@ pub fn framework() -> Framework {
         shards: Shards::Slices,
         gather_pieces: 1,
         gather_copy_us: 0.0,
+        ends_apart: false,
         context_exchange: ContextExchange::Ring,
         dispatch_by_products: false,
         expert_dispatch: ExpertDispatch::Copies,

@@ -37,7 +37,9 @@ fn behind_the_backward_pass_only_the_longer_rest_or_last_layer_of_it_shows() {
     problem.framework.overlap.gradient_reduce = true;
     let (_, e) = replicas(&problem, 8);
     let backward = e.stages[0].backward_ps.seconds();
-    close(e.time.data_ps.seconds(), (all - backward).max(all / 4.0), 1e-6);
+    // The embedding is one piece: 53 million parameters of 4 bytes, 2 x 7/8 of them at 235 GB/s, beside a start of 56 us.
+    let embedding = 2.0 * 7.0 / 8.0 * ((51_200 + 2048) * 1024 * 4) as f64 / 235e9 + 56e-6;
+    close(e.time.data_ps.seconds(), (all - backward).max(all / 4.0).max(embedding), 1e-6);
 }
 
 #[test]
@@ -159,7 +161,8 @@ fn a_framework_of_one_stream_hides_gradients_only_without_tensor_and_pipeline_pa
 
 #[test]
 fn gradients_that_are_fused_start_once_a_piece_and_show_the_last() {
-    // 32-bit gradients of 105 million parameters, in pieces of 64 MiB: 421 MB / 67 MB, so 7 starts of 56 us in place of 1.
+    // 32-bit gradients of 105 million parameters, in pieces of 64 MiB: 421 MB / 67 MB, so 7 starts of 56 us in place of 1. The
+    // embedding, half of all, is in one.
     let h = 1024;
     let mut problem = gpt_problem(h, 512);
     problem.framework.overlap.gradient_reduce = false;
@@ -173,12 +176,13 @@ fn gradients_that_are_fused_start_once_a_piece_and_show_the_last() {
     problem.framework.overlap.gradient_reduce = true;
     let (_, e) = replicas(&problem, 8);
     let backward = e.stages[0].backward_ps.seconds();
-    close(e.time.data_ps.seconds(), (all - backward).max(all / 7.0), 1e-6);
+    let embedding = 2.0 * 7.0 / 8.0 * ((51_200 + 2048) * h * 4) as f64 / 235e9 + 56e-6;
+    close(e.time.data_ps.seconds(), (all - backward).max(embedding), 1e-6);
 }
 
 #[test]
 fn groups_of_layers_start_once_each_and_show_the_last() {
-    // Three groups of four layers: two starts of 56 us more than one, and a third of all behind nothing. There are no more groups
+    // Three groups of four layers: two starts of 56 us more than one, and the embedding, half of all, behind nothing. There are no more groups
     // than layers.
     let mut problem = gpt_problem(1024, 512);
     problem.framework.overlap.gradient_reduce = false;
@@ -192,7 +196,8 @@ fn groups_of_layers_start_once_each_and_show_the_last() {
     problem.framework.fused_groups = 3;
     problem.framework.overlap.gradient_reduce = true;
     let backward = replicas(&problem, 8).1.stages[0].backward_ps.seconds();
-    close(data(&problem), (all - backward).max(all / 3.0), 1e-6);
+    let embedding = 2.0 * 7.0 / 8.0 * ((51_200 + 2048) * 1024 * 4) as f64 / 235e9 + 56e-6;
+    close(data(&problem), (all - backward).max(embedding), 1e-6);
     // Bytes say it in their place.
     let mut by_bytes = problem.clone();
     by_bytes.framework.fused_reduce_bytes = 64 << 20;

@@ -221,7 +221,8 @@ impl<'p, 'a> Block<'p, 'a> {
     /// Adds so many gradients of `elements` each to another: two are read and their sum written, or where operators are joined the
     /// kernel that follows reads each.
     pub(super) fn add_gradients(&mut self, elements: f64, more: u32) {
-        if self.p.framework.fused.residual {
+        let fused = &self.p.framework.fused;
+        if fused.residual && fused.activation {
             self.input.compute += self.p.device.traffic(f64::from(more) * elements * self.p.width);
         } else {
             self.stream(elements, 0.0, 3.0 * f64::from(more), (0, more));
@@ -547,7 +548,12 @@ impl<'p, 'a> Block<'p, 'a> {
                 input_gradient: self.input.with_waits(backward.waits(launch)),
                 weight_gradient: self.weight.with_waits(0.0),
                 recompute_selective: selective.split_before(backward, launch),
-                recompute_full: recompute.split_before(backward, launch),
+                // A host that waited for each expert is not ahead when the backward pass begins.
+                recompute_full: if self.waits_for_routing() {
+                    recompute.split(launch)
+                } else {
+                    recompute.split_before(backward, launch)
+                },
                 kept: Bytes::from_f64(self.kept),
                 kept_selective: Bytes::from_f64(kept_selective),
                 kept_input: Bytes::from_f64(input_bytes + returned),

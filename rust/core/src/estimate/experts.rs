@@ -42,7 +42,8 @@ impl Block<'_, '_> {
         } else if !once {
             // Permute into expert order, which three kernels find (NVIDIA/TransformerEngine, pytorch/triton/permutation.py), and
             // back with the weighted sum.
-            self.permute(visits * h, 2.0, 2.0, (4, 1));
+            let found = if self.looks_up() { 1 } else { 4 };
+            self.permute(visits * h, 2.0, 2.0, (found, 1));
             // Apart from them a copy reads each token and writes its choices, and a sum reads these and writes it; backward likewise.
             let apart =
                 if p.framework.copies_choices { 1.0 + 1.0 / f64::from(moe.topk) } else { 0.0 };
@@ -128,7 +129,7 @@ impl Block<'_, '_> {
             after = after.plus(Pass { compute: both.compute / 2.0, kernels: 2, ..Pass::default() });
         }
         // Tokens of other ranks arrive sorted.
-        if p.framework.looks_up_tokens && !p.framework.fused.grouped_gemm && s.ep == 1 {
+        if self.looks_up() {
             self.look_up(experts, own_tokens * h);
         }
         // Products that are not grouped have an activation each between them.
@@ -257,6 +258,13 @@ impl Block<'_, '_> {
         let kernels = 3 * g.batch.min(1 << 16) as u32 - 1;
         self.weight.run_many(p.device.stream(moved), kernels);
         self.transient = self.transient.max(all);
+        self.matrix = self.matrix.max(experts * (g.n * g.k) as f64);
+    }
+
+    /// Whether experts run one after another, each on what it looks up among all tokens.
+    fn looks_up(&self) -> bool {
+        let f = self.p.framework;
+        f.looks_up_tokens && !f.fused.grouped_gemm && self.p.shard.ep == 1
     }
 
     /// What a loop over `experts` runs beside their products, where each looks up its tokens among all, of so many `elements`.

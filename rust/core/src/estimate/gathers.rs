@@ -60,7 +60,9 @@ impl Pricer<'_> {
     fn gather_pieces(&self, experts: bool) -> [u32; 2] {
         let (f, m) = (self.framework, self.model);
         let pieces = f.gather_pieces;
-        let apart = f.held.gathered_unit == GatheredUnit::Matrix && !f.fused.grouped_gemm;
+        let apart = f.held.gathered_unit == GatheredUnit::Matrix
+            && !f.fused.grouped_gemm
+            && !f.sliced_experts;
         match &m.moe {
             Some(moe) if experts && apart && pieces > 1 => {
                 let matrices = if m.activation.gated() { 3 } else { 2 };
@@ -167,7 +169,7 @@ impl Block<'_, '_> {
 
     /// Whether the host waits for the device inside the layer: to run experts one after another it must know which tokens each
     /// has (huggingface/transformers, modeling_mixtral.py of release 4: `torch.where` for each expert).
-    fn waits_for_routing(&self) -> bool {
+    pub(super) fn waits_for_routing(&self) -> bool {
         let f = self.p.framework;
         self.expert_parameters > 0.0 && !f.fused.grouped_gemm && f.launch_us > 0.0
     }
@@ -206,7 +208,8 @@ impl Pricer<'_> {
                 parameter_sent(framework, self.workload.precision),
             ),
             reduce: ways * seconds(self.reduces_each_pass(), framework.bytes.gradient_sent),
-            groups: parts.iter().filter(sharded).count() as u32,
+            // Experts that no other rank has are in one unit with the rest of their layer.
+            groups: parts.iter().filter(sharded).count().min(if s.ep > 1 { 2 } else { 1 }) as u32,
             pieces: parts
                 .iter()
                 .zip(pieces)
@@ -229,8 +232,8 @@ impl Pricer<'_> {
     /// Adds the gather of an end's parameters to its forward pass and the reduction of their gradients to its backward pass.
     ///
     /// The embedding's shows, as nothing runs before it and nothing after its gradients. So does the head's where both are
-    /// gathered at once and stay so to the end of the backward pass (PyTorch's FSDP: the root keeps what no layer has); else it
-    /// runs beside the head's own products.
+    /// gathered at once and reduced together (PyTorch's FSDP: the root has what no layer has); else it runs beside the head's own
+    /// products.
     pub(super) fn shard_end(
         &self,
         (parameters, first): (u64, bool),
@@ -245,7 +248,8 @@ impl Pricer<'_> {
         let moved = self.moved([1, 0], [parameters as f64, 0.0]);
         forward.kernels += if gathers { moved.pieces } else { 0 };
         input.kernels += if reduces { moved.pieces } else { 0 };
-        let behind = !first && !self.framework.held.gathered_ends;
+        let together = self.framework.held.gathered_ends && !self.framework.ends_apart;
+        let behind = !first && !together;
         let backward = input.plus(weight).lasts(launch);
         let shows =
             |seconds, pass: f64, overlapped| self.hidden(seconds, pass, overlapped && behind);

@@ -330,7 +330,7 @@ impl Least {
             end_kept: [0, 1].map(|end| prices.ends[end].cost.kept.0 as f64),
             logits: prices.ends[1].logits.0 as f64,
             capacity,
-            host: chip.host.pcie_gb_per_s * 1e9,
+            host: problem.framework.offload.wire(&chip.host),
             send,
             dense,
             expert: totals.expert_parameters,
@@ -432,7 +432,7 @@ impl Least {
             tied_parameters: 0,
             // Where layers differ, a last piece that nothing hides would bend the curve downwards: it is left out.
             layers: if self.others == 0 { layers } else { u64::MAX },
-            embedding: 0,
+            embedding: dense(1, first),
             groups: None,
             backward_window: Time::from_seconds(backward * whole),
             forward_window: Time::from_seconds(

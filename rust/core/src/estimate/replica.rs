@@ -229,8 +229,9 @@ pub fn synchronise_at_least(end: &StepEnd, rates: &Rates, framework: &Framework)
         || framework.fused_gather_bytes > 0
         || framework.fused_groups > 0
         || !framework.fused_reduce_places.is_empty();
-    // Without a last piece that nothing hides.
-    let endless = StepEnd { layers: u64::MAX, ..*end };
+    // Without a last piece that nothing hides but the embedding, which may be in a group that others hide.
+    let embedding = if framework.fused_reduce_places.is_empty() { end.embedding } else { 0 };
+    let endless = StepEnd { layers: u64::MAX, embedding, ..*end };
     exposed(if fused { &endless } else { end }, rates, framework, Fused::default())
 }
 

@@ -53,6 +53,8 @@ pub struct Framework {
     /// Host time to copy one rank's share into or out of each such collective's buffer, in microseconds; 0 where shares are
     /// gathered and reduced in place.
     pub gather_copy_us: f64,
+    /// The embedding, and the head with the norm before it, are units of their own.
+    pub ends_apart: bool,
     /// How ranks of one sequence exchange keys and values.
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.

@@ -89,6 +89,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     ]);
     f.gathers = draw.pick(&[Gathers::MicroBatch, Gathers::Step, Gathers::StepInPipeline]);
     f.gather_pieces = draw.pick(&[1, 1, 12]);
+    f.ends_apart = f.gather_pieces > 1;
     f.context_exchange = draw.pick(&[
         ContextExchange::Ring,
         ContextExchange::Gather,
