@@ -71,7 +71,7 @@ fn an_expert_that_looks_up_its_tokens_clears_and_adds_gradients_of_all_of_them()
     assert_eq!(looked.forward, sorted.forward);
     // What other ranks sent is sorted.
     assert_eq!(expert_layer(&problem, 8), shared);
-    // Waiting for the host alone, 20 us an operator: 8 more an expert forward, 12 backward.
+    // Waiting for the host alone, 20 us an operator: 8 more an expert forward, less the 3 that find an order, and 12 backward.
     let host = |looks_up| {
         let mut problem = problem.clone();
         problem.framework.looks_up_tokens = looks_up;
@@ -82,7 +82,7 @@ fn an_expert_that_looks_up_its_tokens_clears_and_adds_gradients_of_all_of_them()
         expert_layer(&problem, 1)
     };
     let (looked, sorted) = (host(true), host(false));
-    close(more(looked.forward, sorted.forward), 8.0 * 8.0 * 20e-6, 1e-4);
+    close(more(looked.forward, sorted.forward), (8.0 * 8.0 - 3.0) * 20e-6, 1e-4);
     close(more(looked.input_gradient, sorted.input_gradient), 8.0 * 12.0 * 20e-6, 1e-4);
 }
 
