@@ -134,12 +134,12 @@ def root(name: str) -> str:
 
 
 def _figures(source: str, name: str) -> tuple[Figure, ...]:
-    """Returns the figures of a chip that were fitted with a source."""
+    """Returns the figures of a chip that were fitted with a source, its host's pace apart."""
     fitted = catalog.chip(name).fitted
     return tuple(
         figure
         for figure in sorted(fitted, key=len)
-        if source in fitted[figure]  # type: ignore[misc]
+        if source in fitted[figure] and figure != "host.pace"  # type: ignore[misc]
     )
 
 
