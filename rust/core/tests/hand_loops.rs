@@ -100,3 +100,22 @@ fn gradients_of_indexed_biases_take_thirty_six_reads() {
     let (memory, _) = rates(&problem);
     close(more(added, summed), 35.0 * 2.0 * 3.0 * 1024.0 * 1024.0 / memory, 1e-2);
 }
+
+#[test]
+fn experts_whose_products_are_not_grouped_have_two_products_and_an_activation_each() {
+    // Launches of a second each outlast everything else. Eight experts instead of one group: seven times two products and one
+    // fused activation more forward, and seven times as many of the gradients of inputs, and two products of the weights'.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.launch_us = 1e6;
+    problem.framework.fused.activation = true;
+    problem.model.moe = Some(testing::moe(8, 2, 1024));
+    let mut launches = |grouped: bool| {
+        problem.framework.fused.grouped_gemm = grouped;
+        let kind = LayerKind { moe: true, windowed: false };
+        let cost = block::price(&Pricer::new(&problem, 0, whole()), kind).cost;
+        let backward = cost.input_gradient + cost.weight_gradient;
+        [cost.forward, backward].map(|pass| pass.total().seconds().round())
+    };
+    let [grouped, apart] = [true, false].map(&mut launches);
+    assert_eq!([apart[0] - grouped[0], apart[1] - grouped[1]], [21.0, 35.0]);
+}

@@ -6,7 +6,7 @@ use super::pass::Pass;
 use super::repeats::Layer;
 use super::repeats::{Operator, Repeats, SavedOutputs};
 use super::shard::LayerCost;
-use crate::spec::framework::{Fp8Scaling, GatheredUnit, Projections};
+use crate::spec::framework::{GatheredUnit, Projections};
 use crate::spec::model::{Activation, LayerKind};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
@@ -151,56 +151,6 @@ impl<'p, 'a> Block<'p, 'a> {
             self.launch_in_turn(g.batch);
         }
         times
-    }
-
-    /// What a product in 4 bits needs beside itself. The input and the output's gradient are read for the maximum of each
-    /// tensor, as it is and with its columns turned by a Hadamard transform, and then cast by rows and, so turned, by
-    /// columns: 2 bytes read, then 2 read and twice 4.5 bits written (NVIDIA/TransformerEngine, NVFP4BlockScaling; pytorch/ao
-    /// pull request 4369). Casts of the weights serve a whole step.
-    fn casts_to_four_bits(&mut self, g: Gemm) {
-        let d = &self.p.device;
-        let maxima = |elements: f64| d.stream(2.0 * elements);
-        let casts = |elements: f64| d.stream(3.125 * elements);
-        for (pass, rows, columns) in [(&mut self.forward, g.m, g.k), (&mut self.input, g.m, g.n)] {
-            let elements = (g.batch * rows * columns) as f64;
-            pass.run(maxima(elements));
-            pass.run(casts(elements));
-        }
-    }
-
-    /// What a product in 8 bits needs beside itself: its operands are cast from 16 bits, and scaled.
-    fn casts(&mut self, g: Gemm) {
-        let d = &self.p.device;
-        let elements = |rows: u64, columns: u64| (g.batch * rows * columns) as f64;
-        let (input, weights, output) = (elements(g.m, g.k), elements(g.k, g.n), elements(g.m, g.n));
-        match self.p.framework.fp8_scaling {
-            Fp8Scaling::Tensor | Fp8Scaling::Block => {
-                // Cast and transposed at once: read 2, write 1 + 1 bytes an element of the input and of the output's gradient
-                // (Transformer Engine's delayed scaling and its blocks read no extra maximum).
-                self.forward.run(d.stream(4.0 * input));
-                self.input.run(d.stream(4.0 * output));
-            }
-            Fp8Scaling::Row => {
-                // A row in memory is read once and written in 8 bits, 2 + 1 bytes; one across it is read for its maximum
-                // first, 2 + 2 + 1. Forward the input and the weights by rows; for the input's gradient the output's
-                // gradient by rows and the weights across; for the weights' both across. Backward no sum may be rounded
-                // early: the products run with one scale, and a kernel scales their results (read 2, write 2;
-                // pytorch/ao pull request 1325, issue 2184).
-                let kernels = |pass: &mut Pass, moved: &[f64]| {
-                    for &bytes in moved {
-                        pass.run(d.stream(bytes));
-                    }
-                };
-                kernels(&mut self.forward, &[3.0 * input, 3.0 * weights]);
-                kernels(
-                    &mut self.input,
-                    &[3.0 * output, 2.0 * weights, 3.0 * weights, 4.0 * input],
-                );
-                let across = [2.0 * output, 3.0 * output, 2.0 * input, 3.0 * input];
-                kernels(&mut self.weight, &across);
-                self.weight.run(d.stream(4.0 * weights));
-            }
-        }
     }
 
     /// Projections of one input of `tokens` rows and `k` columns, each a product of its own of one of `widths`; their input

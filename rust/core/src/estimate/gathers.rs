@@ -96,20 +96,11 @@ impl Block<'_, '_> {
             recompute.hooked = self.forward.hooked;
         }
         self.wait(&moved, recompute);
-        let copies = p.framework.shard_copies;
-        if copies.gathered && gathers {
-            let parameter = parameter_sent(p.framework, p.workload.precision) as f64;
-            let out = p.device.traffic(2.0 * parameter * moved.parameters);
-            self.forward.shard += out;
-            self.input.shard += out;
-            let released = self.released(moved.parameters);
-            recompute.shard += out * if p.framework.recompute_gathers { 1.0 } else { released };
-        }
-        if copies.reduced && reduces {
-            let bytes = p.framework.bytes;
-            let each = (bytes.parameter + bytes.gradient_sent) as f64;
-            self.input.shard += p.device.traffic(each * moved.parameters);
-        }
+        let (out, into) = p.copied(moved.parameters);
+        self.forward.shard += out;
+        self.input.shard += out + into;
+        let released = self.released(moved.parameters);
+        recompute.shard += out * if p.framework.recompute_gathers { 1.0 } else { released };
     }
 
     /// The time that shows.
@@ -255,14 +246,28 @@ impl Pricer<'_> {
             |seconds, pass: f64, overlapped| self.hidden(seconds, pass, overlapped && behind);
         forward.shard += shows(moved.gather, forward.lasts(launch), overlap.parameter_gather);
         input.shard += shows(moved.reduce, backward, overlap.gradient_reduce);
+        let (out, into) = self.copied(moved.parameters);
+        forward.shard += out;
+        input.shard += into;
+    }
+
+    /// Seconds to copy so many parameters out of the buffer that they were gathered into, and their gradients into the one that is
+    /// reduced.
+    fn copied(&self, parameters: f64) -> (f64, f64) {
         let (copies, bytes) = (self.framework.shard_copies, self.framework.bytes);
-        if copies.gathered && gathers {
-            let parameter = parameter_sent(self.framework, self.workload.precision) as f64;
-            forward.shard += self.device.traffic(2.0 * parameter * moved.parameters);
-        }
-        if copies.reduced && reduces {
-            let each = (bytes.parameter + bytes.gradient_sent) as f64;
-            input.shard += self.device.traffic(each * moved.parameters);
-        }
+        let copy = |copied: bool, each: u64| {
+            if copied {
+                self.device.traffic(each as f64 * parameters)
+            } else {
+                0.0
+            }
+        };
+        (
+            copy(
+                copies.gathered && self.gathers_each_pass(),
+                2 * parameter_sent(self.framework, self.workload.precision),
+            ),
+            copy(copies.reduced && self.reduces_each_pass(), bytes.parameter + bytes.gradient_sent),
+        )
     }
 }

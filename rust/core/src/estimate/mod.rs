@@ -7,6 +7,7 @@
 
 mod attention;
 pub mod block;
+mod casts;
 pub mod choice;
 pub mod collective;
 pub mod compute;
