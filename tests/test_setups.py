@@ -211,6 +211,19 @@ def test_a_larger_micro_batch_is_not_bought_with_recompute(shelf: Shelf) -> None
     assert known.plan.mbs < 8
 
 
+def test_a_step_is_one_micro_batch_where_the_framework_accumulates_nothing(shelf: Shelf) -> None:
+    # 48 sequences over dp 8 are 6 a replica, of which the largest power of two that divides is 2.
+    cells = {"gpus": "8", "dp": "8", "tp": "1", "sp": "0", "gbs": "48", "mbs": "", "layers": "4"}
+
+    def of(framework: str, pp: str = "1", dp: str = "8") -> int:
+        return setup(run_of(**cells | {"pp": pp, "dp": dp}, framework=framework), shelf).plan.mbs
+
+    assert of("torchtitan") == of("MaxText") == 6
+    # Who accumulates may do without it, but not in a pipeline.
+    assert of("Megatron-LM") == 6
+    assert of("Megatron-LM", pp="2", dp="4") in (1, 2, 4)
+
+
 def test_a_pipeline_of_torchtitan_has_a_micro_batch_for_each_stage(shelf: Shelf) -> None:
     # 64 sequences over dp 2 are 32 a replica; in 4 micro-batches they are 8 each.
     cells = {"pp": "4", "dp": "2", "tp": "1", "sp": "0", "gbs": "64", "framework": "torchtitan"}
@@ -236,6 +249,16 @@ def test_offloaded_activations_are_a_share_of_every_layer_s(shelf: Shelf) -> Non
     waiting = setup(run_of(offload_fraction="0.3"), shelf)
     assert waiting.problem.framework.held.offloaded_share == 0.3
     assert waiting.plan.stages[0].offload == 0
+
+
+@pytest.mark.parametrize(
+    "notes", ["checkpoints offloaded", "remat custom: layer input offloaded to host"]
+)
+def test_checkpoints_on_the_host_are_of_whole_layers(shelf: Shelf, notes: str) -> None:
+    waiting = setup(run_of(notes=notes, recompute=""), shelf)
+    assert waiting.problem.framework.held.offloaded_share == 1
+    assert waiting.plan.stages[0].recompute.granularity == "uniform"
+    assert waiting.open == ("recompute",)
 
 
 def test_the_width_of_gradients_is_read_from_words(shelf: Shelf) -> None:

@@ -117,6 +117,7 @@ class RunDefaults:
         vpp: Model chunks of a stage; 0 where it was up to the user.
         interleaved_vpp: The same where the schedule is known to be interleaved.
         micro_batch_a_stage: Whether a pipeline's step had as many micro-batches as stages.
+        accumulates: Whether a step without a pipeline had several micro-batches.
         recompute: `full`, `selective` or `none`; empty where it was up to the user.
         expert_tensor_parallel: Whether experts were cut over the tensor-parallel group.
         cuts_narrow_experts: Whether also those were that are narrower than the model.
@@ -143,6 +144,7 @@ class RunDefaults:
     vpp: int = 0
     interleaved_vpp: int = 0
     micro_batch_a_stage: bool = False
+    accumulates: bool = True
     recompute: str = ""
     expert_tensor_parallel: bool = True
     cuts_narrow_experts: bool = False

@@ -373,7 +373,7 @@ def _stored(framework: Framework, run: Run) -> Framework:
         stored = replace(stored, optimizer=max(stored.optimizer - 4, 4))
     offloaded = run.offload_fraction
     if offloaded is None:
-        offloaded = 1.0 if said(run, OFFLOADED) else 0.0
+        offloaded = 1.0 if offloads_checkpoints(run) else 0.0
     on_host = bool(said(run, PARAMETERS_ON_HOST))
     held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=on_host)
     kept = not re.search(r"3|fsdp", run.zero, re.I)
@@ -393,6 +393,11 @@ def _stored(framework: Framework, run: Run) -> Framework:
     if said(run, IN_PIECES):
         held = replace(held, loss_pieces=_pieces(run))
     return replace(framework, bytes=stored, held=held)
+
+
+def offloads_checkpoints(run: Run) -> bool:
+    """Returns whether a row says that its checkpoints wait on the host."""
+    return bool(said(run, OFFLOADED))
 
 
 def _offloaded(framework: Framework, run: Run) -> Framework:
@@ -433,7 +438,10 @@ NARROW_STATES = (
 )
 NARROW_COPY = r"bf16_master_weights|master weights in (16 bits|bf16)"
 NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
-OFFLOADED = r"checkpoints (are )?offloaded|offload(ed|ing)? (of )?[\w ]*\bcheckpoints"
+OFFLOADED = (
+    r"(checkpoints|(layer|decoder) inputs?) (are )?offloaded"
+    r"|offload(ed|ing)? (of )?[\w ]*\b(checkpoints|(layer|decoder) inputs?)\b"
+)
 PARAMETERS_ON_HOST = (
     r"parameters( and (the )?optimizer)?( are| is| kept| wait)* in host memory"
     r"|offload of [\w ]*parameters|(CPU-?Offload|offload_param)\b"

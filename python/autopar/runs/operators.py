@@ -195,7 +195,7 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
         framework = replace(framework, attention_block=int(blocks[1]))
         timed = f"splash-{blocks[1]}"
         kernels = tuple(k for k in kernels if k == timed or not k.startswith("splash-"))
-    if re.search(r"\bsdpa\b", run.attention, re.I) and _masked(run):
+    if re.search(r"\bsdpa\b", run.attention or run.notes, re.I) and _masked(run):
         faster = ("cudnn_masked",) if "cudnn" in kernels else ()
         kernels = (*faster, "efficient_masked", *kernels)
     if attention == "flash" and not framework.attention_kernels:

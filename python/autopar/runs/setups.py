@@ -17,7 +17,7 @@ from autopar.cluster import Chip, Cluster
 from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
-from autopar.runs.as_run import HF, as_run
+from autopar.runs.as_run import HF, as_run, offloads_checkpoints
 from autopar.runs.recompute import NOTHING, is_stated, possible_recomputes, recompute_of, within
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK, said
@@ -64,8 +64,8 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     entry, named = framework(run, shelf)
     if not named:
         assumed.append(f"framework={entry.framework.name}")
-        # How many chunks its users take, and how their loss is computed, does not tell of others.
-        entry = replace(entry, run=replace(entry.run, vpp=0, loss_bytes=0))
+        # What chunks and batches its users take, and how their loss is computed, tells of no other.
+        entry = replace(entry, run=replace(entry.run, vpp=0, accumulates=True, loss_bytes=0))
     groups = devices(run, shelf)
     device = groups[0].chip
     degrees = _degrees(run, entry, assumed)
@@ -284,7 +284,7 @@ def _plan(
     What neither the row nor the framework's habit says is the fastest that fits among what people
     write: powers of two, whole chunks. Recompute is what they turn to where nothing fits without
     it, by more than the estimate of memory errs: a larger micro-batch is not bought with it. Where
-    nothing fits, it is what lacks least.
+    nothing fits, it is what lacks least. Checkpoints that wait on the host are of whole layers.
     """
     layers = stage_layers(run, problem.model.layers, degrees["pp"], assumed)
     chips = stage_chips(problem.cluster, degrees["pp"])
@@ -292,7 +292,8 @@ def _plan(
     vpps, said = stage_chunks(run, entry, schedule, layers)
     mbs = (run.mbs,) if run.mbs else _micro_batches(run.gbs or 1, degrees, entry)
     stated = is_stated(run.recompute)
-    habit = run.recompute if stated else "" if run.recompute else entry.run.recompute
+    usual = "full" if offloads_checkpoints(run) else entry.run.recompute
+    habit = run.recompute if stated else "" if run.recompute else usual
 
     def plans(mbs: int, vpp: int) -> Iterator[Plan]:
         """Yields the plans with given micro-batches and chunks, the faster ones first."""
@@ -343,14 +344,20 @@ def _lacks(problem: Problem, plan: Plan) -> float:
 def _micro_batches(batch: int, degrees: dict[str, Any], entry: FrameworkEntry) -> tuple[int, ...]:
     """Returns what a micro-batch may be: the powers of two that divide a replica's batch.
 
-    In a pipeline it is what the framework's habit makes of that batch, if it has one.
+    It is what the framework's habit makes of that batch, if it has one. Without a pipeline it may
+    be all of it.
     """
     own, rest = divmod(batch, degrees["dp"])
-    if entry.run.micro_batch_a_stage and degrees["pp"] > 1 and own % degrees["pp"] == rest == 0:
+    alone = degrees["pp"] == 1
+    if entry.run.micro_batch_a_stage and not alone and own % degrees["pp"] == rest == 0:
         return (own // degrees["pp"],)
+    if alone and rest == 0 < own and not entry.run.accumulates:
+        return (own,)
     sizes = [1]
     while sizes[-1] < LARGEST_MICRO_BATCH and rest == own % (2 * sizes[-1]) == 0:
         sizes.append(2 * sizes[-1])
+    if alone and rest == 0 and sizes[-1] < own <= LARGEST_MICRO_BATCH:
+        sizes.append(own)
     return tuple(sizes)
 
 
