@@ -29,7 +29,9 @@ class Fused:
         norm: Norms: `separate` operators, those of PyTorch (`eager`), what torch.compile makes of
             them (`compiled`), a `fused` kernel a pass and one for the weights' gradients, the same
             on an input that is `widened` to 32 bits, or one `tuned` to each width.
-        activation: Bias and activation, gate included.
+        activation: Bias and activation.
+        gate: The product with a gate is part of that kernel; else it and the nonlinearity are
+            operators of their own.
         clamp: The clamps of a clamped SwiGLU are part of that kernel.
         gelu: GELU is one operator; else each term of its approximation by tanh is.
         rope: Rotary embedding: `separate` operators, those of `eager` PyTorch, `compiled`, or
@@ -63,6 +65,7 @@ class Fused:
     router: bool = False
     expert_bias: bool = False
     compiled_loss: bool = False
+    gate: bool = True
     clamp: bool = True
     gelu: bool = True
     optimizer: bool = True
@@ -321,7 +324,9 @@ class Framework:
         fused: Operators that run as one kernel.
         overlap: Communication that runs behind computation.
         bytes: Bytes of each stored number.
-        sharded_sends: Each pipeline send is cut over the tensor-parallel group.
+        sharded_sends: Each pipeline send is cut over the tensor-parallel group, which gathers it.
+        sends_in_turn: What two stages send each other crosses one way after the other, not both
+            ways at once.
         repeats_key_heads: Grouped key and value heads are repeated to all query heads.
         vocab_multiple: The embedding is padded to a multiple of this many rows a tensor rank.
         gathers: When FSDP and ZeRO gather parameters and reduce gradients: for each pass of each
@@ -442,6 +447,7 @@ class Framework:
     overlap: Overlap
     bytes: NumberBytes
     sharded_sends: bool
+    sends_in_turn: bool = False
     repeats_key_heads: bool = False
     vocab_multiple: int
     gathers: Gathers

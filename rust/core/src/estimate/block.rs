@@ -390,17 +390,25 @@ impl<'p, 'a> Block<'p, 'a> {
             _ if self.clamps_apart() => 2.0,
             // Half of what it reads, the tangent, and one more than that.
             _ if self.gelu_apart() => 3.0,
-            _ if p.framework.fused.activation => 0.0,
+            _ if self.activation_in_one() => 0.0,
             Activation::ClampedSwiglu => 4.0,
             activation => f64::from(u8::from(activation.gated())),
         };
         before_gate * elements * p.width + p.linear_input(elements, narrow)
     }
 
+    /// Whether bias, nonlinearity and gate are one kernel.
+    fn activation_in_one(&self) -> bool {
+        let fused = &self.p.framework.fused;
+        fused.activation && (fused.gate || !self.p.model.activation.gated())
+    }
+
     /// Whether halves are clamped before the kernel of the nonlinearity reads them.
     fn clamps_apart(&self) -> bool {
         let fused = &self.p.framework.fused;
-        self.p.model.activation == Activation::ClampedSwiglu && fused.activation && !fused.clamp
+        self.p.model.activation == Activation::ClampedSwiglu
+            && self.activation_in_one()
+            && !fused.clamp
     }
 
     /// Whether GELU runs term by term.
@@ -414,7 +422,7 @@ impl<'p, 'a> Block<'p, 'a> {
     pub(super) fn activation(&mut self, elements: f64, parts: u32, narrow: bool) {
         let activation = self.p.model.activation;
         let (forward, backward, kernels) =
-            match (activation.gated(), self.p.framework.fused.activation) {
+            match (activation.gated(), self.activation_in_one()) {
                 // NVIDIA/Megatron-LM (fusions/fused_bias_geglu.py): two clamps (2 times 2), their results joined (4), and the kernel
                 // (3); backward that (5), and for each half its gradient beside what was clamped (3), both joined (4).
                 (true, true) if self.clamps_apart() => (11.0, 15.0, (4, 4)),

@@ -72,6 +72,8 @@ pub struct Prices {
     pub ends: [End; 2],
     /// Bytes of one message between stages.
     pub boundary: f64,
+    /// Seconds that it takes between neighbours.
+    pub message: f64,
 }
 
 impl Prices {
@@ -104,6 +106,7 @@ impl Prices {
             layers: sorts.into_iter().map(|(s, n)| (block::price(&pricer, s), n)).collect(),
             ends: [pricer.embedding(), pricer.head()],
             boundary: pricer.boundary_bytes(),
+            message: pricer.message(1),
         }
     }
 
@@ -268,22 +271,16 @@ pub struct Least {
     expert: u64,
 }
 
-/// Seconds of a message to the next stage of the same kind.
-fn send(fabric: &Fabric<'_>, shard: &Shard, prices: &Prices) -> f64 {
-    Time::from_seconds(fabric.send(prices.boundary, shard.devices())).seconds()
-}
-
 /// Bytes by which rounding up to whole parameters may lift a sum.
 const ROUNDED: f64 = 256.0;
 
 impl Least {
-    /// Without `rates` the end of the step takes no time, and the model's ends no memory; `send` is the time of a message to the next stage.
+    /// Without `rates` the end of the step takes no time, and the model's ends no memory.
     pub fn new(
         problem: &Problem,
         kind: usize,
         shard: &Shard,
         prices: &Prices,
-        send: f64,
         rates: Option<Rates>,
     ) -> Least {
         let chip = &problem.cluster.groups[kind].chip;
@@ -331,7 +328,7 @@ impl Least {
             logits: prices.ends[1].logits.0 as f64,
             capacity,
             host: problem.framework.offload.wire(&chip.host),
-            send,
+            send: Time::from_seconds(prices.message).seconds(),
             dense,
             expert: totals.expert_parameters,
         }
@@ -342,8 +339,7 @@ impl Least {
         let chip = &problem.cluster.groups[kind].chip;
         let fabric = Fabric::new(&problem.cluster, chip);
         let rates = Rates::new(problem, kind, shard, &fabric);
-        let send = send(&fabric, shard, prices);
-        Least::new(problem, kind, shard, prices, send, Some(rates))
+        Least::new(problem, kind, shard, prices, Some(rates))
     }
 
     /// The least under any of some shardings: `quiet` are the prices without what the passes of sharded parameters communicate.
@@ -354,9 +350,7 @@ impl Least {
         prices: &Prices,
         quiet: &Prices,
     ) -> Least {
-        let chip = &problem.cluster.groups[kind].chip;
-        let send = send(&Fabric::new(&problem.cluster, chip), &shardings[0], prices);
-        let mut least = Least::new(problem, kind, &shardings[0], prices, send, None);
+        let mut least = Least::new(problem, kind, &shardings[0], prices, None);
         for shard in &shardings[1..] {
             let lines = prices.resident_lines(problem, shard);
             for (to, line) in least.resident.iter_mut().zip(lines) {

@@ -254,11 +254,11 @@ impl<'a> Tables<'a> {
     pub fn send(&self, from: usize, to: usize, apart: u64) -> Time {
         let (a, b) = (self.kind(from).pricer(), self.kind(to).pricer());
         Time::from_seconds(if from == to {
-            a.fabric().send(a.boundary_bytes(), a.shard().devices() * apart)
+            a.message(apart)
         } else {
             let bytes = a.boundary_bytes().max(b.boundary_bytes());
             let link = self.problem.cluster.between_kinds.as_ref();
-            a.fabric().send_between(bytes, b.fabric(), link)
+            b.exchanged(a.fabric().send_between(bytes, b.fabric(), link))
         })
     }
 }

@@ -237,7 +237,8 @@ impl<'a> Table<'a> {
             })
             .collect();
         let boundary = self.pricer.boundary_bytes();
-        let prices = Prices { layers, ends: [self.embedding, self.head], boundary };
+        let message = self.pricer.message(1);
+        let prices = Prices { layers, ends: [self.embedding, self.head], boundary, message };
         Least::of(self.problem, self.kind, &self.shard, &prices)
     }
 

@@ -30,6 +30,9 @@ pub struct Framework {
     pub bytes: NumberBytes,
     /// Each pipeline send is cut over the tensor-parallel group also without sequence parallel.
     pub sharded_sends: bool,
+    /// What two stages send each other crosses one way after the other, as each call waits for its own (DeepSpeed's pipeline
+    /// engine), not both ways at once (Megatron's batched calls).
+    pub sends_in_turn: bool,
     /// Grouped key and value heads are repeated to as many as query heads before attention (Megatron before its core).
     pub repeats_key_heads: bool,
     /// The embedding is padded to a multiple of this many rows a tensor-parallel rank.
@@ -188,8 +191,10 @@ pub struct Framework {
 pub struct Fused {
     /// Norms.
     pub norm: NormKernel,
-    /// Bias and activation, gate included.
+    /// Bias and activation.
     pub activation: bool,
+    /// The product with a gate is part of that kernel; else nonlinearity and product run in separate operators.
+    pub gate: bool,
     /// The clamps of a clamped SwiGLU are part of that kernel.
     pub clamp: bool,
     /// GELU is one operator; else each term of its approximation by tanh is (huggingface/transformers, activations.py:
