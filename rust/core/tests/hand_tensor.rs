@@ -3,6 +3,7 @@
 mod sums;
 
 use autopar_core::estimate::collective::Fabric;
+use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::shard::{LayerCost, Shard};
 use autopar_core::spec::cluster::Group;
 use autopar_core::spec::framework::TensorOverlap;
@@ -81,4 +82,24 @@ fn pieces_around_single_products_leave_the_sums_of_inputs_gradients_in_the_open(
     close(shown, 2.0 * seconds * 7.0 / 8.0, 1e-6);
     let copy = 2.0 * bytes / (2039e9 * 0.87) + 3e-6;
     close(more(products.input_gradient.compute, pieces.input_gradient.compute), 2.0 * copy, 1e-3);
+}
+
+#[test]
+fn a_cut_message_is_gathered_where_it_arrives_and_what_crosses_in_turn_waits_for_its_fellow() {
+    // 1,024 tokens of 1,024 channels in 2 bytes over two ranks, to the stage on the next two: half of them cross, and all are
+    // gathered; with sequence parallel they stay cut. In turn the half crosses one way, then the other.
+    let mut problem = gpt_problem(1024, 1024);
+    let message = |problem: &Problem, shard: Shard| Pricer::new(problem, 0, shard).message(1);
+    let pair = Shard { tp: 2, ..whole() };
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let bytes = 2.0 * 1024.0 * 1024.0;
+    let crossing = fabric.send(bytes / 2.0, 2);
+    let gather = fabric.all_gather(bytes, Group { size: 2, stride: 1 });
+    close(message(&problem, pair), crossing + gather, 1e-9);
+    close(message(&problem, Shard { sp: true, ..pair }), crossing, 1e-9);
+    let whole_crossing = fabric.send(bytes, 2);
+    problem.framework.sends_in_turn = true;
+    close(message(&problem, pair), 2.0 * crossing + gather, 1e-9);
+    problem.framework.sharded_sends = false;
+    close(message(&problem, pair), 2.0 * whole_crossing, 1e-9);
 }

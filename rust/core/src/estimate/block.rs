@@ -421,31 +421,30 @@ impl<'p, 'a> Block<'p, 'a> {
     /// the job's precision if `narrow`.
     pub(super) fn activation(&mut self, elements: f64, parts: u32, narrow: bool) {
         let activation = self.p.model.activation;
-        let (forward, backward, kernels) =
-            match (activation.gated(), self.activation_in_one()) {
-                // NVIDIA/Megatron-LM (fusions/fused_bias_geglu.py): two clamps (2 times 2), their results joined (4), and the kernel
-                // (3); backward that (5), and for each half its gradient beside what was clamped (3), both joined (4).
-                (true, true) if self.clamps_apart() => (11.0, 15.0, (4, 4)),
-                // Read both halves, write their product; backward read three, write two.
-                (true, true) => (3.0, 5.0, (1, 1)),
-                // The halves lie interleaved (pytorch/torchtitan, models/gpt_oss/moe.py): two clamps (2 times 3), scale (2), sigmoid
-                // (2), product (3), sum of products (3). Backward the latter (6, 3 for their sum), product (6), sigmoid (3), scale (2),
-                // their sum (3), one comparison and choice for the upper clamp (5), four operators for both (9), each half
-                // copied into zeros (2 times 5), and the sum of these (6). The host starts the backward of each of 8 operators.
-                (true, false) if activation == Activation::ClampedSwiglu => (16.0, 53.0, (6, 8)),
-                // Nonlinearity (2), product (3); backward a product for each factor's gradient (2 times 3), nonlinearity (3), and
-                // where both are halves of one result their gradients joined (4).
-                (true, false) if self.p.framework.projections == Projections::Packed => {
-                    (5.0, 13.0, (2, 4))
-                }
-                (true, false) => (5.0, 9.0, (2, 3)),
-                (false, true) => (2.0, 3.0, (1, 1)),
-                // Half of it (2), its cube (2), its share (2) and sum (3), scaled (2), the tangent (2), one more (2), product (3).
-                // Backward the product (6), tangent (3), scale (2), share (2), cube (7), half (2), and the sum of three paths (6).
-                (false, false) if self.gelu_apart() => (18.0, 28.0, (8, 11)),
-                // Bias (2) and nonlinearity (2).
-                (false, false) => (4.0, 3.0, (2, 1)),
-            };
+        let (forward, backward, kernels) = match (activation.gated(), self.activation_in_one()) {
+            // NVIDIA/Megatron-LM (fusions/fused_bias_geglu.py): two clamps (2 times 2), their results joined (4), and the kernel
+            // (3); backward that (5), and for each half its gradient beside what was clamped (3), both joined (4).
+            (true, true) if self.clamps_apart() => (11.0, 15.0, (4, 4)),
+            // Read both halves, write their product; backward read three, write two.
+            (true, true) => (3.0, 5.0, (1, 1)),
+            // The halves lie interleaved (pytorch/torchtitan, models/gpt_oss/moe.py): two clamps (2 times 3), scale (2), sigmoid
+            // (2), product (3), sum of products (3). Backward the latter (6, 3 for their sum), product (6), sigmoid (3), scale (2),
+            // their sum (3), one comparison and choice for the upper clamp (5), four operators for both (9), each half
+            // copied into zeros (2 times 5), and the sum of these (6). The host starts the backward of each of 8 operators.
+            (true, false) if activation == Activation::ClampedSwiglu => (16.0, 53.0, (6, 8)),
+            // Nonlinearity (2), product (3); backward a product for each factor's gradient (2 times 3), nonlinearity (3), and
+            // where both are halves of one result their gradients joined (4).
+            (true, false) if self.p.framework.projections == Projections::Packed => {
+                (5.0, 13.0, (2, 4))
+            }
+            (true, false) => (5.0, 9.0, (2, 3)),
+            (false, true) => (2.0, 3.0, (1, 1)),
+            // Half of it (2), its cube (2), its share (2) and sum (3), scaled (2), the tangent (2), one more (2), product (3).
+            // Backward the product (6), tangent (3), scale (2), share (2), cube (7), half (2), and the sum of three paths (6).
+            (false, false) if self.gelu_apart() => (18.0, 28.0, (8, 11)),
+            // Bias (2) and nonlinearity (2).
+            (false, false) => (4.0, 3.0, (2, 1)),
+        };
         let before = self.forward;
         self.stream(elements, forward, backward, (parts * kernels.0, parts * kernels.1));
         // To compute ReLU again its input would have to be kept in place of its output.
