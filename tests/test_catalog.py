@@ -149,8 +149,9 @@ def test_an_attention_rate_stays_below_the_peak_and_grows_with_the_sequence(name
     assert bool(chip.attention) == (not name.startswith(("p100", "v100")))
     for row in chip.attention:
         assert max(row.tflops) < peak
-        # Rates fall: cuDNN's by 1.5 % on Hopper, 9 % past 32,768 on Blackwell, SYCL-TLA's by 9.4 %.
-        least = 0.9 if name == "max1550" else 0.91
+        # Rates fall: cuDNN's by 1.5 % on Hopper, 9 % past 32,768 on Blackwell, SYCL-TLA's by 9.4 %,
+        # XeTLA's backward by 43 % past 8,192 with heads of 128.
+        least = {"xetla": 0.55, "fa2": 0.9}[row.kernel] if name == "max1550" else 0.91
         assert all(b > least * a for a, b in zip(row.tflops, row.tflops[1:], strict=False)), row
 
 
