@@ -254,6 +254,9 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     assert said("FlashAttention 4")[:3] == ("cudnn", "aotriton", "fa2")
     assert said("FA3")[:3] == ("fa3", "aotriton", "fa2")
     assert said("AITER")[:2] == ("aiter", "fa2")
+    assert said("Composable Kernel v3")[:2] == ("aiter", "fa2")
+    maxtext = run_of(framework="MaxText", notes="AITER", chip="MI355X", date="2026-06")
+    assert setup(maxtext, shelf).problem.framework.attention_kernels[:2] == ("aiter-a16", "aiter")
     assert said("no AITER") == said("no Liger") == usual
     sparse = run_of(framework="Megatron-LM", date="2026-01", notes="permutation not fused")
     assert not setup(sparse, shelf).problem.framework.fused.permutation

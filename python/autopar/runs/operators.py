@@ -186,7 +186,8 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     if release := re.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
         kernels = KERNELS[release[1]] + kernels
     if said(run, AITER):
-        kernels = ("aiter", *(one for one in kernels if one not in ("aiter", "aotriton")))
+        own = tuple(one for one in kernels if one.startswith("aiter")) or ("aiter",)
+        kernels = (*own, *(one for one in kernels if one not in (*own, "aotriton")))
     if re.search(r"\bpallas\b", run.attention, re.I):
         kernels = ("pallas", *kernels)
     if re.search(r"\bsplash\b", f"{run.attention} {run.notes}", re.I):
@@ -223,6 +224,7 @@ SECOND_FLASH = "2023-07"
 SPLASH_BLOCKS = r"\bsplash (?:attention )?in blocks of (\d+)"
 FLASH_RELEASE = rf"{TAKEN_BACK}(?:fa|flash[- ]?attention)[- ]?v?([1-4])\b"
 # Primus takes AITER's kernels under each of its frameworks, torchtitan too (AMD-AGI/Primus,
-# examples/torchtitan/configs: use_turbo_attention).
-AITER = r"(aiter|primus)\b"
+# examples/torchtitan/configs: use_turbo_attention). The third version of Transformer Engine's
+# composable kernels is theirs too (ROCm/TransformerEngine: NVTE_CK_USES_BWD_V3).
+AITER = r"(aiter|primus|(composable kernels?|ck) v3)\b"
 KERNELS = {"1": ("fa1",), "2": ("fa2",), "3": ("fa3",), "4": ("cudnn",)}
