@@ -135,6 +135,9 @@ def test_what_a_script_leaves_open_is_read_from_words(shelf: Shelf) -> None:
     assert said("overlap_moe_expert_parallel_comm")[4]
     assert said("expert overlap")[4]
     assert not said("expert overlap off")[4]
+    assert said("all-to-all overlapped")[4]
+    assert not said("all-to-all not overlapped")[4]
+    assert not said("all-to-all overlapped with computation (moe-alltoall-overlap-comm)")[4]
 
 
 def test_operators_that_a_script_leaves_apart_are_read_from_words(shelf: Shelf) -> None:
@@ -488,6 +491,7 @@ ALL = Graphs(attention=True, router=True, mlp=True)
         ("router and what precedes the exchange in CUDA graphs", Graphs(router=True)),
         ("graphs of the router; graphs of attention too", Graphs(attention=True, router=True)),
         ("feed-forward in CUDA graphs", Graphs(mlp=True)),
+        ("the attention part captured in graphs", Graphs(attention=True)),
         ("rate read off a graph", Graphs()),
     ],
 )
