@@ -1,11 +1,11 @@
-//! Experts in turn, projections apart and gradients that add up, worked by hand.
+//! Experts in turn, projections apart, gradients that add up and activations weighed apart, worked by hand.
 
 mod sums;
 
 use autopar_core::estimate::block;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::shard::{LayerCost, Shard, Split};
-use autopar_core::spec::framework::Projections;
+use autopar_core::spec::framework::{ExpertDispatch, Projections};
 use autopar_core::spec::model::{Activation, LayerKind};
 use autopar_core::spec::problem::Problem;
 use autopar_core::testing::{self, whole};
@@ -118,4 +118,33 @@ fn experts_whose_products_are_not_grouped_have_two_products_and_an_activation_ea
     };
     let [grouped, apart] = [true, false].map(&mut launches);
     assert_eq!([apart[0] - grouped[0], apart[1] - grouped[1]], [21.0, 35.0]);
+}
+
+#[test]
+fn activations_of_experts_are_weighed_apart_where_no_kernel_joins_them() {
+    // 1,024 rows of 1,024 inner channels of 2 bytes: 2 passes forward and 6 backward. By weights in 32 bits the product reads 2
+    // bytes and writes 4, the cast reads these and writes 2: 12. Backward a cast (6), the product (8) and its cast (6), another
+    // product (10) and its sum (4): 34. What is kept of them is as much as results that are weighed afterwards.
+    let mut problem = experts();
+    problem.framework.neighbouring_experts = true;
+    let priced = |weighed: u64, joined: bool, dispatch: ExpertDispatch| {
+        let mut problem = problem.clone();
+        problem.framework.fused.activation = joined;
+        problem.framework.held.weighted_result_bytes = weighed;
+        problem.framework.expert_dispatch = dispatch;
+        expert_layer(&problem, 8)
+    };
+    let (memory, gap) = rates(&problem);
+    let elements = 1024.0 * 1024.0;
+    for (dispatch, forward, backward) in
+        [(ExpertDispatch::Copies, 4.0, 12.0), (ExpertDispatch::OnceANode, 12.0, 34.0)]
+    {
+        let (before, after) = (priced(0, false, dispatch), priced(2, false, dispatch));
+        close(more(before.forward, after.forward), forward * elements / memory + gap, 1e-3);
+        let passes = more(before.input_gradient, after.input_gradient);
+        close(passes, backward * elements / memory + gap, 1e-3);
+        assert_eq!(before.kept, after.kept);
+        let (joined, other) = (priced(0, true, dispatch), priced(2, true, dispatch));
+        assert_eq!(joined.forward.compute, other.forward.compute);
+    }
 }

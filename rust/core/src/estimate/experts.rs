@@ -134,10 +134,15 @@ impl Block<'_, '_> {
         }
         // Products that are not grouped have an activation each between them.
         let apart = if p.framework.fused.grouped_gemm { 1 } else { experts as u32 };
-        self.activation(arrived * width as f64, apart, !p.framework.wide_experts);
+        let weighed = self.weighs_apart();
+        self.activation(arrived * width as f64, apart, !p.framework.wide_experts, weighed);
         if moe.expert_bias {
             self.biases(arrived * (inputs * width) as f64);
             self.weighted_biases(arrived * h, experts);
+        }
+        if weighed {
+            // The product with the weights reads it for their gradient.
+            self.kept += arrived * width as f64 * p.width;
         }
         self.kept += self.activation_kept(arrived * width as f64, !p.framework.wide_experts)
             + p.linear_input(arrived * h, !p.framework.wide_experts);
