@@ -258,6 +258,7 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     assert said("FA3")[:3] == ("fa3", "aotriton", "fa2")
     assert said("AITER")[:2] == ("aiter", "fa2")
     assert said("Composable Kernel v3")[:2] == ("aiter", "fa2")
+    assert said("attention of TE (AITER, a16)")[0] == "aiter-a16"
     maxtext = run_of(framework="MaxText", notes="AITER", chip="MI355X", date="2026-06")
     assert setup(maxtext, shelf).problem.framework.attention_kernels[:2] == ("aiter-a16", "aiter")
     assert said("no AITER") == said("no Liger") == usual
@@ -531,6 +532,7 @@ def test_a_router_is_fused_where_its_row_or_a_recipe_says_so(shelf: Shelf) -> No
 
     assert not fused("Megatron-LM")
     assert fused("Megatron-LM", "router fusion")
+    assert fused("Primus (Megatron-LM, ROCm)", "sync-free MoE stage 1")
     assert fused("Megatron-Bridge")
     assert not fused("Megatron-Bridge", "router not fused")
     assert not fused("Megatron-Bridge", "all-to-all; recipe moonlight_16b_pretrain")

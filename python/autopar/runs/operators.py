@@ -167,7 +167,8 @@ UNFUSED_PERMUTATION = (
 )
 
 # NVIDIA/Megatron-LM arguments: --moe-router-fusion, off by default, needs Transformer Engine 2.7.
-FUSED_ROUTER = r"(fused router|router (is |was )?fused|router[- _]fusion)\b"
+# AMD-AGI/Primus fuses it in each stage of its MoE without waits (_get_sync_free_moe_options).
+FUSED_ROUTER = r"(fused router|router (is |was )?fused|router[- _]fusion|sync-free MoE)\b"
 UNFUSED_ROUTER = (
     r"\brouter (is |was )?not fused|\bunfused router"
     r"|\b(no|not|without) (fused router|router[-_ ]fusion)|router[-_ ]fusion[ =:]*(off|false)\b"
@@ -186,6 +187,8 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     if release := re.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
         kernels = KERNELS[release[1]] + kernels
     if said(run, AITER):
+        if said(run, NARROW_SUMS):
+            kernels = ("aiter-a16", *kernels)
         own = tuple(one for one in kernels if one.startswith("aiter")) or ("aiter",)
         kernels = (*own, *(one for one in kernels if one not in (*own, "aotriton")))
     if re.search(r"\bpallas\b", run.attention, re.I):
@@ -227,4 +230,6 @@ FLASH_RELEASE = rf"{TAKEN_BACK}(?:fa|flash[- ]?attention)[- ]?v?([1-4])\b"
 # examples/torchtitan/configs: use_turbo_attention). The third version of Transformer Engine's
 # composable kernels is theirs too (ROCm/TransformerEngine: NVTE_CK_USES_BWD_V3).
 AITER = r"(aiter|primus|(composable kernels?|ck) v3)\b"
+# Its backward pass that adds up the queries' gradient in 16 bits (fmha_bwd_..._a16).
+NARROW_SUMS = r"aiter,? a16\b"
 KERNELS = {"1": ("fa1",), "2": ("fa2",), "3": ("fa3",), "4": ("cudnn",)}
