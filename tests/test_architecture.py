@@ -22,7 +22,7 @@ RUST_ORDER = """
     spec::tensors spec
     plan plan::rules
     estimate::flops estimate::torus estimate::choice estimate::collective estimate::compute
-    estimate::shard estimate::shortest estimate::host estimate::pass
+    estimate::fused_attention estimate::shard estimate::shortest estimate::host estimate::pass
     testing
     estimate::layer estimate::repeats estimate::block estimate::casts estimate::launches
     estimate::gathers estimate::selective estimate::attention estimate::experts estimate::memory

@@ -4,26 +4,30 @@
 //! the device beyond its work. Arithmetic efficiency depends on the shape: partly filled tiles and waves, short
 //! inner dimensions and unaligned rows all cost.
 
-use crate::spec::cluster::{AttentionRate, Chip, Pass};
+use crate::spec::cluster::{AttentionRate, Chip};
 use crate::spec::workload::Precision;
 
 /// A chip as one workload uses it: its rates in plain units.
 #[derive(Clone, Debug)]
 pub struct Device<'a> {
-    chip: &'a Chip,
+    pub(super) chip: &'a Chip,
     /// Sustained matrix rate outside the linear layers, operations a second.
-    matrix: f64,
+    pub(super) matrix: f64,
     /// Speed of the slowest device over the mean.
-    pace: f64,
+    pub(super) pace: f64,
+    /// Inner dimension that the start and end of its products last as long as.
+    half_k: f64,
     /// Sustained rate of the linear layers' products: 8-bit if the workload says so.
     linear: f64,
     linear_half_k: f64,
     linear_bytes: f64,
+    /// Whether products pass matrix units, which want their rows aligned.
+    in_units: bool,
     /// Bytes of an activation.
     width: f64,
     memory: f64,
-    kernel: f64,
-    attention: Vec<&'a AttentionRate>,
+    pub(super) kernel: f64,
+    pub(super) attention: Vec<&'a AttentionRate>,
 }
 
 /// A matrix product `[m, k] x [k, n]`, `batch` times.
@@ -96,19 +100,6 @@ impl Gemm {
     }
 }
 
-/// What fused attention computes on one device.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct FusedAttention {
-    /// Query and key pairs times heads times sequences that are computed, masked ones left out.
-    pub pairs: f64,
-    /// Width of a head in the score product.
-    pub qk_dim: u64,
-    /// Width of a head in the value product.
-    pub v_dim: u64,
-    /// Length of the sequence as one kernel call sees it.
-    pub sequence: u64,
-}
-
 /// Operands of a product: operations a second, depth at which half of them are reached, bytes of an element.
 #[derive(Clone, Copy, Debug)]
 struct Format {
@@ -161,8 +152,13 @@ impl<'a> Device<'a> {
                 .map(|(peak, share)| (peak * share, 2.0 * gemm.fp8_half_k)),
             _ => None,
         };
+        // What begins and ends a product moves numbers of its format, while the inner dimension passes at the format's peak: it
+        // lasts as long as in the fastest 16-bit format, and twice as long where numbers have 32 bits.
+        let fastest = peaks.bf16.unwrap_or(0.0).max(peaks.fp16.unwrap_or(0.0));
+        let share = peak.filter(|_| fastest > 0.0).map_or(1.0, |peak| width / 2.0 * peak / fastest);
+        let half_k = gemm.half_k * share.min(1.0);
         let (linear, linear_half_k) =
-            narrow.map_or((matrix, gemm.half_k), |(rate, half_k)| (rate * 1e12 * pace, half_k));
+            narrow.map_or((matrix, half_k), |(rate, half_k)| (rate * 1e12 * pace, half_k));
         let linear_bytes = precision.cast_bytes().unwrap_or(width);
         // Fused kernels were timed, and mostly exist, for 16-bit numbers alone.
         let kernels = if width == 2.0 { kernels } else { &[] };
@@ -178,9 +174,11 @@ impl<'a> Device<'a> {
             chip,
             matrix,
             pace,
+            half_k,
             linear,
             linear_half_k,
             linear_bytes,
+            in_units: precision != Precision::Fp32,
             width,
             memory: chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency,
             kernel: chip.host.kernel_us * 1e-6,
@@ -195,11 +193,6 @@ impl<'a> Device<'a> {
             self.linear = peak * 1e12 * share * self.pace;
         }
         self
-    }
-
-    /// Whether a fused-attention rate is known.
-    pub fn has_fused_attention(&self) -> bool {
-        !self.attention.is_empty()
     }
 
     /// Seconds of a product of a linear layer, in the workload's format.
@@ -227,7 +220,7 @@ impl<'a> Device<'a> {
     }
 
     fn in_plain(&self) -> Format {
-        Format { rate: self.matrix, half_k: self.chip.gemm.half_k, bytes: self.width }
+        Format { rate: self.matrix, half_k: self.half_k, bytes: self.width }
     }
 
     /// Seconds of a memory-bound kernel that moves `bytes`, reads and writes together.
@@ -268,8 +261,12 @@ impl<'a> Device<'a> {
         let mut arithmetic = 2.0 * elements * (g.k as f64 + format.half_k) / format.rate;
         // Scales lie apart from the numbers of a row, of which 4-bit ones share a byte.
         let each = if format.bytes < 1.0 { 0.5 } else { format.bytes };
-        let slowdown = |width: u64| curve.slowdown(width as f64 * each);
-        arithmetic *= slowdown(g.stored[0]).max(slowdown(g.stored[1]));
+        // Products of 32 bits pass vector units, which load number by number: the alignment that NVIDIA's guide to matrix
+        // products asks for is that of tensor cores (docs.nvidia.com/deeplearning/performance, table 1).
+        if self.in_units {
+            let slowdown = |width: u64| curve.slowdown(width as f64 * each);
+            arithmetic *= slowdown(g.stored[0]).max(slowdown(g.stored[1]));
+        }
         arithmetic *= g.whole;
         let (m, n, k) = (g.m as f64, g.n as f64, g.k as f64);
         if let Some(rate) = curve.sum_gb_per_s {
@@ -278,81 +275,6 @@ impl<'a> Device<'a> {
         }
         let bytes = g.batch as f64 * (format.bytes * (m * k + k * n) + result_bytes * m * n);
         arithmetic.max(bytes / self.memory) + self.kernel
-    }
-
-    /// Seconds of the forward pass of fused attention.
-    pub fn attention_forward(&self, a: FusedAttention) -> f64 {
-        let flops = 2.0 * a.pairs * (a.qk_dim + a.v_dim) as f64;
-        flops / self.attention_rate(Pass::Forward, a) + self.kernel
-    }
-
-    /// Seconds of the backward pass: five products for the forward's two, of which three are as wide as the scores
-    /// and two as wide as the values (Dao 2023, arXiv:2307.08691).
-    pub fn attention_backward(&self, a: FusedAttention) -> f64 {
-        let flops = 2.0 * a.pairs * (3 * a.qk_dim + 2 * a.v_dim) as f64;
-        flops / self.attention_rate(Pass::Backward, a) + self.kernel
-    }
-
-    /// Rate of causal fused attention: the row of the nearest head width, its points joined in 1/s.
-    ///
-    /// Kernels are timed in short bursts. Where power limits what matrix products sustain, it limits attention too, which
-    /// spends the same on each multiplication and the exponentials beside it: it sustains no more than they do.
-    fn attention_rate(&self, pass: Pass, a: FusedAttention) -> f64 {
-        self.burst_rate(pass, a).min(self.matrix)
-    }
-
-    fn burst_rate(&self, pass: Pass, a: FusedAttention) -> f64 {
-        let rate = |pass, causal| self.measured_rate(pass, causal, a.qk_dim, a.sequence);
-        let other = match pass {
-            Pass::Forward => Pass::Backward,
-            Pass::Backward | Pass::Both => Pass::Forward,
-        };
-        rate(pass, true)
-            .or_else(|| if pass == Pass::Backward { self.backward_of_both(a) } else { None })
-            .or_else(|| self.masked_as(other, pass, a))
-            .or_else(|| rate(Pass::Both, true))
-            .or_else(|| rate(pass, false))
-            .or_else(|| rate(Pass::Both, false))
-            .or_else(|| rate(other, true))
-            .or_else(|| rate(other, false))
-            .unwrap_or(self.matrix)
-    }
-
-    /// Rate of the backward pass where both passes were timed together and the forward pass alone: what the forward's
-    /// operations, one part of 3.5, leave of the time. Between head widths it changes as the forward pass does.
-    fn backward_of_both(&self, a: FusedAttention) -> Option<f64> {
-        let timed = u64::from(self.row(Pass::Both, true, a.qk_dim)?.head_dim);
-        let at = |pass, width| self.measured_rate(pass, true, width, a.sequence);
-        let forward = at(Pass::Forward, timed)?;
-        let left = 3.5 / at(Pass::Both, timed)? - 1.0 / forward;
-        (left > 0.0).then_some(2.5 / left * at(Pass::Forward, a.qk_dim)? / forward)
-    }
-
-    /// Rate of a pass that was only timed unmasked: masking, and a head width of its own, change it as they change the
-    /// other pass.
-    fn masked_as(&self, other: Pass, pass: Pass, a: FusedAttention) -> Option<f64> {
-        let timed = u64::from(self.row(pass, false, a.qk_dim)?.head_dim);
-        let at = |pass, causal, width| self.measured_rate(pass, causal, width, a.sequence);
-        Some(at(pass, false, timed)? * at(other, true, a.qk_dim)? / at(other, false, timed)?)
-    }
-
-    /// The table of a pass whose head width is nearest.
-    fn row(&self, pass: Pass, causal: bool, width: u64) -> Option<&AttentionRate> {
-        self.attention
-            .iter()
-            .filter(|r| r.pass == pass && r.causal == causal)
-            .min_by_key(|r| u64::from(r.head_dim).abs_diff(width))
-            .copied()
-    }
-
-    /// Keys beyond a window that a pass works out for each query.
-    pub fn beyond_window(&self, pass: Pass, width: u64) -> f64 {
-        self.row(pass, true, width).map_or(0.0, |row| f64::from(row.window_keys))
-    }
-
-    fn measured_rate(&self, pass: Pass, causal: bool, width: u64, sequence: u64) -> Option<f64> {
-        let row = self.row(pass, causal, width)?;
-        Some(1e12 * self.pace * interpolate(&row.sequence, &row.tflops, sequence as f64))
     }
 }
 
@@ -381,22 +303,6 @@ fn tiles_of_drawn(mean: f64, tile: f64) -> f64 {
         j += 1.0;
     }
     tiles
-}
-
-/// Joins measured rates linearly in time, that is 1/rate is linear in 1/x; flat beyond the last point, and
-/// proportional to x below the first, where start-up dominates.
-fn interpolate(xs: &[u32], rates: &[f64], x: f64) -> f64 {
-    let (first, last) = (0, xs.len() - 1);
-    if x <= f64::from(xs[first]) {
-        return rates[first] * x / f64::from(xs[first]);
-    }
-    if x >= f64::from(xs[last]) {
-        return rates[last];
-    }
-    let i = xs.partition_point(|&p| f64::from(p) <= x) - 1;
-    let (x0, x1) = (1.0 / f64::from(xs[i]), 1.0 / f64::from(xs[i + 1]));
-    let share = (1.0 / x - x0) / (x1 - x0);
-    1.0 / (1.0 / rates[i] + share * (1.0 / rates[i + 1] - 1.0 / rates[i]))
 }
 
 #[cfg(test)]
@@ -441,6 +347,26 @@ mod tests {
     }
 
     #[test]
+    fn products_of_32_bits_need_no_alignment_and_start_in_twice_the_time_of_16() {
+        // A peak of 19.5 beside 312: an inner dimension of 280 16-bit numbers passes in the time of 17.5, so the start and end of
+        // a product of 32 bits last as long as 35. 8192 x 8191 are 64 x 32 tiles of 128 x 256 as 8192 x 8192 are, in 19 waves of
+        // 108: 2 * 2052 * 32768 * (8192 + 35) / (19.5e12 * 0.8333) = 68.09 ms.
+        let mut chip = a100();
+        chip.peak_tflops.fp32 = Some(19.5);
+        let d = Device::new(&chip, Precision::Fp32, &[], 1);
+        let expected = 2.0 * 2052.0 * 32768.0 * 8227.0 / (19.5e12 * chip.gemm.efficiency) + 3e-6;
+        for width in [8191, 8192] {
+            let got = d.linear(Gemm::new(8192, width, 8192));
+            assert!((got / expected - 1.0).abs() < 1e-9, "{got} against {expected}");
+        }
+        // TF32 has half the rate and twice the bytes of 16 bits: all lasts twice as long.
+        chip.peak_tflops.tf32 = Some(156.0);
+        let square = Gemm::new(8192, 8192, 8192);
+        let time = |precision| Device::new(&chip, precision, &[], 1).linear(square) - 3e-6;
+        assert!((time(Precision::Tf32) / time(Precision::Bf16) - 2.0).abs() < 1e-9);
+    }
+
+    #[test]
     fn odd_rows_are_slower_still_where_that_was_measured() {
         // Rows of 8,190 16-bit numbers are aligned to 4 bytes, of 8,191 to 2.
         let mut chip = a100();
@@ -481,23 +407,6 @@ mod tests {
     }
 
     #[test]
-    fn attention_sustains_no_more_than_large_products() {
-        // 16,384 tokens of one head of 128: 2 x 16384^2 / 2 x 256 operations at 189 TFLOP/s, as timed in a burst; where products
-        // sustain 0.5 of 312 TFLOP/s, at these 156.
-        let mut chip = a100();
-        let call =
-            FusedAttention { pairs: 16384.0 * 8192.0, qk_dim: 128, v_dim: 128, sequence: 16384 };
-        let kernels = ["fa2".to_owned()];
-        let seconds = |chip: &Chip| {
-            Device::new(chip, Precision::Bf16, &kernels, 1).attention_forward(call) - 3e-6
-        };
-        let flops = 16384.0 * 16384.0 * 256.0;
-        assert!((seconds(&chip) * 189e12 / flops - 1.0).abs() < 1e-9);
-        chip.gemm.efficiency = 0.5;
-        assert!((seconds(&chip) * 156e12 / flops - 1.0).abs() < 1e-9);
-    }
-
-    #[test]
     fn a_thin_product_is_bound_by_memory() {
         // One row: 8192 x 8192 weights of 2 bytes at 2039 GB/s x 0.87.
         let chip = a100();
@@ -526,70 +435,5 @@ mod tests {
         let d = Device::new(&chip, Precision::Bf16, &[], 1);
         let added = d.linear_added(deep, 4.0) - d.linear(deep);
         assert!((added / 93.2e-6 - 1.0).abs() < 1e-3);
-    }
-
-    /// An A100 whose attention was timed with rows of (pass, head width, causal, rate).
-    fn timed(rows: &[(Pass, u32, bool, f64)]) -> Chip {
-        let mut chip = a100();
-        chip.speed_spread = 0.0;
-        chip.peak_tflops.bf16 = Some(1000.0);
-        chip.attention = rows
-            .iter()
-            .map(|&(pass, head_dim, causal, rate)| AttentionRate {
-                kernel: "fa2".to_owned(),
-                pass,
-                head_dim,
-                causal,
-                sequence: vec![1024],
-                tflops: vec![rate],
-                window_keys: 0,
-            })
-            .collect();
-        chip
-    }
-
-    fn backward_rate(chip: &Chip, width: u64) -> f64 {
-        let device = Device::new(chip, Precision::Bf16, &["fa2".to_owned()], 1);
-        let asked = FusedAttention { pairs: 1.0, qk_dim: width, v_dim: width, sequence: 1024 };
-        device.attention_rate(Pass::Backward, asked) / 1e12
-    }
-
-    #[test]
-    fn the_backward_pass_is_what_the_forward_leaves_of_both() {
-        // 3.5 parts at 280 take 12.5, the forward's one at 400 takes 2.5: 2.5 parts in 10 run at 250. A width whose
-        // forward pass is half as fast has half of that.
-        let chip = timed(&[
-            (Pass::Both, 128, true, 280.0),
-            (Pass::Forward, 128, true, 400.0),
-            (Pass::Forward, 64, true, 200.0),
-        ]);
-        assert!((backward_rate(&chip, 128) - 250.0).abs() < 1e-9);
-        assert!((backward_rate(&chip, 64) - 125.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn mask_and_width_change_the_backward_pass_as_they_change_the_forward() {
-        // Backward 300 unmasked at 128, where the forward pass runs at 400. Masked it runs at 360, at 64 masked at 240.
-        let chip = timed(&[
-            (Pass::Backward, 128, false, 300.0),
-            (Pass::Forward, 128, false, 400.0),
-            (Pass::Forward, 128, true, 360.0),
-            (Pass::Forward, 64, false, 300.0),
-            (Pass::Forward, 64, true, 240.0),
-        ]);
-        assert!((backward_rate(&chip, 128) - 270.0).abs() < 1e-9);
-        assert!((backward_rate(&chip, 64) - 180.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn measured_points_are_met_and_joined_in_time() {
-        let (xs, rates) = ([512, 1024], [100.0, 150.0]);
-        assert_eq!(interpolate(&xs, &rates, 512.0), 100.0);
-        assert_eq!(interpolate(&xs, &rates, 1024.0), 150.0);
-        assert_eq!(interpolate(&xs, &rates, 256.0), 50.0);
-        assert_eq!(interpolate(&xs, &rates, 1e9), 150.0);
-        // Half way in 1/x: x = 2 * 512 * 1024 / 1536 = 682.67, rate the harmonic mean 120.
-        let middle = interpolate(&xs, &rates, 2.0 * 512.0 * 1024.0 / 1536.0);
-        assert!((middle - 120.0).abs() < 1e-9);
     }
 }

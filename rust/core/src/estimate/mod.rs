@@ -13,6 +13,7 @@ pub mod collective;
 pub mod compute;
 mod experts;
 pub mod flops;
+pub mod fused_attention;
 mod gathers;
 mod host;
 mod launches;

@@ -10,7 +10,8 @@ use super::loops::{Cut, Loops};
 use super::price::{Price, Pricer};
 use super::problem::Collective;
 use super::strategy::Strategy;
-use crate::estimate::compute::{Device, FusedAttention, Gemm};
+use crate::estimate::compute::{Device, Gemm};
+use crate::estimate::fused_attention::FusedAttention;
 use crate::units::{Bytes, Time};
 
 impl Pricer<'_> {
