@@ -372,6 +372,8 @@ class Framework:
             product by itself.
         softmax_multiple: Fused softmax needs the sequences of a micro-batch times the heads of a
             rank to be a multiple of this; else it runs in separate operators.
+        softmax_longest: Keys of the longest rows of scores that fused softmax takes; longer ones
+            run in separate operators. 0 for any.
         loss_in_16_bits: The loss reads and writes logits in 16 bits; else it casts them to 32.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         attention_layouts: How often queries, keys and values are laid out anew before fused
@@ -473,6 +475,7 @@ class Framework:
     eight_bit_gathers: EightBitGathers = EightBitGathers()
     fp8_scaling: Fp8Scaling = "tensor"
     softmax_multiple: int = 1
+    softmax_longest: int = 0
     loss_in_16_bits: bool = False
     sums_in_fp32: bool = False
     attention_layouts: int = 0

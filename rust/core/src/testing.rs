@@ -170,6 +170,7 @@ pub fn framework() -> Framework {
         eight_bit_gathers: EightBitGathers { activations: false, parameters: false },
         fp8_scaling: Fp8Scaling::Tensor,
         softmax_multiple: 1,
+        softmax_longest: 0,
         loss_in_16_bits: false,
         sums_in_fp32: false,
         softmax_in_fp32: true,

@@ -540,7 +540,7 @@ fn recompute_that_gathers_for_itself_has_nothing_of_the_layer_before_to_hide_beh
 }
 
 #[test]
-fn fused_softmax_needs_a_multiple_of_four_sequences_times_heads() {
+fn fused_softmax_needs_a_multiple_of_four_sequences_times_heads_and_rows_of_its_length() {
     // 8 heads: over 4 ranks 2 of them, of one sequence, are no multiple of 4; of two sequences they are.
     let mut problem = gpt_problem(1024, 512);
     problem.workload.attention = Attention::Unfused;
@@ -557,6 +557,12 @@ fn fused_softmax_needs_a_multiple_of_four_sequences_times_heads() {
     let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
     let scores = 2.0 * 512.0 * 512.0 * 2.0;
     close(held[0].seconds() - free[0].seconds(), 13.0 * scores / memory, 1e-4);
+    // Nor does it take rows of more keys than it was written for.
+    problem.framework.softmax_longest = 512;
+    assert_eq!([1, 2].map(|mbs| forward(&problem, mbs)), held);
+    problem.framework.softmax_longest = 511;
+    let long = forward(&problem, 2);
+    close(long.seconds() - free[1].seconds(), 13.0 * 2.0 * scores / memory, 1e-4);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Attention in a layer: its projections, its core fused or in separate operators, and context parallel.
 
 use super::block::{Block, Entry};
-use super::compute::{FusedAttention, Gemm};
+use super::compute::Gemm;
+use super::fused_attention::FusedAttention;
 use super::repeats::Operator;
 use crate::spec::cluster::Pass;
 use crate::spec::framework::{ContextExchange, Projections};
@@ -356,7 +357,9 @@ impl Block<'_, '_> {
             // bigscience-workshop/Megatron-DeepSpeed calls it (megatron/model/transformer.py).
             self.core.run(d.stream(2.0 * bytes));
         }
-        let takes = (s.mbs * heads).is_multiple_of(p.framework.softmax_multiple);
+        let longest = p.framework.softmax_longest;
+        let takes = (s.mbs * heads).is_multiple_of(p.framework.softmax_multiple)
+            && (longest == 0 || length <= longest as f64);
         let kernel = if takes { p.framework.fused.softmax } else { SoftmaxKernel::Separate };
         let softmax = kernel.traffic();
         self.core.run_many(d.stream(softmax.forward * bytes), softmax.kernels.0);

@@ -95,6 +95,8 @@ pub struct Framework {
     /// Fused softmax needs the sequences of a micro-batch times the heads of a rank to be a multiple of this; else it runs in
     /// separate operators.
     pub softmax_multiple: u64,
+    /// Keys of the longest rows of scores that fused softmax takes; longer ones run in separate operators. 0 for any.
+    pub softmax_longest: u64,
     /// How often queries, keys and values are laid out anew before fused attention, as activations have the sequence before the
     /// batch: once for a kernel that wants it behind, twice where they are packed for it too; its result is once then.
     pub attention_layouts: u32,

@@ -164,6 +164,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.grouped_tile_width = f.grouped_tile_rows * 3;
     f.neighbouring_experts = f.shard_copies.gathered;
     f.wide_experts = f.sequence_copies;
+    f.softmax_longest = 128 * u64::from(f.sequence_copies);
     f.sliced_experts = f.casts_weights;
     f.distributed_tensor_us = f.gather_copy_us * 0.5;
     f.compiled_layer_us = f.gather_copy_us * 7.0;
