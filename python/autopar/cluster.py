@@ -41,7 +41,8 @@ class GemmCurve:
         fp8_row_efficiency: The same where each row of an operand has a scale of its own; none where
             that is no slower.
         fp4_efficiency: The same of the 4-bit peak, on chips that have one.
-        half_k: Inner dimension that costs as much again: time grows as (k + half_k)/k.
+        half_k: Inner dimension that costs as much again: time grows as (k + half_k)/k; 0 where a
+            product starts and ends behind others.
         fp8_half_k: The same for 8-bit operands.
         tile_m: Rows of an output tile.
         tile_n: Columns of an output tile.

@@ -77,6 +77,8 @@ class Overlap:
 
     Attributes:
         gradient_reduce: Gradient reduction behind the last backward pass.
+        gradient_scatter: Of these, what every pass scatters (ZeRO stage 3): behind the rest of the
+            backward pass, else in its own stream (XLA on TensorCores).
         parameter_gather: Parameter all-gather behind the first forward pass.
         tensor: Tensor-parallel communication: never, behind the weight gradient, or in pieces: of
             all of it, or around single products, so that the gradient of an input that several
@@ -100,6 +102,7 @@ class Overlap:
     replicas_alone: bool = False
     every_send: bool = False
     backward_gather: bool = True
+    gradient_scatter: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,6 +134,7 @@ pub fn framework() -> Framework {
         overlap: Overlap {
             gradient_reduce: true,
             replicas_alone: false,
+            gradient_scatter: true,
             parameter_gather: true,
             backward_gather: true,
             tensor: TensorOverlap::Backward,

@@ -113,14 +113,15 @@ impl Block<'_, '_> {
         let (launch, overlap) = (p.launch(), p.framework.overlap);
         let hidden = |seconds, behind, overlapped| p.hidden(seconds, behind, overlapped);
         let &Moved { gather, reduce, parameters, .. } = moved;
+        let (beside, apart) = if overlap.gradient_scatter { (reduce, 0.0) } else { (0.0, reduce) };
         let released = self.released(parameters);
         let fetches = overlap.parameter_gather && !self.waits_for_routing();
         let forward = self.forward.lasts(launch);
         let backward = self.input.plus(self.weight).lasts(launch);
-        let reduced = hidden(reduce, backward, overlap.gradient_reduce);
+        let reduced = hidden(beside, backward, overlap.gradient_reduce) + apart;
         let waited = |gather: f64| {
             if overlap.backward_gather {
-                hidden(gather + reduce, backward, overlap.gradient_reduce)
+                hidden(gather + beside, backward, overlap.gradient_reduce) + apart
             } else {
                 gather + reduced
             }
@@ -245,7 +246,8 @@ impl Pricer<'_> {
         let shows =
             |seconds, pass: f64, overlapped| self.hidden(seconds, pass, overlapped && behind);
         forward.shard += shows(moved.gather, forward.lasts(launch), overlap.parameter_gather);
-        input.shard += shows(moved.reduce, backward, overlap.gradient_reduce);
+        let scattered = overlap.gradient_reduce && overlap.gradient_scatter;
+        input.shard += shows(moved.reduce, backward, scattered);
         let (out, into) = self.copied(moved.parameters);
         forward.shard += out;
         input.shard += into;

@@ -375,8 +375,6 @@ impl Chip {
             (f64::from(self.gemm.processors), "gemm.processors"),
             (f64::from(self.gemm.alignment_bytes), "gemm.alignment_bytes"),
             (self.gemm.unaligned_slowdown, "gemm.unaligned_slowdown"),
-            (self.gemm.half_k, "gemm.half_k"),
-            (self.gemm.fp8_half_k, "gemm.fp8_half_k"),
             (self.link.all_reduce_gb_per_s, "link.all_reduce_gb_per_s"),
             (self.link.all_gather_gb_per_s, "link.all_gather_gb_per_s"),
             (self.link.all_to_all_gb_per_s, "link.all_to_all_gb_per_s"),
@@ -397,6 +395,16 @@ impl Chip {
         ] {
             positive(v, path)?;
             brief(v, path)?;
+        }
+        for (v, path) in
+            [(self.gemm.half_k, "gemm.half_k"), (self.gemm.fp8_half_k, "gemm.fp8_half_k")]
+        {
+            require(
+                v.is_finite() && v >= 0.0,
+                path,
+                || format!("must not be negative, found {v}"),
+                "Zero is a product that starts and ends behind others, as in a systolic array.",
+            )?;
         }
         require(
             (0.0..=0.1).contains(&self.speed_spread),

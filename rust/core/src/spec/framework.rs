@@ -236,6 +236,9 @@ pub struct Fused {
 pub struct Overlap {
     /// Gradient reduction behind the last backward pass.
     pub gradient_reduce: bool,
+    /// Of these, what every pass scatters (ZeRO stage 3): behind the rest of the backward pass, else in its own stream (XLA on
+    /// TensorCores).
+    pub gradient_scatter: bool,
     /// Parameter all-gather behind the first forward pass.
     pub parameter_gather: bool,
     /// Where the backward pass gathers parameters too: the next layer's behind the computation of the one before, else after it

@@ -127,6 +127,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.sums_in_fp32 = draw.once_in(4);
     f.overlap.every_send = draw.once_in(4);
     f.overlap.backward_gather = draw.once_in(2);
+    f.overlap.gradient_scatter = !draw.once_in(4);
     f.slices_kept_inputs = draw.once_in(4);
     f.sequence_copies = draw.once_in(2);
     f.held.gathered_inputs = draw.once_in(4);
