@@ -274,6 +274,25 @@ fn parameters_that_are_gathered_after_the_gradients_before_show_in_full() {
 }
 
 #[test]
+fn what_every_pass_scatters_shows_where_it_takes_the_stream_of_the_computation() {
+    // ZeRO-3 over 8 ranks of a node behind a device so slow that it hides all: the gather of 2 bytes a parameter still, and of
+    // the gradients' scatter of 4 bytes nothing.
+    let mut problem = gpt_problem(1024, 512);
+    let chip = &mut problem.cluster.groups[0].chip;
+    (chip.peak_tflops.bf16, chip.link.processor_share) = (Some(1.0), 0.0);
+    let shard = Shard { dp: 8, zero: 3, shard_group: 8, ..whole() };
+    let beside = layer(&problem, shard);
+    assert_eq!(beside.input_gradient.shard, Time::ZERO);
+    problem.framework.overlap.gradient_scatter = false;
+    let apart = layer(&problem, shard);
+    assert_eq!(apart.forward, beside.forward);
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let bytes = 4.0 * apart.dense_parameters as f64;
+    let scatter = fabric.all_gather(bytes, Group { size: 8, stride: 1 });
+    close(apart.input_gradient.shard.seconds(), scatter, 1e-6);
+}
+
+#[test]
 fn where_each_matrix_is_gathered_by_itself_so_is_each_of_every_expert() {
     // Six collectives a GPT layer, two of them for its MLP's matrices: beside experts four for the rest, and two for each of eight.
     // In one product experts are as many as a layer: six, beside six for the rest.
