@@ -42,7 +42,7 @@ fn tight_problem(draw: &mut Draw) -> Problem {
 fn every_returned_plan_is_legal_fits_and_is_listed_once_in_order() {
     let mut draw = Draw::new(5);
     let mut plans = 0;
-    for _ in 0..60 {
+    for _ in 0..70 {
         let problem = tight_problem(&mut draw);
         let report = best(&problem);
         assert!(report.proved && report.ranked.len() <= problem.options.top as usize);
