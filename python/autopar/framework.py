@@ -6,8 +6,12 @@ The fields are those of the Rust core, name by name; a contract test holds the t
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-NormKernel: TypeAlias = Literal["separate", "eager", "compiled", "widened", "fused", "tuned"]
-RotaryKernel: TypeAlias = Literal["separate", "eager", "compiled", "fused"]
+NormKernel: TypeAlias = Literal[
+    "separate", "eager", "compiled", "widened", "fused", "native", "tuned"
+]
+RotaryKernel: TypeAlias = Literal[
+    "separate", "eager", "widened", "complex", "compiled", "fused"
+]
 SoftmaxKernel: TypeAlias = Literal["separate", "compiled", "fused"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_products"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
@@ -28,14 +32,15 @@ class Fused:
     Attributes:
         norm: Norms: `separate` operators, those of PyTorch (`eager`), what torch.compile makes of
             them (`compiled`), a `fused` kernel a pass and one for the weights' gradients, the same
-            on an input that is `widened` to 32 bits, or one `tuned` to each width.
+            as PyTorch has it (`native`) or on an input that is `widened` to 32 bits, or one `tuned`
+            to each width.
         activation: Bias and activation.
         gate: The product with a gate is part of that kernel; else it and the nonlinearity are
             operators of their own.
         clamp: The clamps of a clamped SwiGLU are part of that kernel.
         gelu: GELU is one operator; else each term of its approximation by tanh is.
-        rope: Rotary embedding: `separate` operators, those of `eager` PyTorch, `compiled`, or
-            `fused`.
+        rope: Rotary embedding: `separate` operators, those of `eager` PyTorch, the same `widened`
+            to 32 bits or as `complex` numbers, `compiled`, or `fused`.
         softmax: Scale, mask and softmax of unfused attention: `separate` operators, as XLA
             `compiled` them, or `fused`.
         residual: Bias, dropout and residual addition.

@@ -33,6 +33,9 @@ def fused(framework: Framework, run: Run) -> Framework:
         one = replace(one, gelu=False)
     if re.search(r"\brope\b|rotary", listed, re.I):
         one = replace(one, rope="fused")
+    titan = framework.name.startswith("torchtitan")
+    if titan and one.rope == "complex" and re.search(ROTATES_HALVES, run.model, re.I):
+        one = replace(one, rope="widened" if run.month >= WIDE_ROTATION_SINCE else "eager")
     one = _apart(one, run)
     if re.search(r"\bgate and up apart", run.notes, re.I):
         framework = replace(framework, projections="gate_apart")
@@ -67,6 +70,12 @@ def fused(framework: Framework, run: Run) -> Framework:
     if said(run, r"(mx-?fp8|fp8[- ]mx)\b"):
         framework = _in_blocks(framework, run)
     return replace(framework, fused=one)
+
+
+# pytorch/torchtitan: models of Qwen3 and gpt-oss rotate halves of a head, in 32 bits since pull
+# request 2575 of March 2026; its others turn neighbouring channels as complex numbers.
+ROTATES_HALVES = r"qwen|gpt-?oss"
+WIDE_ROTATION_SINCE = "2026-04"
 
 
 def _tanh_of_gpt2(run: Run) -> bool:

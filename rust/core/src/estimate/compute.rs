@@ -233,6 +233,11 @@ impl<'a> Device<'a> {
         bytes / self.memory
     }
 
+    /// Its processors, each of which works on thread blocks of its own.
+    pub fn processors(&self) -> f64 {
+        f64::from(self.chip.gemm.processors)
+    }
+
     /// Time of the arithmetic: full waves of tiles, each tile with its start-up along k.
     ///
     /// A smaller tile fills the last wave better but reads more operand bytes for each operation; the faster of

@@ -143,9 +143,11 @@ impl<'a> Pricer<'a> {
         match self.norm_kernel() {
             // A stream in 32 bits is its own copy.
             NormKernel::Eager | NormKernel::Separate => elements * (4.0 + stream),
-            NormKernel::Compiled | NormKernel::Fused | NormKernel::Widened | NormKernel::Tuned => {
-                elements * stream
-            }
+            NormKernel::Compiled
+            | NormKernel::Fused
+            | NormKernel::Native
+            | NormKernel::Widened
+            | NormKernel::Tuned => elements * stream,
         }
     }
 
