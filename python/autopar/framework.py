@@ -445,6 +445,9 @@ class Framework:
             cut over tensor-parallel ranks, in microseconds (PyTorch DTensor without a compiler).
         compiled_layer_us: What each pass of a layer that a compiler made by itself takes the host
             beside its kernels, in microseconds.
+        dispatch_launch_us: Host time to launch a kernel of experts' dispatch and combination where a
+            compiler leaves these out, so that they are separate operators, in microseconds; 0 where
+            they are launched and joined as all others.
         sharded_layer_us: What each pass of a layer in which its shards are gathered or reduced
             takes the host, in microseconds.
         graphs: What the host launches as one graph.
@@ -516,6 +519,7 @@ class Framework:
     launch_us: float
     distributed_tensor_us: float = 0.0
     compiled_layer_us: float = 0.0
+    dispatch_launch_us: float = 0.0
     sharded_layer_us: float = 0.0
     graphs: Graphs = Graphs()
     blocking_launches: bool = False

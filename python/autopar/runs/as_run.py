@@ -164,7 +164,13 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
         leader = next((e for e in shelf.frameworks if e.framework.name == entry.follows), entry)
         return replace(framework, launch_us=framework.launch_us or leader.framework.launch_us)
     if said(run, ALL_IN_ONE_GRAPH):
-        return replace(framework, launch_us=0.0, compiled_layer_us=0.0, sharded_layer_us=0.0)
+        return replace(
+            framework,
+            launch_us=0.0,
+            compiled_layer_us=0.0,
+            dispatch_launch_us=0.0,
+            sharded_layer_us=0.0,
+        )
     if re.search(r"TinyLlama|Lingua", run.framework, re.I):
         # Neither kernels that somebody wrote nor a model compiled as a whole are compiled layers.
         return replace(framework, compiled_layer_us=0.0)

@@ -204,6 +204,7 @@ pub fn framework() -> Framework {
         launch_us: 4.0,
         distributed_tensor_us: 0.0,
         compiled_layer_us: 0.0,
+        dispatch_launch_us: 0.0,
         sharded_layer_us: 0.0,
         graphs: Graphs { attention: false, router: false, mlp: false },
         blocking_launches: false,

@@ -2,11 +2,14 @@
 
 mod sums;
 
+use autopar_core::estimate::block;
 use autopar_core::estimate::estimate;
+use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::shard::{Shard, Split};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Host;
 use autopar_core::spec::framework::Graphs;
+use autopar_core::spec::model::LayerKind;
 use autopar_core::spec::problem::Problem;
 use autopar_core::testing::{self, whole};
 use autopar_core::units::{Bytes, Time};
@@ -87,6 +90,27 @@ fn a_layer_that_was_compiled_by_itself_is_entered_once_each_pass() {
         close(compiled[pass] - plain[pass], 750e-6, 1e-6);
     }
     assert_eq!(compiled[3], plain[3]);
+}
+
+#[test]
+fn what_lies_between_compiled_parts_of_a_layer_is_launched_by_itself() {
+    // Four kernels find the order of eight experts' tokens, and one each puts them there and takes them back; their results are
+    // cast to 32 bits, weighted and cast back, and the addition to the residual stream is a module's caller's: nine of a pass, and
+    // of the backward pass one, one, five and one. At 64 us in place of 20 they take 44 us more each.
+    let mut problem = host_bound(1024);
+    problem.model.moe = Some(testing::moe(8, 2, 1024));
+    problem.framework.held.weighted_result_bytes = 4;
+    let passes = |problem: &Problem| {
+        let kind = LayerKind { moe: true, windowed: false };
+        let cost = block::price(&Pricer::new(problem, 0, whole()), kind).cost;
+        [cost.forward, cost.input_gradient].map(|pass| pass.total().seconds())
+    };
+    problem.framework.fused.activation = false;
+    let alike = passes(&problem);
+    problem.framework.dispatch_launch_us = 64.0;
+    let apart = passes(&problem);
+    close(apart[0] - alike[0], 9.0 * 44e-6, 1e-6);
+    close(apart[1] - alike[1], 8.0 * 44e-6, 1e-6);
 }
 
 #[test]

@@ -505,6 +505,7 @@ impl<'p, 'a> Block<'p, 'a> {
             recompute.tensor -= self.unread.tensor;
             recompute.kernels = recompute.kernels.saturating_sub(self.unread.kernels);
             recompute.looped -= self.unread.looped;
+            recompute.apart -= self.unread.apart;
             if exchanged > 0.0 {
                 recompute.expert *= 1.0 - self.unread.expert / exchanged;
             }

@@ -58,11 +58,13 @@ impl Block<'_, '_> {
         self.kept += visits * h * weighted;
         if weighted > p.width {
             self.transient = self.transient.max(visits * h * (weighted + p.width));
-            if !p.framework.fused.activation {
+            if !p.framework.fused.activation || p.framework.dispatch_launch_us > 0.0 {
                 // No compiler joins the steps: cast, product and cast; backward both casts, the product, and for the weights'
                 // gradient another product and its sum.
                 let wide = weighted / p.width;
+                let before = self.launched();
                 self.stream(visits * h, 2.0 + 4.0 * wide, 2.0 + 8.0 * wide, (3, 5));
+                self.beside_compiled(before);
             }
         }
 
@@ -163,8 +165,9 @@ impl Block<'_, '_> {
                 self.in_graph(before, false);
             }
         }
-        let before = self.forward;
+        let (before, launched) = (self.forward, self.launched());
         self.residual();
+        self.beside_compiled(launched);
         after = after.plus(self.forward.since(before));
         if p.framework.held.weighted_result_bytes == 0 && !self.reads_results() {
             // The way back takes as long as the way there.
@@ -378,7 +381,9 @@ impl Block<'_, '_> {
     /// The same where rows change their places: scattered rows pass at a share of the streaming rate.
     fn permute(&mut self, elements: f64, forward: f64, backward: f64, kernels: (u32, u32)) {
         let rate = if self.p.framework.fused.permutation { PERMUTED } else { PERMUTED_UNFUSED };
+        let before = self.launched();
         self.stream(elements, forward / rate, backward / rate, kernels);
+        self.beside_compiled(before);
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) struct Launch {
     pub(super) seconds: f64,
     /// On one that a compiled loop launches.
     pub(super) looped: f64,
+    /// On one that lies between compiled parts of a layer.
+    pub(super) apart: f64,
     /// On a compiled layer beside its kernels.
     pub(super) entered: f64,
     /// On a pass that gathers or reduces a layer's shards.
@@ -26,6 +28,7 @@ impl Launch {
         Launch {
             seconds: (framework.launch_us + distributed) * 1e-6 * pace,
             looped: (framework.launch_us * 1e-6).min(LOOPED) * pace,
+            apart: framework.dispatch_launch_us * 1e-6 * pace,
             entered: framework.compiled_layer_us * 1e-6 * pace,
             hooked: framework.sharded_layer_us * 1e-6 * pace,
             blocking: framework.blocking_launches,

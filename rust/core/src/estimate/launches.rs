@@ -54,6 +54,18 @@ impl Block<'_, '_> {
         self.repeats.set_kernels(before.repeated);
     }
 
+    /// Whatever was launched since `before` is of experts' dispatch or combination, which a compiler may leave out.
+    pub(super) fn beside_compiled(&mut self, before: Launched) {
+        if self.p.framework.dispatch_launch_us > 0.0 {
+            for (pass, before) in
+                [(&mut self.forward, before.forward), (&mut self.input, before.input)]
+            {
+                pass.apart += pass.kernels - before;
+                pass.kernels = before;
+            }
+        }
+    }
+
     /// Kernels of a compiled loop over `batch` products: each product, in 8 and 4 bits the casts of its input and of its
     /// output's gradient, and where blocks share a scale those of both operands put in order for each product
     /// (NVIDIA/TransformerEngine, common/swizzle).

@@ -15,6 +15,8 @@ pub(super) struct Pass {
     pub(super) kernels: u32,
     /// Kernels that compiled loops inside operators launch, one for each expert.
     pub(super) looped: u32,
+    /// Kernels of experts' dispatch and combination that lie between compiled parts of a layer.
+    pub(super) apart: u32,
     /// Compiled layers that are entered.
     pub(super) entered: u32,
     /// Layers, or their experts, whose shards are gathered or reduced.
@@ -42,6 +44,7 @@ impl Pass {
             shard: self.shard + other.shard,
             kernels: self.kernels + other.kernels,
             looped: self.looped + other.looped,
+            apart: self.apart + other.apart,
             entered: self.entered + other.entered,
             hooked: self.hooked + other.hooked,
         }
@@ -57,6 +60,7 @@ impl Pass {
             shard: self.shard - before.shard,
             kernels: self.kernels - before.kernels,
             looped: self.looped - before.looped,
+            apart: self.apart - before.apart,
             entered: self.entered - before.entered,
             hooked: self.hooked - before.hooked,
         }
@@ -75,6 +79,7 @@ impl Pass {
         let device = self.compute + self.tensor + self.context + self.expert;
         let host = f64::from(self.kernels) * launch.seconds
             + f64::from(self.looped) * launch.looped
+            + f64::from(self.apart) * launch.apart
             + f64::from(self.entered) * launch.entered
             + f64::from(self.hooked) * launch.hooked;
         if launch.blocking {

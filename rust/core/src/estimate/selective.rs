@@ -81,6 +81,7 @@ impl Block<'_, '_> {
                         - count / 2
                         - self.summed
                         - self.exchanged,
+                    apart: self.forward.apart,
                     ..Pass::default()
                 };
                 // The layer's input, the outputs of every second product, that of attention with its sums, of the two

@@ -178,6 +178,8 @@ pub struct Framework {
     /// What the host spends on each pass of a layer that a compiler made by itself, in microseconds: it checks that the layer is what
     /// was compiled, and autograd has one node for all of it.
     pub compiled_layer_us: f64,
+    /// What the host takes to launch a kernel of experts' dispatch and combination where a compiler leaves these out, in microseconds.
+    pub dispatch_launch_us: f64,
     /// What the host spends on each pass of a layer in which its shards are gathered or reduced, in microseconds: hooks around the
     /// layer make its parameters whole and shards again (PyTorch FSDP).
     pub sharded_layer_us: f64,
@@ -478,6 +480,7 @@ impl Framework {
             (self.launch_us, "launch_us"),
             (self.distributed_tensor_us, "distributed_tensor_us"),
             (self.compiled_layer_us, "compiled_layer_us"),
+            (self.dispatch_launch_us, "dispatch_launch_us"),
             (self.sharded_layer_us, "sharded_layer_us"),
             (self.gather_copy_us, "gather_copy_us"),
         ] {

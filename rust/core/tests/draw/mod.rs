@@ -169,6 +169,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.sliced_experts = f.casts_weights;
     f.distributed_tensor_us = f.gather_copy_us * 0.5;
     f.compiled_layer_us = f.gather_copy_us * 7.0;
+    f.dispatch_launch_us = f.gather_copy_us;
     f.sharded_layer_us = f.gather_copy_us * 3.0;
     f.looks_up_tokens = f.recompute_gathers;
     f.reduces_once = f.eight_bit_gathers.parameters;
