@@ -6,8 +6,8 @@ use autopar_core::estimate::block;
 use autopar_core::estimate::compute::Device;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::shard::LayerCost;
-use autopar_core::spec::kernels::NormKernel;
-use autopar_core::spec::model::{Activation, LayerKind, Mla, Norm, QkNorm, Window};
+use autopar_core::spec::kernels::{NormKernel, RotaryKernel};
+use autopar_core::spec::model::{Activation, LayerKind, Mla, Norm, Position, QkNorm, Window};
 use autopar_core::spec::problem::Problem;
 use autopar_core::spec::workload::Precision;
 use autopar_core::testing::{self, whole};
@@ -69,18 +69,37 @@ fn heads_before_the_sequence_are_copied_of_a_single_sequence_too() {
     close(backward - plain[1], copies, 1e-4);
 }
 
+/// Heads of 128 + 64 and 128.
+const LATENT: Mla =
+    Mla { q_lora_rank: 0, kv_lora_rank: 512, qk_nope_dim: 128, qk_rope_dim: 64, v_dim: 128 };
+
+#[test]
+fn heads_of_latent_attention_are_put_together_of_two_parts() {
+    // In operators queries of 192 are read and written, of keys 128 read and 192 written, 704 numbers a head; backward 192 of
+    // queries and 256 of keys and values are read and written, and 64 summed, 960. A kernel reads 256 of keys and values and
+    // writes 320, each way 576. It rotates 64 numbers a head and 64 more in 2.3 passes in place of 11.
+    let mut problem = problem();
+    problem.model.mla = Some(LATENT);
+    problem.model.position = Position::Rope;
+    let heads = f64::from(problem.model.heads);
+    let mut passed = |rope| {
+        problem.framework.fused.rope = rope;
+        compute(layer(&problem, whole()))
+    };
+    let (kernel, operators) = (passed(RotaryKernel::Fused), passed(RotaryKernel::Separate));
+    let rotated = (11.0 - 2.3) * 64.0 * (heads + 1.0);
+    for (pass, more) in [(0, 704.0 - 576.0), (1, 960.0 - 576.0)] {
+        let bytes = 2.0 * 512.0 * (rotated + more * heads);
+        close(operators[pass] - kernel[pass], passes(&problem, bytes), 1e-4);
+    }
+}
+
 #[test]
 fn heads_of_latent_attention_are_padded_to_one_multiple() {
     // Queries and keys of 128 + 64, values of 128, to 256 each: causal attention of 512 tokens at 10 TFLOP/s takes
     // 2 x 512^2 / 2 x (256 + 256) operations a head for 2 x 512^2 / 2 x (192 + 128), backward (3 + 2) x 256 for 3 x 192 + 2 x 128.
     let mut problem = problem();
-    problem.model.mla = Some(Mla {
-        q_lora_rank: 0,
-        kv_lora_rank: 512,
-        qk_nope_dim: 128,
-        qk_rope_dim: 64,
-        v_dim: 128,
-    });
+    problem.model.mla = Some(LATENT);
     let chip = &mut problem.cluster.groups[0].chip;
     chip.memory_bandwidth_gb_per_s = 1e12;
     for rate in &mut chip.attention {

@@ -6,8 +6,8 @@ use super::fused_attention::FusedAttention;
 use super::repeats::Operator;
 use crate::spec::cluster::Pass;
 use crate::spec::framework::{ContextExchange, Projections};
-use crate::spec::kernels::{NormKernel, SoftmaxKernel};
-use crate::spec::model::{LayerKind, Position, QkNorm};
+use crate::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
+use crate::spec::model::{LayerKind, Mla, Position, QkNorm};
 
 impl Block<'_, '_> {
     pub(super) fn attention(&mut self, kind: LayerKind) {
@@ -52,6 +52,7 @@ impl Block<'_, '_> {
                 self.stream(p.tokens * a.kv_lora_rank as f64, 2.0, 5.0, (1, 2));
                 self.kept += (latent + a.kv_lora_rank) as f64 * p.tokens * self.p.width;
                 self.dense_parameters += (h * latent + a.kv_lora_rank * up + a.kv_lora_rank) as f64;
+                self.assemble_heads(heads as f64, a);
                 (entry, heads * qk, heads * (qk + a.v_dim), heads * a.v_dim)
             }
             None => {
@@ -151,6 +152,34 @@ impl Block<'_, '_> {
         if !m.parallel_block {
             self.tensor_edges(entry, exit);
             self.residual();
+        }
+    }
+
+    /// Puts together the queries and keys of latent attention, of a part without position and one that is rotated, which all heads
+    /// share of the keys.
+    ///
+    /// A kernel that rotates them takes keys and values apart and joins the former (NVIDIA/Megatron-LM, core/fusions/
+    /// fused_mla_yarn_rope_apply.py): it reads what was projected for both and writes both, and backward the other way. In operators
+    /// queries are read and written once more, and of the keys the part without position read and all of them written; backward
+    /// gradients of the two parts are joined for the projections that made them, and those of the shared part summed over all heads
+    /// (pytorch/torchtitan, models/deepseek_v3/model.py: torch.cat and torch.split). There values stay a view of what was projected
+    /// with the keys.
+    fn assemble_heads(&mut self, heads: f64, a: &Mla) {
+        let [nope, rope, v] = [a.qk_nope_dim, a.qk_rope_dim, a.v_dim].map(|width| width as f64);
+        let elements = self.p.tokens * heads;
+        let rotary = self.p.framework.fused.rope;
+        if rotary == RotaryKernel::Fused {
+            let moved = ((nope + v) + (nope + rope + v)) * elements * self.p.width;
+            self.forward.compute += self.p.device.traffic(moved);
+            self.input.compute += self.p.device.traffic(moved);
+        } else {
+            let forward = 2.0 * (nope + rope) + nope + (nope + rope);
+            let backward = 2.0 * (nope + rope) + 2.0 * (nope + v) + rope;
+            self.stream(elements, forward, backward, (2, 3));
+            if matches!(rotary, RotaryKernel::Eager | RotaryKernel::Widened | RotaryKernel::Complex)
+            {
+                self.kept += elements * nope * self.p.width;
+            }
         }
     }
 
