@@ -49,12 +49,19 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     if framework.gathers == "step" and re.search(r"3|fsdp", run.zero, re.I):
         # A profile of ZeRO-1 says nothing of parameters that a row's own stage shards.
         framework = replace(framework, gathers="step_in_pipeline")
+    if framework.name.startswith("fsdp") and said(run, PARAMETERS_OF_THEIR_OWN):
+        copies = replace(framework.shard_copies, gathered=True)
+        framework = replace(framework, shard_copies=copies)
     several = run.gbs != (run.dp or 1) * (run.mbs or 0)
     fully_sharded = framework.name.startswith(("fsdp", "torchtitan"))
     if several and fully_sharded and said(run, UNSYNCHRONISED):
         framework = replace(framework, reduces_once=True)
     return framework
 
+
+# FSDP2 copies what was gathered into tensors of their own (pytorch/pytorch, torch/distributed/fsdp/
+# _fully_shard/_fsdp_collectives.py: foreach_all_gather_copy_out), of which FSDP1 made views.
+PARAMETERS_OF_THEIR_OWN = r"FSDP2\b|fully_shard\b"
 
 # FSDP under what leaves gradients where they are until the last micro-batch of a step:
 # huggingface/transformers (trainer.py: accelerator.no_sync but with DeepSpeed), Lightning-AI/litgpt
