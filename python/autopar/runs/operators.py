@@ -211,10 +211,34 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     if re.search(r"\bsdpa\b", run.attention or run.notes, re.I) and _masked(run):
         faster = ("cudnn_masked",) if "cudnn" in kernels else ()
         kernels = (*faster, "efficient_masked", *kernels)
+    framework = _key_heads(framework, run, attention)
     if attention == "flash" and not framework.attention_kernels:
         first = KERNELS["1"] if run.month and run.month < SECOND_FLASH else ()
         kernels = (*kernels, *first, "fa2")
     return replace(framework, attention_kernels=kernels)
+
+
+def _key_heads(framework: Framework, run: Run, attention: Attention) -> Framework:
+    """Whether Hugging Face's models repeat key heads to all query heads before attention.
+
+    For scores that are stored they do; for PyTorch's own attention before release 4.55 of August
+    2025, and with a mask since (integrations/sdpa_attention.py: use_gqa_in_sdpa). For the package
+    flash-attn Llama and Granite never did, Mistral, Mixtral and Qwen2 before release 4.48 of
+    January 2025 (modeling_mistral.py of 4.46: MistralFlashAttention2).
+    """
+    own = framework.name.startswith(("fsdp", "pytorch-ddp", "ddp-compiled", "deepspeed"))
+    if not (own and said(run, r"(HF|Hugging ?Face|TRL)\b")) or framework.projections != "apart":
+        return framework
+    if attention == "unfused":
+        repeats = True
+    elif re.search(r"\bflash|\bfa[ -]?v?[1234]\b", run.attention, re.I):
+        repeats = run.month < "2025-01" and bool(re.search(REPEATED_FOR_FLASH, run.model, re.I))
+    else:
+        repeats = run.month < "2025-08" or _masked(run)
+    return replace(framework, repeats_key_heads=repeats)
+
+
+REPEATED_FOR_FLASH = r"mistral|mixtral|qwen-?2"
 
 
 def _masked(run: Run) -> bool:
