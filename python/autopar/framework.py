@@ -9,9 +9,7 @@ from typing import Literal, TypeAlias
 NormKernel: TypeAlias = Literal[
     "separate", "eager", "compiled", "widened", "fused", "native", "tuned"
 ]
-RotaryKernel: TypeAlias = Literal[
-    "separate", "eager", "widened", "complex", "compiled", "fused"
-]
+RotaryKernel: TypeAlias = Literal["separate", "eager", "widened", "complex", "compiled", "fused"]
 SoftmaxKernel: TypeAlias = Literal["separate", "compiled", "fused"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_products"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
@@ -445,9 +443,9 @@ class Framework:
             cut over tensor-parallel ranks, in microseconds (PyTorch DTensor without a compiler).
         compiled_layer_us: What each pass of a layer that a compiler made by itself takes the host
             beside its kernels, in microseconds.
-        dispatch_launch_us: Host time to launch a kernel of experts' dispatch and combination where a
-            compiler leaves these out, so that they are separate operators, in microseconds; 0 where
-            they are launched and joined as all others.
+        dispatch_launch_us: Host time to launch a kernel of experts' dispatch and combination where
+            a compiler leaves these out, so that they are separate operators, in microseconds; 0
+            where they are launched and joined as all others.
         sharded_layer_us: What each pass of a layer in which its shards are gathered or reduced
             takes the host, in microseconds.
         graphs: What the host launches as one graph.

@@ -1,0 +1,54 @@
+"""What PyTorch's own stacks did of a row, by its model, month and words."""
+
+from autopar.runs.setups import setup
+from autopar.runs.shelf import Shelf
+from stated import run_of
+
+
+def test_positions_are_rotated_as_the_model_has_them(shelf: Shelf) -> None:
+    def rotated(model: str, date: str, framework: str = "torchtitan (eager)") -> str:
+        run = run_of(framework=framework, model=model, date=date)
+        return setup(run, shelf).problem.framework.fused.rope
+
+    assert rotated("Llama-3-8B", "2026-08") == rotated("DeepSeek-V3", "2025-12") == "complex"
+    assert rotated("Qwen3-14B", "2026-05") == rotated("gpt-oss-20b", "2026-08") == "widened"
+    assert rotated("Qwen3-14B", "2026-02") == "eager"
+    assert rotated("Qwen3-14B", "2026-05", "torchtitan, torch.compile") == "compiled"
+    # KempnerForge has one way for all models.
+    eager = "KempnerForge, no torch.compile"
+    assert rotated("Qwen3-14B", "2026-05", eager) == "complex"
+
+
+def test_experts_were_left_out_of_what_is_compiled_for_some_months(shelf: Shelf) -> None:
+    def left_out(date: str, framework: str = "torchtitan, torch.compile") -> tuple[float, int]:
+        used = setup(run_of(framework=framework, date=date), shelf).problem.framework
+        return used.dispatch_launch_us, used.held.weighted_result_bytes
+
+    assert left_out("2026-08") == (0.0, 2)
+    assert left_out("2026-04") == left_out("2025-11") == (64.0, 4)
+    assert left_out("2025-10") == (0.0, 4)
+    assert left_out("2026-03", "torchtitan (eager)") == (0.0, 4)
+
+
+def test_fsdp2_copies_what_it_gathered(shelf: Shelf) -> None:
+    def copies(framework: str) -> bool:
+        return setup(run_of(framework=framework), shelf).problem.framework.shard_copies.gathered
+
+    assert all(map(copies, ("Accelerate FSDP2", "FSDP2 compiled", "prime-rl")))
+    assert not any(map(copies, ("PyTorch FSDP", "FSDP1, not FSDP2")))
+
+
+def test_hugging_face_repeats_key_heads_by_its_release_and_kernel(shelf: Shelf) -> None:
+    def repeats(attention: str, date: str, model: str = "Llama-3-8B", notes: str = "") -> bool:
+        run = run_of(
+            framework="Hugging Face FSDP", model=model, attention=attention, date=date, notes=notes
+        )
+        return setup(run, shelf).problem.framework.repeats_key_heads
+
+    assert repeats("sdpa", "2025-07")
+    assert not repeats("sdpa", "2025-08")
+    assert repeats("sdpa", "2025-08", notes="padded to 4096 tokens")
+    assert repeats("unfused", "2026-08")
+    assert not repeats("flash attention 2", "2024-05")
+    assert repeats("flash attention 2", "2024-05", "Mixtral-8x7B")
+    assert not repeats("flash attention 2", "2025-01", "Mixtral-8x7B")
