@@ -433,6 +433,8 @@ class Framework:
         selective: What selective recompute computes again: the core of `attention`, of single
             `operators` every second matrix product and all that is no product, or those `named`.
         named: The operators that it computes again where these are named.
+        keeps_biased_products: Where it is of single operators, products with a bias are all kept and
+            none is counted among the others; else all are computed again.
         context_gib: Memory of one process outside the allocator beside communicators: device
             context and library workspaces, in GiB.
         held: What it holds beside what the plan says.
@@ -510,6 +512,7 @@ class Framework:
     whole_below_bytes: int = 0
     selective: Selective = "attention"
     named: Named = Named()
+    keeps_biased_products: bool = False
     context_gib: float
     held: Held = Held()
     offload: Offload = Offload()

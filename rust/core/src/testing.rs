@@ -197,6 +197,7 @@ pub fn framework() -> Framework {
         whole_below_bytes: 0,
         selective: Selective::Attention,
         named: named(),
+        keeps_biased_products: false,
         context_gib: 0.5,
         held: held(),
         offload: Offload { threads: 0, pinned: true, pass_bytes: 0, step_bytes: 0 },

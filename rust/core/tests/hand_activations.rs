@@ -139,12 +139,23 @@ fn recompute_of_operators_keeps_the_input_every_second_product_and_attention() {
     // seventh are 5.25 h, in 2 bytes 10.5. The layer's input 2 and attention's output 2. Together 14.5.
     let mut problem = llama();
     problem.framework.selective = Selective::Operators;
+    problem.framework.projections = Projections::Apart;
     let cost = layer(&problem, whole());
     assert_eq!(cost.kept_selective, Bytes(SH * 29 / 2));
     // Nothing reads the seventh: it only makes the layer's output. A compiler drops it.
     problem.framework.fused.norm = NormKernel::Compiled;
     assert_eq!(layer(&problem, whole()).kept_selective, Bytes(SH * 25 / 2));
     problem.framework.fused.norm = NormKernel::Fused;
+    // With biases the first four are kept all, 2.5 h, or none; of the others the first and the third are: 4 h.
+    let mut biased = problem.clone();
+    (biased.model.qkv_bias, biased.model.o_bias) = (true, true);
+    assert_eq!(layer(&biased, whole()).kept_selective, Bytes(SH * 12));
+    biased.framework.keeps_biased_products = true;
+    assert_eq!(layer(&biased, whole()).kept_selective, Bytes(SH * 17));
+    // Packed they are 1.5 h, h, 6 h and h: the first and the third.
+    problem.framework.projections = Projections::Packed;
+    assert_eq!(layer(&problem, whole()).kept_selective, Bytes(SH * 19));
+    problem.framework.projections = Projections::Apart;
     // Attention is not computed again, nor is half of the products: less than the forward pass, more than nothing.
     assert!(cost.recompute_selective.compute < cost.recompute_full.compute);
     assert!(cost.recompute_selective.compute.seconds() > 0.0);

@@ -142,11 +142,30 @@ fn results_of_experts_are_weighted_in_32_bits_step_by_step_where_nothing_joins_t
     close(forward, 20.0 * elements / memory + gap, 1e-3);
     let backward = more(wide.input_gradient, narrow.input_gradient);
     close(backward, 36.0 * elements / memory + gap, 1e-3);
+    // Then the gradient and those of both factors lie there in 32 bits, 12 bytes of each; joined, one in 32 and one in 16 bits.
+    let kind = LayerKind { moe: true, windowed: false };
+    let transient = |problem: &Problem| {
+        block::price(&Pricer::new(problem, 0, Shard { dp: 8, ep: 8, ..whole() }), kind).transient
+    };
+    assert_eq!(transient(&problem), Bytes(12 << 20));
     // A compiler makes one pass of them, which is the permutation's own.
     problem.framework.fused.activation = true;
     let joined = expert_layer(&problem, 8);
     problem.framework.held.weighted_result_bytes = 2;
     assert_eq!(joined.forward.compute, expert_layer(&problem, 8).forward.compute);
+}
+
+#[test]
+fn an_activation_in_separate_operators_is_kept_before_and_after_its_weights() {
+    // Weighted before the second product, 1,024 visits of 1,024 channels in 2 bytes on each of 8 ranks, of the fullest 1 + sqrt(2
+    // ln 8 / 1,024) times as many: one result more than without the weights, of which none is kept once in one kernel.
+    let mut problem = experts();
+    problem.framework.held.weighted_result_bytes = 0;
+    let fused = expert_layer(&problem, 8).kept;
+    problem.framework.fused.activation = false;
+    let fullest = 1.0 + (2.0 * 8f64.ln() / 1024.0).sqrt();
+    let more = (expert_layer(&problem, 8).kept - fused).0 as f64;
+    close(more, 2.0 * 1024.0 * 1024.0 * fullest, 1e-6);
 }
 
 #[test]

@@ -57,14 +57,13 @@ impl Block<'_, '_> {
             }
             None => {
                 let (q, kv) = (heads * m.head_dim, 2 * kv_heads * m.head_dim);
-                let entry = match p.framework.projections {
-                    Projections::Packed | Projections::GateApart => {
-                        self.joined(tokens, h, &[q + kv])
-                    }
-                    Projections::Apart => self.joined(tokens, h, &[q, kv / 2, kv / 2]),
+                let widths: &[u64] = match p.framework.projections {
+                    Projections::Packed | Projections::GateApart => &[q + kv],
+                    Projections::Apart => &[q, kv / 2, kv / 2],
                 };
-                for width in [q, kv / 2, kv / 2] {
-                    self.saved.product(p.tokens * width as f64, true);
+                let entry = self.joined(tokens, h, widths);
+                for width in widths {
+                    self.product_made(p.tokens * *width as f64, true, m.qkv_bias);
                 }
                 self.dense_parameters += (h * (q + kv)) as f64;
                 if m.qkv_bias {
@@ -142,7 +141,7 @@ impl Block<'_, '_> {
         self.core_attention(kind, heads);
         self.attention_may_repeat(before, self.kept - kept + output);
         let exit = self.linear(Gemm::new(tokens, h, v_out));
-        self.saved.product(p.tokens * h as f64, true);
+        self.product_made(p.tokens * h as f64, true, m.o_bias);
         self.dense_parameters += (v_out * h) as f64;
         if m.o_bias {
             self.dense_parameters += h as f64;

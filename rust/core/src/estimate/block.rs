@@ -179,6 +179,15 @@ impl<'p, 'a> Block<'p, 'a> {
         }
     }
 
+    /// An output of a single product, with a bias or without, that recompute of single operators may save.
+    pub(super) fn product_made(&mut self, elements: f64, read: bool, biased: bool) {
+        if !biased {
+            self.saved.product(elements, read);
+        } else if self.p.framework.keeps_biased_products {
+            self.saved.save(elements, read);
+        }
+    }
+
     /// A memory-bound kernel forward, and one backward, over `elements`, in 16-bit passes.
     pub(super) fn stream(
         &mut self,
@@ -351,14 +360,15 @@ impl<'p, 'a> Block<'p, 'a> {
             }
             _ => self.joined(tokens as u64, m.hidden, &[inputs * width]),
         };
-        for _ in 0..inputs {
-            self.saved.product(tokens * width as f64, true);
+        for _ in 0..entry.products {
+            let each = inputs / u64::from(entry.products) * width;
+            self.product_made(tokens * each as f64, true, m.mlp_bias);
         }
         let made = self.activation_inputs(kept_tokens * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
         self.activation(tokens * width as f64, 1, true, false);
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
-        self.saved.product(tokens * m.hidden as f64, false);
+        self.product_made(tokens * m.hidden as f64, false, m.mlp_bias);
         self.kept += self.activation_kept(kept_tokens * width as f64, true);
         self.transient = self.transient.max(tokens * ((inputs + 1) * width) as f64 * self.p.width);
         (entry, exit)

@@ -23,7 +23,6 @@ impl Block<'_, '_> {
         let visits = own_tokens * f64::from(moe.topk);
         // Router: 32-bit scores, top-k, and the permutation's index.
         self.linear(Gemm::new(own_tokens as u64, u64::from(moe.experts), m.hidden));
-        self.saved.product(own_tokens * f64::from(moe.experts), true);
         self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, self.router());
         self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
             + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
@@ -53,20 +52,7 @@ impl Block<'_, '_> {
             self.stream(visits * h, apart, apart, (1, 1));
             after = after.plus(self.forward.since(before));
         }
-        // Multiplied in another width, what they made is cast for it, and its gradient back.
-        let weighted = p.framework.held.weighted_result_bytes as f64;
-        self.kept += visits * h * weighted;
-        if weighted > p.width {
-            self.transient = self.transient.max(visits * h * (weighted + p.width));
-            if !p.framework.fused.activation || p.framework.dispatch_launch_us > 0.0 {
-                // No compiler joins the steps: cast, product and cast; backward both casts, the product, and for the weights'
-                // gradient another product and its sum.
-                let wide = weighted / p.width;
-                let before = self.launched();
-                self.stream(visits * h, 2.0 + 4.0 * wide, 2.0 + 8.0 * wide, (3, 5));
-                self.beside_compiled(before);
-            }
-        }
+        self.weight(moe, visits * h);
 
         let experts = u64::from(moe.experts) / s.ep;
         let width = moe.expert_ffn / s.etp;
@@ -143,8 +129,7 @@ impl Block<'_, '_> {
             self.weighted_biases(arrived * h, experts);
         }
         if weighed {
-            // The product with the weights reads it for their gradient.
-            self.kept += arrived * width as f64 * p.width;
+            self.weight_inner(arrived * width as f64);
         }
         self.kept += self.activation_kept(arrived * width as f64, !p.framework.wide_experts)
             + p.linear_input(arrived * h, !p.framework.wide_experts);
@@ -173,6 +158,43 @@ impl Block<'_, '_> {
             // The way back takes as long as the way there.
             self.unread = Pass { expert: self.forward.expert / 2.0, ..after };
         }
+    }
+
+    /// Weights what experts made, of so many `elements`. In another width it is cast for that, and its gradient back.
+    fn weight(&mut self, moe: &Moe, elements: f64) {
+        let p = self.p;
+        let weighted = p.framework.held.weighted_result_bytes as f64;
+        self.kept += elements * weighted;
+        if p.framework.fused.activation && p.framework.dispatch_launch_us == 0.0 {
+            if weighted > p.width {
+                self.transient = self.transient.max(elements * (weighted + p.width));
+            }
+            return;
+        }
+        // Of a product of its own the gradient lies beside those of both factors, which is summed to the weights' shape afterwards
+        // (pytorch/pytorch, derivatives.yaml: mul.Tensor; autograd/engine.cpp: validate_outputs). Where experts run in turn and
+        // look their tokens up, so do their results.
+        let at_once = if self.looks_up() { 1.0 / f64::from(moe.experts) } else { 1.0 };
+        self.transient = self.transient.max(at_once * elements * 3.0 * weighted);
+        if weighted > p.width {
+            // No compiler joins the steps: cast, product and cast; backward both casts, the product, and for the weights'
+            // gradient another product and its sum.
+            let wide = weighted / p.width;
+            let before = self.launched();
+            self.stream(elements, 2.0 + 4.0 * wide, 2.0 + 8.0 * wide, (3, 5));
+            self.beside_compiled(before);
+        }
+    }
+
+    /// Keeps what the weights multiply inside of an expert, of so many `elements`: in separate operators the activation's
+    /// result beside what becomes of it, with which it is made again (NVIDIA/Megatron-LM, megatron/core/transformer/moe/
+    /// experts.py, bias_act_func: `glu`, times the permuted probabilities, which are in 32 bits, and a cast).
+    fn weight_inner(&mut self, elements: f64) {
+        let kept = elements * self.p.width;
+        self.kept += kept;
+        self.repeats.each[Operator::Activation as usize].1 += kept;
+        // In 32 bits the gradient and those of both factors.
+        self.transient = self.transient.max(3.0 * 4.0 * elements);
     }
 
     /// Which experts a token is sent to.

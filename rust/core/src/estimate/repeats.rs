@@ -59,7 +59,8 @@ impl Repeats {
 }
 
 /// The outputs of a layer's matrix products that recompute of single operators saves: the first, the third and so on, in the order
-/// in which they run (pytorch/torchtitan: a count of `aten.mm`, whose even ones are computed again).
+/// in which they run (pytorch/torchtitan: a count of `aten.mm`, whose even ones are computed again), and those of products with a
+/// bias where all of them are (`aten.addmm`, which is not counted).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct SavedOutputs {
     count: u32,
@@ -74,8 +75,13 @@ impl SavedOutputs {
     pub(super) fn product(&mut self, elements: f64, read: bool) {
         self.count += 1;
         if self.count % 2 == 1 {
-            *(if read { &mut self.read } else { &mut self.unread }) += elements;
+            self.save(elements, read);
         }
+    }
+
+    /// An output that is saved whatever its place.
+    pub(super) fn save(&mut self, elements: f64, read: bool) {
+        *(if read { &mut self.read } else { &mut self.unread }) += elements;
     }
 
     /// Elements that are kept: an eager cache holds what it was told to save, a compiler drops what nothing reads.

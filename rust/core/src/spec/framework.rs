@@ -161,6 +161,9 @@ pub struct Framework {
     pub selective: Selective,
     /// The operators that it computes again where these are named.
     pub named: Named,
+    /// Where it is of single operators, products with a bias are all kept and none is counted among the others; else all are
+    /// computed again.
+    pub keeps_biased_products: bool,
     /// Memory of one process outside the allocator beside communicators: device context and library workspaces, in GiB.
     pub context_gib: f64,
     /// What it holds beside what the plan says.

@@ -194,6 +194,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         (true, false) => (NormKernel::Eager, RotaryKernel::Eager),
         (true, true) => (NormKernel::Tuned, RotaryKernel::Fused),
     };
+    f.keeps_biased_products = f.repeats_key_heads;
     f.named = Named {
         norm: true,
         projections: true,
