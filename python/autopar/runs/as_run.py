@@ -320,8 +320,9 @@ def _loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
         # the model nobody holds the logits once it is known.
         return _with_loss(framework, False, 6 if said(run, LOSS_OUTSIDE) else 8, 0)
     if run.month >= HF_UNSHIFTED_SINCE and said(run, HF):
-        # Logits in 32 bits are not cast: they, their log-softmax, its gradient and theirs.
-        return _with_loss(framework, False, 16 if _all_wide(run) else 10, 0)
+        # Nobody holds the logits once the loss is known: their block is free then, but small beside
+        # those of 32 bits where they had 16.
+        return _with_loss(framework, False, 12, 4 if _all_wide(run) else 2)
     return framework
 
 
@@ -343,8 +344,9 @@ FUSED_LOSS = (
 )
 # Release 4.46 of huggingface/transformers: the loss is a function of 16-bit logits since.
 HF_LOSS_SINCE = "2024-11"
-# Release 4.48 shifts labels in place of logits: 16-bit logits, a copy in 32 and its log-softmax, 10
-# bytes. Memory grows by 9 to 10 with each logit of tests/published/halo.csv and mi100pp.csv.
+# Release 4.48 shifts labels in place of logits: as the backward pass begins, the log-softmax of a
+# copy in 32 bits, its gradient and theirs lie there (pytorch/pytorch, derivatives.yaml: nll_loss_nd,
+# _log_softmax).
 HF_UNSHIFTED_SINCE = "2025-01"
 # F.cross_entropy of what the model returns, in separate operators: logits, their log-softmax, its
 # gradient and theirs, 2 bytes each (Lightning-AI/lightning-thunder, benchmark_litgpt.py).

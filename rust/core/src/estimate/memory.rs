@@ -346,6 +346,13 @@ impl MemoryItems {
         MemoryItems { cached, ..peak }
     }
 
+    /// The same on a device of so much memory: where it is full the allocator gives back what it keeps before it asks for more
+    /// (pytorch/pytorch, c10/cuda/CUDACachingAllocator.cpp: release_cached_blocks).
+    pub fn within(self, memory: Bytes) -> MemoryItems {
+        let room = memory.beyond(self.allocated() + self.context);
+        MemoryItems { cached: self.cached.min(room), ..self }
+    }
+
     /// What lies there whatever its layers keep: parameters, gradients, optimizer state and buffers.
     pub fn resident(&self) -> Bytes {
         self.parameters + self.gradients + self.optimizer + self.buffers

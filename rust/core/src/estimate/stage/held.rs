@@ -187,6 +187,7 @@ impl Table<'_> {
             }),
         };
         memory::items(&held, &self.shard, place.optimizer_offload, &self.problem.framework)
+            .within(Bytes::from_gib(self.problem.cluster.groups[self.kind].chip.memory_gib))
     }
 
     /// Messages of one micro-batch that arrive at a stage: activations for every chunk but the model's first, gradients for every one
