@@ -187,12 +187,10 @@ impl Block<'_, '_> {
     }
 
     /// Keeps what the weights multiply inside of an expert, of so many `elements`: in separate operators the activation's
-    /// result beside what becomes of it, with which it is made again (NVIDIA/Megatron-LM, megatron/core/transformer/moe/
-    /// experts.py, bias_act_func: `glu`, times the permuted probabilities, which are in 32 bits, and a cast).
+    /// result beside what becomes of it (NVIDIA/Megatron-LM, megatron/core/transformer/moe/experts.py, bias_act_func: `glu`,
+    /// times the permuted probabilities, which are in 32 bits, and a cast).
     fn weight_inner(&mut self, elements: f64) {
-        let kept = elements * self.p.width;
-        self.kept += kept;
-        self.repeats.each[Operator::Activation as usize].1 += kept;
+        self.kept += elements * self.p.width;
         // In 32 bits the gradient and those of both factors.
         self.transient = self.transient.max(3.0 * 4.0 * elements);
     }
