@@ -433,8 +433,10 @@ class Framework:
         selective: What selective recompute computes again: the core of `attention`, of single
             `operators` every second matrix product and all that is no product, or those `named`.
         named: The operators that it computes again where these are named.
-        keeps_biased_products: Where it is of single operators, products with a bias are all kept and
-            none is counted among the others; else all are computed again.
+        keeps_biased_products: Where it is of single operators, products with a bias are all kept
+            and none is counted among the others; else all are computed again.
+        keeps_attention_inputs: Where it is of single operators, queries and keys are kept with what
+            attention makes of them: its compiled kernel returns what its backward pass reads.
         context_gib: Memory of one process outside the allocator beside communicators: device
             context and library workspaces, in GiB.
         held: What it holds beside what the plan says.
@@ -513,6 +515,7 @@ class Framework:
     selective: Selective = "attention"
     named: Named = Named()
     keeps_biased_products: bool = False
+    keeps_attention_inputs: bool = False
     context_gib: float
     held: Held = Held()
     offload: Offload = Offload()

@@ -248,6 +248,8 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
     hugging_face = run.month < STOPS_EARLY_SINCE and said(run, HF_CHECKPOINTS)
     if run.month >= STOPS_EARLY_SINCE and said(run, HF):
         framework = replace(framework, recompute_stops_early=True)
+    if framework.keeps_biased_products and not framework.fused.residual and said(run, FLEX):
+        framework = replace(framework, keeps_attention_inputs=True)
     if hugging_face or said(run, r"(?<!non-)reentrant checkpoints?\b"):
         # Around what FSDP1 shards; FSDP2 knows a forward pass that is run again (_fsdp_state.py).
         around = framework.name.startswith("fsdp") and not said(run, r"FSDP2\b")
@@ -264,6 +266,12 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
     return replace(framework, selective="named", named=again)
 
 
+# FlexAttention that is compiled by itself (pytorch/torchtitan, models/common/attention.py:
+# wrap_inductor_compiled_regions) is one operator to a checkpoint that is not, whose results are all
+# kept since pull request 2357 of February 2026 (distributed/activation_checkpoint.py:
+# inductor_compiled_code); what its backward pass reads is one of them, inputs too, as a run of
+# PyTorch 2.15 shows.
+FLEX = r"Flex-?Attention\b"
 HF_CHECKPOINTS = r"(HF|Hugging ?Face) (gradient )?checkpointing"
 # huggingface/transformers (modeling_utils.py: use_reentrant): True in release 4, False in 5, which
 # is of January 2026.
@@ -345,8 +353,8 @@ FUSED_LOSS = (
 # Release 4.46 of huggingface/transformers: the loss is a function of 16-bit logits since.
 HF_LOSS_SINCE = "2024-11"
 # Release 4.48 shifts labels in place of logits: as the backward pass begins, the log-softmax of a
-# copy in 32 bits, its gradient and theirs lie there (pytorch/pytorch, derivatives.yaml: nll_loss_nd,
-# _log_softmax).
+# copy in 32 bits, its gradient and theirs lie there (pytorch/pytorch, derivatives.yaml:
+# nll_loss_forward, _log_softmax).
 HF_UNSHIFTED_SINCE = "2025-01"
 # F.cross_entropy of what the model returns, in separate operators: logits, their log-softmax, its
 # gradient and theirs, 2 bytes each (Lightning-AI/lightning-thunder, benchmark_litgpt.py).

@@ -198,6 +198,7 @@ pub fn framework() -> Framework {
         selective: Selective::Attention,
         named: named(),
         keeps_biased_products: false,
+        keeps_attention_inputs: false,
         context_gib: 0.5,
         held: held(),
         offload: Offload { threads: 0, pinned: true, pass_bytes: 0, step_bytes: 0 },

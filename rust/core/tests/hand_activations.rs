@@ -2,18 +2,20 @@
 
 mod sums;
 
+use autopar_core::estimate::block;
 use autopar_core::estimate::estimate;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::cast_sixteenths;
-use autopar_core::estimate::shard::Shard;
+use autopar_core::estimate::shard::{LayerCost, Shard};
 use autopar_core::plan::{Plan, Recompute, Stage};
-use autopar_core::spec::framework::{Projections, Selective};
+use autopar_core::spec::framework::{ExpertDispatch, Projections, Selective};
 use autopar_core::spec::kernels::{NormKernel, SoftmaxKernel};
-use autopar_core::spec::model::{Activation, Norm, QkNorm};
+use autopar_core::spec::model::{Activation, LayerKind, Norm, QkNorm};
+use autopar_core::spec::problem::Problem;
 use autopar_core::spec::workload::{Attention, Precision};
 use autopar_core::testing::{self, whole};
 use autopar_core::units::Bytes;
-use sums::{layer, llama, S, SH};
+use sums::{close, gpt_problem, layer, llama, S, SH};
 
 /// One 32-bit sum a query.
 const SUMS: u64 = 4 * 16 * S;
@@ -155,7 +157,11 @@ fn recompute_of_operators_keeps_the_input_every_second_product_and_attention() {
     // Packed they are 1.5 h, h, 6 h and h: the first and the third.
     problem.framework.projections = Projections::Packed;
     assert_eq!(layer(&problem, whole()).kept_selective, Bytes(SH * 19));
-    problem.framework.projections = Projections::Apart;
+    // Rotated queries and keys, 1.25 h, with what attention makes of them.
+    problem.framework.keeps_attention_inputs = true;
+    assert_eq!(layer(&problem, whole()).kept_selective, Bytes(SH * 43 / 2));
+    (problem.framework.projections, problem.framework.keeps_attention_inputs) =
+        (Projections::Apart, false);
     // Attention is not computed again, nor is half of the products: less than the forward pass, more than nothing.
     assert!(cost.recompute_selective.compute < cost.recompute_full.compute);
     assert!(cost.recompute_selective.compute.seconds() > 0.0);
@@ -247,4 +253,42 @@ fn the_loss_holds_a_framework_s_bytes_for_each_logit_of_a_rank() {
     // In four pieces, one of which is there at a time.
     problem.framework.held.loss_pieces = 4;
     assert_eq!(Pricer::new(&problem, 0, shard).head().logits, Bytes(S / 4 * 8064 * 16));
+}
+
+/// A GPT of 512 tokens of 1,024 channels whose MLPs are 8 experts of 1,024 channels, 2 a token.
+fn experts() -> Problem {
+    let mut problem = gpt_problem(1024, 512);
+    problem.model.moe = Some(testing::moe(8, 2, 1024));
+    problem
+}
+
+/// A layer of theirs over so many ranks.
+fn expert_layer(problem: &Problem, ep: u64) -> LayerCost {
+    let kind = LayerKind { moe: true, windowed: false };
+    block::price(&Pricer::new(problem, 0, Shard { dp: ep, ep, ..whole() }), kind).cost
+}
+
+#[test]
+fn an_activation_in_separate_operators_is_kept_before_and_after_its_weights() {
+    // Weighted before the second product, 1,024 visits of 1,024 channels in 2 bytes on each of 8 ranks, of the fullest 1 + sqrt(2
+    // ln 8 / 1,024) times as many: one result more than without the weights, of which none is kept once in one kernel.
+    let mut problem = experts();
+    problem.framework.held.weighted_result_bytes = 0;
+    let fused = expert_layer(&problem, 8).kept;
+    problem.framework.fused.activation = false;
+    let fullest = 1.0 + (2.0 * 8f64.ln() / 1024.0).sqrt();
+    let more = (expert_layer(&problem, 8).kept - fused).0 as f64;
+    close(more, 2.0 * 1024.0 * 1024.0 * fullest, 1e-6);
+}
+
+#[test]
+fn tokens_that_travel_once_are_kept_once_a_rank_with_recompute_of_single_operators() {
+    // Sent once to each rank that holds some of a token's experts, of 8 ranks 8 (1 - (7/8)^2) = 1.875 for its 2, a token is there
+    // once, on the fullest 1 + sqrt(2 ln 8 / 1,024) times as often, and comes back as one sum: 512 of 1,024 channels in 2 bytes.
+    let mut problem = experts();
+    problem.framework.selective = Selective::Operators;
+    problem.framework.expert_dispatch = ExpertDispatch::OnceANode;
+    let [once, alone] = [8, 1].map(|ep| expert_layer(&problem, ep).kept_selective);
+    let fullest = 1.0 + (2.0 * 8f64.ln() / 1024.0).sqrt();
+    close((once - alone).0 as f64, (1.0 + 1.875 * fullest) * (512.0 * 1024.0 * 2.0), 1e-6);
 }

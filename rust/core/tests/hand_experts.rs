@@ -156,19 +156,6 @@ fn results_of_experts_are_weighted_in_32_bits_step_by_step_where_nothing_joins_t
 }
 
 #[test]
-fn an_activation_in_separate_operators_is_kept_before_and_after_its_weights() {
-    // Weighted before the second product, 1,024 visits of 1,024 channels in 2 bytes on each of 8 ranks, of the fullest 1 + sqrt(2
-    // ln 8 / 1,024) times as many: one result more than without the weights, of which none is kept once in one kernel.
-    let mut problem = experts();
-    problem.framework.held.weighted_result_bytes = 0;
-    let fused = expert_layer(&problem, 8).kept;
-    problem.framework.fused.activation = false;
-    let fullest = 1.0 + (2.0 * 8f64.ln() / 1024.0).sqrt();
-    let more = (expert_layer(&problem, 8).kept - fused).0 as f64;
-    close(more, 2.0 * 1024.0 * 1024.0 * fullest, 1e-6);
-}
-
-#[test]
 fn weighted_biases_of_experts_pass_seven_times_in_32_bits() {
     // 512 tokens, each rank one expert that 2 in 8 visit: 1,024 rows of 1,024 channels on the mean of 8 ranks, more on the
     // fullest; 28 bytes each forward and 40 backward beyond the same layer without biases.

@@ -401,3 +401,16 @@ fn what_embedding_and_head_were_gathered_into_is_kept_beside_them_where_they_are
     assert_eq!(copied[0], plain[0]);
     assert_eq!(copied[1] - plain[1], Bytes(150 * f.bytes.parameter));
 }
+
+#[test]
+fn freed_memory_is_kept_no_further_than_the_device_has_room() {
+    // 50 allocated, 5 of context and 40 that was freed fill 95. Of 80 the allocator keeps 25, of 52 nothing.
+    let items = MemoryItems {
+        parameters: Bytes(50),
+        cached: Bytes(40),
+        context: Bytes(5),
+        ..MemoryItems::default()
+    };
+    let cached = |memory| items.within(Bytes(memory)).cached;
+    assert_eq!([100, 80, 52].map(cached), [40, 25, 0].map(Bytes));
+}

@@ -127,6 +127,10 @@ impl Block<'_, '_> {
         self.kept += p.tokens * (q_width + kv_width + v_out) as f64 * self.p.width;
         self.attention_output = p.tokens * v_out as f64 * self.p.width;
         self.attention_inputs = p.tokens * (q_width + kv_width) as f64;
+        if m.position == Position::Rope || m.qk_norm != QkNorm::None {
+            let keys = if m.mla.is_some() { q_width } else { kv_width / 2 };
+            self.scored = p.tokens * (q_width + keys) as f64;
+        }
         let cast = match p.workload.precision.cast_bytes() {
             Some(_) => p.linear_input(p.tokens * v_out as f64, true),
             None => 0.0,

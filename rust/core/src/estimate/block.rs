@@ -75,6 +75,8 @@ pub(super) struct Block<'p, 'a> {
     pub(super) attention_output: f64,
     /// Numbers that attention reads: queries, keys and values.
     pub(super) attention_inputs: f64,
+    /// Of these, queries and keys that are no part of a product's result.
+    pub(super) scored: f64,
     /// Bytes that a layer's exchanges of experts bring.
     pub(super) dispatched: f64,
     pub(super) transient: f64,
@@ -109,6 +111,7 @@ impl<'p, 'a> Block<'p, 'a> {
             keys: 0.0,
             attention_output: 0.0,
             attention_inputs: 0.0,
+            scored: 0.0,
             dispatched: 0.0,
             transient: 0.0,
             brought: 0.0,

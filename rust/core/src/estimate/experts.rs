@@ -392,7 +392,16 @@ impl Block<'_, '_> {
         self.forward.kernels += launches;
         self.summed += launches;
         if group.size > 1 {
-            self.dispatched += (fullest + 1.0) * bytes;
+            // Of a token that travels once a rank has one copy, and who sent it has the sum of its results.
+            let (there, back) = match p.framework.expert_dispatch {
+                ExpertDispatch::OnceANode => {
+                    (p.fabric.copies_a_choice(self.choice(moe), group), 1.0 / f64::from(moe.topk))
+                }
+                ExpertDispatch::Copies | ExpertDispatch::Gather | ExpertDispatch::GatherSplit => {
+                    (1.0, 1.0)
+                }
+            };
+            self.dispatched += (fullest * there + back) * bytes;
         }
         self.input.expert += 2.0 * once;
         self.input.kernels += launches;

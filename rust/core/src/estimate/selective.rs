@@ -85,10 +85,11 @@ impl Block<'_, '_> {
                     ..Pass::default()
                 };
                 // The layer's input, the outputs of every second product, that of attention with its sums, of the two
-                // reduce-scatters, and of the exchanges of experts.
+                // reduce-scatters, and of the exchanges of experts; with a compiled kernel of attention what that returns.
                 let compiled = p.framework.fused.norm == NormKernel::Compiled;
                 let sums = if p.shard.sp { 2.0 * p.residual_bytes() } else { 0.0 };
-                let outputs = self.saved.kept(compiled) * p.width;
+                let inputs = if p.framework.keeps_attention_inputs { self.scored } else { 0.0 };
+                let outputs = (self.saved.kept(compiled) + inputs) * p.width;
                 let kept = p.residual_bytes() + outputs + self.attention_output;
                 (again, (kept + sums + self.dispatched).min(self.kept))
             }

@@ -164,6 +164,9 @@ pub struct Framework {
     /// Where it is of single operators, products with a bias are all kept and none is counted among the others; else all are
     /// computed again.
     pub keeps_biased_products: bool,
+    /// Where it is of single operators, queries and keys are kept with what attention makes of them: its compiled kernel returns
+    /// what its backward pass reads.
+    pub keeps_attention_inputs: bool,
     /// Memory of one process outside the allocator beside communicators: device context and library workspaces, in GiB.
     pub context_gib: f64,
     /// What it holds beside what the plan says.

@@ -195,6 +195,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         (true, true) => (NormKernel::Tuned, RotaryKernel::Fused),
     };
     f.keeps_biased_products = f.repeats_key_heads;
+    f.keeps_attention_inputs = f.repeats_key_heads;
     f.named = Named {
         norm: true,
         projections: true,
