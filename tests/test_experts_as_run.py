@@ -50,3 +50,30 @@ def test_a_gate_without_scores_launches_no_more_than_a_fused_router(shelf: Shelf
     assert fused("tokens forced even over experts")
     assert not fused("DeepEP")
     assert not fused("routing forced round robin", "torchtitan")
+
+
+def test_rows_of_experts_are_padded_by_copies_unless_dispatcher_or_router_fill_them(
+    shelf: Shelf,
+) -> None:
+    def pads(framework: str, notes: str = "", date: str = "2026-04") -> bool:
+        run = run_of(framework=framework, notes=notes, date=date)
+        return setup(run, shelf).problem.framework.pads_experts
+
+    assert pads("Megatron-LM")
+    assert pads("Megatron-LM", "DeepEP")
+    assert not pads("Megatron-LM", "HybridEP")
+    assert not pads("Megatron-LM", "moe-router-padding-for-quantization")
+    # Recipes of Megatron-Bridge have HybridEP since release 25.11, or exchange by the library.
+    assert not pads("Megatron-Bridge")
+    assert pads("Megatron-Bridge", date="2025-09")
+    assert pads("Megatron-Bridge", "all-to-all dispatch")
+    assert not pads("Primus (Megatron-LM, ROCm)")
+
+
+def test_a_capacity_alone_is_no_graph_of_the_whole_step(shelf: Shelf) -> None:
+    def launch_us(notes: str) -> float:
+        run = run_of(framework="Megatron-Bridge 25.09", notes=notes, date="2025-09")
+        return setup(run, shelf).problem.framework.launch_us
+
+    assert launch_us("expert capacity (tokendrop)") == launch_us("") > 0
+    assert launch_us("expert capacity (tokendrop); full-iteration CUDA graph") == 0

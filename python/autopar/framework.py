@@ -365,6 +365,9 @@ class Framework:
             worked out whole; 0 where tiles divide the experts' widths.
         neighbouring_experts: Each token goes to experts that lie next to each other and the next
             token to the next ones, all alike loaded; else choices are spread at random.
+        pads_experts: Where products run in 8 or 4 bits, each expert's tokens are copied to a whole
+            multiple of rows before them and the results back; else router or dispatcher makes the
+            multiples.
         wide_experts: Experts' products run in 16 bits where a job's others run in fewer.
         sliced_experts: Experts that are multiplied one after another are slices of one parameter,
             of whose gradient the backward pass fills all for each and adds it to the sum.
@@ -480,6 +483,7 @@ class Framework:
     grouped_tile_rows: int = 0
     grouped_tile_width: int = 0
     neighbouring_experts: bool = False
+    pads_experts: bool = False
     wide_experts: bool = False
     sliced_experts: bool = False
     whole_vocabulary: bool = False

@@ -79,6 +79,8 @@ def _dispatch(framework: Framework, run: Run) -> Framework:
     """
     if said(run, r"(deep|hybrid)-?ep\b"):
         framework = replace(framework, expert_dispatch="once_a_node")
+    if said(run, EXPERTS_FILLED):
+        framework = replace(framework, pads_experts=False)
     elif said(run, r"(all-to-all|alltoall) dispatch"):
         framework = replace(framework, expert_dispatch="copies")
     elif said(run, r"all-?gather dispatch"):
@@ -126,6 +128,10 @@ def _of_mindspeed(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, attention_padding=0)
     return replace(framework, overlap=overlap)
 
+
+# Who makes whole multiples of rows before experts run: HybridEP's permutation, or the router by
+# Megatron-LM's --moe-router-padding-for-fp8 and, as it is called later, -for-quantization.
+EXPERTS_FILLED = r"hybrid-?ep\b|(moe[-_])?router[-_ ]padding"
 
 # NVIDIA/Megatron-LM arguments: --overlap-grad-reduce and --overlap-param-gather are off by default.
 BESIDE_THE_PASSES = r"\b((?:no|without) )?overlap of gradients (?:or|and|nor) parameters"

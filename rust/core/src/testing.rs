@@ -163,6 +163,7 @@ pub fn framework() -> Framework {
         grouped_tile_rows: 0,
         grouped_tile_width: 0,
         neighbouring_experts: false,
+        pads_experts: false,
         wide_experts: false,
         sliced_experts: false,
         whole_vocabulary: false,

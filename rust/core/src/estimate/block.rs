@@ -54,6 +54,8 @@ pub(super) struct Block<'p, 'a> {
     pub(super) again: Pass,
     /// Forward time after the last tensor that the backward pass reads.
     pub(super) unread: Pass,
+    /// What runs forward before the host waits for how many tokens each expert gets.
+    pub(super) counted: Pass,
     pub(super) kept: f64,
     /// Bytes of `kept` that selective recompute of the core drops.
     pub(super) kept_core: f64,
@@ -100,6 +102,7 @@ impl<'p, 'a> Block<'p, 'a> {
             core: Pass::default(),
             again: Pass::default(),
             unread: Pass::default(),
+            counted: Pass::default(),
             kept: 0.0,
             kept_core: 0.0,
             repeats: Repeats::default(),
@@ -538,18 +541,32 @@ impl<'p, 'a> Block<'p, 'a> {
         let (dense_whole, expert_whole) = p.whole_parameters(kind);
         let backward = self.input.plus(self.weight);
         self.repeats.backward = backward;
+        let (forward, recompute_full) = if self.waits_for_counts() {
+            // From one layer's wait to the next: the rest of this layer, in between its backward pass where it is run again, and what
+            // precedes the next wait.
+            let counted = self.counted;
+            let again = [recompute.since(counted), backward, counted];
+            let waits = Pass::waits_in_order(&again, launch) - backward.waits(launch);
+            (
+                self.forward.with_waits(Pass::waits_in_order(
+                    &[self.forward.since(counted), counted],
+                    launch,
+                )),
+                recompute.with_waits(waits),
+            )
+        } else if self.waits_for_routing() {
+            // A host that waited for each expert is not ahead when the backward pass begins.
+            (self.forward.split(launch), recompute.split(launch))
+        } else {
+            (self.forward.split(launch), recompute.split_before(backward, launch))
+        };
         Layer {
             cost: LayerCost {
-                forward: self.forward.split(launch),
+                forward,
                 input_gradient: self.input.with_waits(backward.waits(launch)),
                 weight_gradient: self.weight.with_waits(0.0),
                 recompute_selective: selective.split_before(backward, launch),
-                // A host that waited for each expert is not ahead when the backward pass begins.
-                recompute_full: if self.waits_for_routing() {
-                    recompute.split(launch)
-                } else {
-                    recompute.split_before(backward, launch)
-                },
+                recompute_full,
                 kept: Bytes::from_f64(self.kept),
                 kept_selective: Bytes::from_f64(kept_selective),
                 kept_input: Bytes::from_f64(input_bytes + returned),

@@ -8,6 +8,7 @@ use super::repeats::Operator;
 use crate::spec::cluster::Group;
 use crate::spec::framework::{ExpertDispatch, Projections};
 use crate::spec::model::Moe;
+use crate::spec::workload::Precision;
 
 impl Block<'_, '_> {
     /// A mixture of experts: router, dispatch, expert MLPs, combine, shared expert.
@@ -32,6 +33,7 @@ impl Block<'_, '_> {
         if graphed {
             self.in_graph(before, false);
         }
+        self.counted = self.forward;
         let once = p.framework.expert_dispatch == ExpertDispatch::OnceANode;
         // What follows the experts' second product in the forward pass.
         let mut after = Pass::default();
@@ -43,6 +45,7 @@ impl Block<'_, '_> {
             // back with the weighted sum.
             let found = if self.looks_up() { 1 } else { 4 };
             self.permute(visits * h, 2.0, 2.0, (found, 1));
+            self.counted = self.forward;
             // Apart from them a copy reads each token and writes its choices, and a sum reads these and writes it; backward likewise.
             let apart =
                 if p.framework.copies_choices { 1.0 + 1.0 / f64::from(moe.topk) } else { 0.0 };
@@ -116,6 +119,13 @@ impl Block<'_, '_> {
             let both = self.forward.since(before);
             after = after.plus(Pass { compute: both.compute / 2.0, kernels: 2, ..Pass::default() });
         }
+        if self.pads_experts(moe) {
+            // Copied to whole multiples of rows, the weights beside them, and the results copied back; their gradients likewise.
+            let before = self.forward;
+            self.stream(arrived * h, 4.0, 4.0, (3, 3));
+            let both = self.forward.since(before);
+            after = after.plus(Pass { compute: both.compute / 2.0, kernels: 1, ..Pass::default() });
+        }
         // Tokens of other ranks arrive sorted.
         if self.looks_up() {
             self.look_up(experts, own_tokens * h);
@@ -140,7 +150,7 @@ impl Block<'_, '_> {
         self.expert_parameters +=
             dense_share(experts * m.mlp_parameters(moe.expert_ffn, moe.expert_bias), s.etp);
         if moe.shared_ffn > 0 {
-            let before = self.launched();
+            let (before, passed) = (self.launched(), self.forward);
             let (entry, exit) = self.mlp_products(p.tokens, moe.shared_ffn / s.tp, p.tokens);
             self.tensor_edges(entry, exit);
             self.dense_parameters +=
@@ -149,6 +159,7 @@ impl Block<'_, '_> {
             if graphed {
                 self.in_graph(before, false);
             }
+            self.counted = self.counted.plus(self.forward.since(passed));
         }
         let (before, launched) = (self.forward, self.launched());
         self.residual();
@@ -193,6 +204,28 @@ impl Block<'_, '_> {
         self.kept += elements * self.p.width;
         // In 32 bits the gradient and those of both factors.
         self.transient = self.transient.max(3.0 * 4.0 * elements);
+    }
+
+    /// Whether each expert's tokens are copied to a multiple of rows that products of 8 or 4 bits want.
+    fn pads_experts(&self, moe: &Moe) -> bool {
+        let f = self.p.framework;
+        let narrow = matches!(self.p.workload.precision, Precision::Fp8 | Precision::Fp4);
+        f.pads_experts
+            && narrow
+            && !f.wide_experts
+            && f.fused.grouped_gemm
+            && moe.capacity_factor == 0.0
+    }
+
+    /// Whether the host waits in the forward pass for how many tokens each expert gets: an exchange's sizes and those of products
+    /// that a loop launches are the host's (NVIDIA/Megatron-LM, token_dispatcher.py: cuda_sync_point; pytorch/torchtitan,
+    /// expert_parallel.py), unless places are fixed. Another micro-batch leaves the device something to do meanwhile.
+    pub(super) fn waits_for_counts(&self) -> bool {
+        let (f, s) = (self.p.framework, self.p.shard);
+        let free = self.p.model.moe.as_ref().is_some_and(|moe| moe.capacity_factor == 0.0);
+        let asked = s.ep > 1 || f.fused.looped_gemm;
+        let routed = self.expert_parameters > 0.0 && f.fused.grouped_gemm;
+        routed && free && asked && !f.overlap.expert && f.launch_us > 0.0
     }
 
     /// Which experts a token is sent to.
@@ -350,9 +383,9 @@ impl Block<'_, '_> {
         // The loop's elementwise operators take the host no longer each than the products of a compiled one. Forward it reads
         // how many tokens each expert has, for which it waits for the device, and the device then for it.
         if experts > 1 {
-            self.forward.loops(experts, 2);
+            self.forward.loops(experts, 2, 0);
             self.forward.compute += (2 * experts) as f64 * self.p.launch().looped;
-            self.input.loops(experts, 6);
+            self.input.loops(experts, 6, 0);
         }
     }
 

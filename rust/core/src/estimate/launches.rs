@@ -12,6 +12,11 @@ const REPLAY: u32 = 6;
 /// (NVIDIA/TransformerEngine, current scaling).
 const CASTS: u32 = 4;
 
+/// Launches that casting an expert's operand in blocks takes as long as: one kernel, but four tensors to allocate, numbers and scales
+/// by rows and by columns (NVIDIA/Megatron-LM, docs/discussions/deepseek-v3-gb200-optimization, section 2.1.2), where a launch in a
+/// loop is taken to allocate one: 7.3 + 4 x 2.7 us.
+const CASTS_IN_BLOCKS: u32 = 2;
+
 /// Launches that computing an operator again costs the host beside its kernels: states of random numbers are saved, set and set
 /// back, and a backward pass runs within another (NVIDIA/Megatron-LM, core/tensor_parallel/random.py). How long is read off six
 /// runs of NVIDIA-NeMo/Megatron-Bridge, which take 0.42 ms an operator of a layer more than its kernels tell.
@@ -66,18 +71,18 @@ impl Block<'_, '_> {
         }
     }
 
-    /// Kernels of a compiled loop over `batch` products: each product, in 8 and 4 bits the casts of its input and of its
-    /// output's gradient, and where blocks share a scale those of both operands put in order for each product
-    /// (NVIDIA/TransformerEngine, common/swizzle).
+    /// Kernels of a compiled loop over `batch` products: each product, and in 8 and 4 bits the casts of its input and of its
+    /// output's gradient. Where blocks share a scale, those of either operand are put in order for all products at once
+    /// (NVIDIA/TransformerEngine pull request 2019 of August 2025, pytorch/csrc/extensions/gemm.cpp: te_general_grouped_gemm).
     pub(super) fn launch_in_turn(&mut self, batch: u64) {
         let (casts, ordered) = match (self.p.workload.precision, self.p.framework.fp8_scaling) {
-            (Precision::Fp8, Fp8Scaling::Block) => (1, 2),
+            (Precision::Fp8, Fp8Scaling::Block) => (CASTS_IN_BLOCKS, 2),
             (Precision::Fp8, Fp8Scaling::Tensor | Fp8Scaling::Row) => (CASTS, 0),
             (Precision::Fp4, _) => (2, 2),
             _ => (0, 0),
         };
-        self.forward.loops(batch, 1 + casts + ordered);
-        self.input.loops(batch, 1 + casts + ordered);
-        self.weight.loops(batch, 1 + ordered);
+        self.forward.loops(batch, 1 + casts, ordered);
+        self.input.loops(batch, 1 + casts, ordered);
+        self.weight.loops(batch, 1, ordered);
     }
 }

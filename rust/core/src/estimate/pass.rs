@@ -58,30 +58,39 @@ impl Pass {
             context: self.context - before.context,
             expert: self.expert - before.expert,
             shard: self.shard - before.shard,
-            kernels: self.kernels - before.kernels,
-            looped: self.looped - before.looped,
-            apart: self.apart - before.apart,
-            entered: self.entered - before.entered,
-            hooked: self.hooked - before.hooked,
+            kernels: self.kernels.saturating_sub(before.kernels),
+            looped: self.looped.saturating_sub(before.looped),
+            apart: self.apart.saturating_sub(before.apart),
+            entered: self.entered.saturating_sub(before.entered),
+            hooked: self.hooked.saturating_sub(before.hooked),
         }
     }
 
-    /// An operator that launches so many kernels for each of `batch` products, where there are several.
-    pub(super) fn loops(&mut self, batch: u64, kernels: u32) {
+    /// An operator that launches so many kernels for each of `batch` products, where there are several, and so many `once`.
+    pub(super) fn loops(&mut self, batch: u64, kernels: u32, once: u32) {
         if batch > 1 {
-            self.looped += kernels * batch.min(1 << 16) as u32;
+            self.looped += kernels * batch.min(1 << 16) as u32 + once;
         }
+    }
+
+    /// Seconds of the device.
+    fn device(&self) -> f64 {
+        self.compute + self.tensor + self.context + self.expert
+    }
+
+    /// Seconds of the host.
+    fn host(&self, launch: Launch) -> f64 {
+        f64::from(self.kernels) * launch.seconds
+            + f64::from(self.looped) * launch.looped
+            + f64::from(self.apart) * launch.apart
+            + f64::from(self.entered) * launch.entered
+            + f64::from(self.hooked) * launch.hooked
     }
 
     /// How long the pass lasts beside its gathers: its device time or the host's to launch it, whichever is longer, and both in
     /// turn where launches block.
     pub(super) fn lasts(&self, launch: Launch) -> f64 {
-        let device = self.compute + self.tensor + self.context + self.expert;
-        let host = f64::from(self.kernels) * launch.seconds
-            + f64::from(self.looped) * launch.looped
-            + f64::from(self.apart) * launch.apart
-            + f64::from(self.entered) * launch.entered
-            + f64::from(self.hooked) * launch.hooked;
+        let (device, host) = (self.device(), self.host(launch));
         if launch.blocking {
             device + host
         } else {
@@ -91,7 +100,25 @@ impl Pass {
 
     /// How long the device waits for launches in it.
     pub(super) fn waits(&self, launch: Launch) -> f64 {
-        self.lasts(launch) - (self.compute + self.tensor + self.context + self.expert)
+        self.lasts(launch) - self.device()
+    }
+
+    /// How long the device waits for launches of `parts` in their order, before the first of which the host waited for it.
+    ///
+    /// Until the first kernel is launched it has nothing to do. Then it is done when the host has launched the first parts, all of
+    /// them or none but that kernel, and it has run the others: the latest of these.
+    pub(super) fn waits_in_order(parts: &[Pass], launch: Launch) -> f64 {
+        let device = parts.iter().map(Pass::device).sum::<f64>();
+        if launch.blocking {
+            return parts.iter().map(|part| part.waits(launch)).sum();
+        }
+        let (mut launched, mut left, mut done) = (0.0, device, launch.seconds + device);
+        for part in parts {
+            launched += part.host(launch);
+            left -= part.device();
+            done = f64::max(done, launched + left);
+        }
+        done - device
     }
 
     /// Whole picoseconds by cause; a pass lasts at least as long as its launches.
@@ -114,5 +141,28 @@ impl Pass {
             expert: Time::from_seconds(self.expert),
             shard: Time::from_seconds(self.shard),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_waited_has_launched_nothing_ahead() {
+        // A second a launch. Experts take the host four and the device two, attention one and five. Together the device has more to
+        // do, seven over five; but it gets to attention after the fourth launch, at second four, and is done at nine.
+        let launch =
+            Launch { seconds: 1.0, looped: 0.0, apart: 0.0, entered: 0.0, hooked: 0.0, blocking: false };
+        let part = |compute, kernels| Pass { compute, kernels, ..Pass::default() };
+        let (experts, attention) = (part(2.0, 4), part(5.0, 1));
+        assert_eq!(experts.plus(attention).waits(launch), 0.0);
+        assert_eq!(Pass::waits_in_order(&[experts, attention], launch), 2.0);
+        // With six seconds of experts it waits for the first launch alone.
+        assert_eq!(Pass::waits_in_order(&[part(6.0, 4), attention], launch), 1.0);
+        // With ten launches for attention the host is what lasts: fourteen over seven.
+        assert_eq!(Pass::waits_in_order(&[experts, part(5.0, 10)], launch), 7.0);
+        let blocking = Launch { blocking: true, ..launch };
+        assert_eq!(Pass::waits_in_order(&[experts, attention], blocking), 5.0);
     }
 }

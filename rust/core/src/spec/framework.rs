@@ -79,6 +79,10 @@ pub struct Framework {
     /// Each token is sent to experts that lie next to each other, the next token to the next ones (AMD-AGI/Primus, forced load
     /// balance): all alike loaded, on as few ranks as hold them. Else choices are spread at random.
     pub neighbouring_experts: bool,
+    /// Where products run in 8 or 4 bits, the tokens of each expert are copied to a whole multiple of rows before them, and the
+    /// results back (NVIDIA/Megatron-LM, transformer/moe/experts.py: Fp8Padding and Fp8Unpadding of Transformer Engine, which
+    /// copy nothing where router, dispatcher or a capacity made the multiples).
+    pub pads_experts: bool,
     /// Experts' products run in 16 bits where a job's others run in fewer (Megatron's grouped products of 2024, which AMD-AGI/Primus
     /// keeps as `moe_use_legacy_grouped_gemm`).
     pub wide_experts: bool,

@@ -164,6 +164,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.grouped_tile_rows = u64::from(f.copies_choices) * 64;
     f.grouped_tile_width = f.grouped_tile_rows * 3;
     f.neighbouring_experts = f.shard_copies.gathered;
+    f.pads_experts = f.neighbouring_experts;
     f.wide_experts = f.sequence_copies;
     f.softmax_longest = 128 * u64::from(f.sequence_copies);
     f.sliced_experts = f.casts_weights;

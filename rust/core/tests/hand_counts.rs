@@ -1,0 +1,119 @@
+//! Experts whose numbers of tokens the host must know, worked by hand: what it waits for, and rows that fill multiples.
+
+mod sums;
+
+use autopar_core::estimate::block;
+use autopar_core::estimate::layer::Pricer;
+use autopar_core::estimate::shard::{LayerCost, Shard, Split};
+use autopar_core::spec::framework::{ExpertDispatch, Fp8Scaling};
+use autopar_core::spec::model::LayerKind;
+use autopar_core::spec::problem::Problem;
+use autopar_core::spec::workload::Precision;
+use autopar_core::testing::{self, whole};
+use sums::{close, gpt_problem};
+
+/// A GPT whose MLPs are 8 experts of 1,024 channels, 2 a token.
+fn experts() -> Problem {
+    let mut problem = gpt_problem(1024, 512);
+    problem.model.moe = Some(testing::moe(8, 2, 1024));
+    problem.cluster.groups[0].chip.peak_tflops.fp8 = Some(1e3);
+    problem
+}
+
+fn expert_layer(problem: &Problem, ep: u64) -> LayerCost {
+    let kind = LayerKind { moe: true, windowed: false };
+    block::price(&Pricer::new(problem, 0, Shard { dp: ep, ep, ..whole() }), kind).cost
+}
+
+fn seconds(pass: Split) -> f64 {
+    pass.total().seconds()
+}
+
+#[test]
+fn a_host_that_asks_for_counts_leaves_the_device_waiting_for_the_next_launch() {
+    // Launches of a nanosecond, which never outlast the device: it waits for one of them in each forward pass of the layer.
+    let mut problem = experts();
+    problem.framework.expert_dispatch = ExpertDispatch::Copies;
+    problem.framework.launch_us = 1e-3;
+    let forward = |change: &dyn Fn(&mut Problem)| {
+        let mut changed = problem.clone();
+        change(&mut changed);
+        let waited = seconds(expert_layer(&changed, 8).forward);
+        changed.framework.launch_us = 0.0;
+        (waited - seconds(expert_layer(&changed, 8).forward)) * 1e9
+    };
+    assert!((forward(&|_| ()) - 1.0).abs() < 1e-2);
+    // Places are known beforehand, another micro-batch runs meanwhile, or products one by one wait for more than counts.
+    let fixed = |p: &mut Problem| p.model.moe.as_mut().unwrap().capacity_factor = 1.0;
+    assert_eq!(forward(&fixed), 0.0);
+    assert_eq!(forward(&|p| p.framework.overlap.expert = true), 0.0);
+    assert_eq!(forward(&|p| p.framework.fused.grouped_gemm = false), 0.0);
+}
+
+#[test]
+fn one_device_waits_for_counts_only_where_a_loop_launches_its_products() {
+    let wait = |looped| {
+        let mut problem = experts();
+        problem.framework.fused.looped_gemm = looped;
+        problem.framework.launch_us = 0.0;
+        let device = seconds(expert_layer(&problem, 1).forward);
+        problem.framework.launch_us = 1e-3;
+        (seconds(expert_layer(&problem, 1).forward) - device) * 1e9
+    };
+    assert!((wait(true) - 1.0).abs() < 1e-2);
+    assert_eq!(wait(false), 0.0);
+}
+
+#[test]
+fn experts_rows_are_copied_to_multiples_and_back_where_products_are_narrow() {
+    // 1,024 visits of 1,024 channels, on the fullest of 8 ranks 1 + sqrt(2 ln 8 / 1,024) as many: read and written before the
+    // experts and after them, four passes of 2 bytes, forward and backward.
+    let mut problem = experts();
+    problem.framework.launch_us = 0.0;
+    problem.workload.precision = Precision::Fp8;
+    let filled = expert_layer(&problem, 8);
+    problem.framework.pads_experts = true;
+    let padded = expert_layer(&problem, 8);
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let fullest = 1.0 + (2.0 * 8f64.ln() / 1024.0).sqrt();
+    let passes = 4.0 * 2.0 * 1024.0 * fullest * 1024.0 / memory + chip.host.kernel_us * 1e-6;
+    close(seconds(padded.forward) - seconds(filled.forward), passes, 1e-4);
+    close(seconds(padded.input_gradient) - seconds(filled.input_gradient), passes, 1e-4);
+    // A capacity is such a multiple, and 16 bits need none.
+    for change in [
+        (|p: &mut Problem| p.model.moe.as_mut().unwrap().capacity_factor = 1.0) as fn(&mut Problem),
+        |p| p.workload.precision = Precision::Bf16,
+    ] {
+        change(&mut problem);
+        let padded = expert_layer(&problem, 8);
+        problem.framework.pads_experts = false;
+        assert_eq!(padded, expert_layer(&problem, 8));
+        problem.framework.pads_experts = true;
+    }
+}
+
+#[test]
+fn scales_of_all_experts_are_put_in_order_at_once() {
+    // Waiting for the host alone, on one device: each of two grouped products launches 8 products of 10 us forward and 8 casts of 20, and
+    // orders the scales of either operand in one launch more; with a scale for each tensor 32 kernels cast. In 16 bits it launches 8
+    // products and no more.
+    let forward = |precision, scaling| {
+        let mut problem = experts();
+        problem.workload.precision = precision;
+        problem.framework.fp8_scaling = scaling;
+        problem.framework.fused.looped_gemm = true;
+        problem.framework.launch_us = 20.0;
+        let chip = &mut problem.cluster.groups[0].chip;
+        (chip.peak_tflops.bf16, chip.peak_tflops.fp8) = (Some(1e9), Some(1e9));
+        (chip.memory_bandwidth_gb_per_s, chip.host.kernel_us) = (1e12, 1e-6);
+        seconds(expert_layer(&problem, 1).forward)
+    };
+    let wide = forward(Precision::Bf16, Fp8Scaling::Block);
+    // The router and attention's projections are cast too, with both products, in operators of 20 us: five.
+    let casts = 5.0 * 20e-6;
+    let block = forward(Precision::Fp8, Fp8Scaling::Block) - wide;
+    close(block, casts + 2.0 * (2.0 * 8.0 + 2.0) * 10e-6, 1e-3);
+    let tensor = forward(Precision::Fp8, Fp8Scaling::Tensor) - wide;
+    close(tensor, casts + 2.0 * (4.0 * 8.0) * 10e-6, 1e-3);
+}
