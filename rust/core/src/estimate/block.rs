@@ -541,25 +541,7 @@ impl<'p, 'a> Block<'p, 'a> {
         let (dense_whole, expert_whole) = p.whole_parameters(kind);
         let backward = self.input.plus(self.weight);
         self.repeats.backward = backward;
-        let (forward, recompute_full) = if self.waits_for_counts() {
-            // From one layer's wait to the next: the rest of this layer, in between its backward pass where it is run again, and what
-            // precedes the next wait.
-            let counted = self.counted;
-            let again = [recompute.since(counted), backward, counted];
-            let waits = Pass::waits_in_order(&again, launch) - backward.waits(launch);
-            (
-                self.forward.with_waits(Pass::waits_in_order(
-                    &[self.forward.since(counted), counted],
-                    launch,
-                )),
-                recompute.with_waits(waits),
-            )
-        } else if self.waits_for_routing() {
-            // A host that waited for each expert is not ahead when the backward pass begins.
-            (self.forward.split(launch), recompute.split(launch))
-        } else {
-            (self.forward.split(launch), recompute.split_before(backward, launch))
-        };
+        let (forward, recompute_full) = self.forward_and_again(recompute, backward);
         Layer {
             cost: LayerCost {
                 forward,

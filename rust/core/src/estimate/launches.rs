@@ -1,6 +1,8 @@
 //! What the host launches otherwise than kernel by kernel: parts of a layer as one graph, and products in a compiled loop.
 
 use super::block::Block;
+use super::pass::Pass;
+use super::shard::Split;
 use crate::spec::framework::Fp8Scaling;
 use crate::spec::workload::Precision;
 
@@ -68,6 +70,26 @@ impl Block<'_, '_> {
                 pass.apart += pass.kernels - before;
                 pass.kernels = before;
             }
+        }
+    }
+
+    /// The forward pass, and what runs again of it before the `backward` pass, with what the device waits for launches.
+    pub(super) fn forward_and_again(&self, recompute: Pass, backward: Pass) -> (Split, Split) {
+        let launch = self.p.launch();
+        if self.waits_for_counts() {
+            // From one layer's wait to the next: the rest of this layer, in between its backward pass where it is run again, and what
+            // precedes the next wait.
+            let counted = self.counted;
+            let first = [self.forward.since(counted), counted];
+            let again = [recompute.since(counted), backward, counted];
+            let waits = Pass::waits_in_order(&again, launch) - backward.waits(launch);
+            let forward = self.forward.with_waits(Pass::waits_in_order(&first, launch));
+            (forward, recompute.with_waits(waits))
+        } else if self.waits_for_routing() {
+            // A host that waited for each expert is not ahead when the backward pass begins.
+            (self.forward.split(launch), recompute.split(launch))
+        } else {
+            (self.forward.split(launch), recompute.split_before(backward, launch))
         }
     }
 
