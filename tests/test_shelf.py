@@ -233,6 +233,9 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "metaseq"}, "metaseq"),
         ({"framework": "BMTrain"}, "bmtrain"),
         ({"framework": "PyTorch Lightning"}, "fsdp"),
+        ({"framework": "PyTorch", "zero": "0"}, "pytorch-ddp"),
+        ({"framework": "PyTorch, torch.compile", "zero": "none"}, "ddp-compiled"),
+        ({"framework": "PyTorch FSDP", "zero": "0"}, "fsdp"),
         ({"framework": "PyTorch Lightning + DeepSpeed", "zero": "3"}, "deepspeed"),
         ({"framework": "PyTorch Lightning DDP", "zero": "0"}, "pytorch-ddp"),
         ({"framework": "Megatron-DeepSpeed", "precision": "fp16"}, "megatron-deepspeed"),
@@ -321,6 +324,16 @@ def test_a_framework_is_that_of_its_words_and_time(
 ) -> None:
     entry, named = framework(run_of(**cells), shelf)
     assert (entry.framework.name, named) == (name, True)
+
+
+def test_sharding_is_told_before_the_time(shelf: Shelf) -> None:
+    # Before PyTorch 2.11 cuDNN's attention was not the first choice: not of FSDP either.
+    def first_kernel(date: str) -> str:
+        run = run_of(framework="LLaMA-Factory", zero="fsdp", date=date)
+        return framework(run, shelf)[0].framework.attention_kernels[0]
+
+    assert first_kernel("2026-05") == "cudnn"
+    assert first_kernel("2025-05") != "cudnn"
 
 
 def test_recipes_in_mxfp8_became_one_graph_in_june_2026(shelf: Shelf) -> None:

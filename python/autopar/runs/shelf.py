@@ -288,12 +288,15 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         )
 
     found = max(named, key=likeness)
+    sharding = SHARDED if "fsdp" in run.zero.lower() else {}
+    if re.fullmatch(r"0|none|ddp", run.zero, re.I) and "fsdp" not in run.framework.lower():
+        sharding = WHOLE
+    if own := sharding.get(found.framework.name):
+        found = next(entry for entry in shelf.frameworks if entry.framework.name == own)
     for month, earlier in found.before.items():
         if run.month and run.month < month:
             found = replace(found, framework=earlier)
             break
-    if "fsdp" in run.zero.lower() and (own := SHARDED.get(found.framework.name)):
-        found = next(entry for entry in shelf.frameworks if entry.framework.name == own)
     return found, known
 
 
@@ -319,6 +322,9 @@ SHARDED = {
     "pytorch-ddp": "fsdp",
     "ddp-compiled": "fsdp-compiled",
 }
+
+# FSDP is what PyTorch alone is taken for, where a row does not say that nothing is sharded.
+WHOLE = {"fsdp": "pytorch-ddp", "fsdp-compiled": "ddp-compiled"}
 
 
 def stores_scores(run: Run) -> bool:
