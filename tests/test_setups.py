@@ -232,6 +232,19 @@ def test_a_pipeline_of_torchtitan_has_a_micro_batch_for_each_stage(shelf: Shelf)
     assert known.open == ("mbs", "vpp")
 
 
+def test_torchtitan_without_fsdp_cuts_a_model_in_32_bits(shelf: Shelf) -> None:
+    def trained_in(**cells: str) -> str:
+        one = {"gpus": "8", "gbs": "8", "tp": "8", "dp": "1", "zero": "0", "precision": "bf16"}
+        run = run_of(**one | {"framework": "torchtitan", "notes": ""} | cells)
+        return setup(run, shelf).problem.workload.precision
+
+    assert trained_in() == trained_in(tp="4", pp="2") == "fp32"
+    assert trained_in(tp="4", dp="2", zero="fsdp") == trained_in(tp="4", cp="2") == "bf16"
+    assert trained_in(tp="1", gpus="1") == trained_in(framework="Megatron-LM") == "bf16"
+    assert trained_in(notes="training.dtype bfloat16") == "bf16"
+    assert trained_in(precision="fp8") == "fp8"
+
+
 def test_an_open_setting_is_the_framework_s_habit_where_it_has_one(shelf: Shelf) -> None:
     cells = {"pp": "4", "dp": "2", "tp": "1", "sp": "0", "vpp": "", "framework": "torchtitan"}
     known = setup(run_of(**cells), shelf)

@@ -17,7 +17,7 @@ from autopar.cluster import Chip, Cluster
 from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
-from autopar.runs.as_run import HF, as_run, offloads_checkpoints
+from autopar.runs.as_run import HF, NARROW_STATES, as_run, offloads_checkpoints
 from autopar.runs.recompute import NOTHING, is_stated, possible_recomputes, recompute_of, within
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK, said
@@ -71,6 +71,8 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     degrees = _degrees(run, entry, assumed)
     model = trained(run, shelf, assumed)
     precision = _precision(run, entry, device, assumed)
+    if precision in ("bf16", "fp16") and _is_left_in_32_bits(run, entry, degrees):
+        precision = "fp32"
     entry = replace(entry, framework=entry.at(precision))
     attention = _attention(run, entry, assumed)
     as_it_was = as_run(entry, run, shelf, attention)
@@ -120,6 +122,22 @@ def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]
         usual = entry.run.default_precision
     assumed.append(f"precision={usual}")
     return next(name for name in known if name == usual)
+
+
+def _is_left_in_32_bits(run: Run, entry: FrameworkEntry, degrees: dict[str, int]) -> bool:
+    """Whether torchtitan cut a model without sharding it, which disables its mixed precision.
+
+    FSDP casts there, and automatic mixed precision where nothing is cut; tensor or pipeline
+    parallelism alone has neither (pytorch/torchtitan, torchtitan/distributed/utils.py:
+    maybe_enable_amp; parallel_dims.py: fsdp_enabled). `training.dtype` sets narrow weights.
+    """
+    cut, sharded = degrees["tp"] * degrees["pp"], degrees["dp"] * degrees["cp"]
+    return (
+        entry.framework.name.startswith("torchtitan")
+        and cut > 1
+        and sharded == 1
+        and not said(run, rf"{NARROW_STATES}|training\.dtype\b")
+    )
 
 
 FUSED_ATTENTION = (
