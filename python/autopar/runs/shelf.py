@@ -288,7 +288,9 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         )
 
     found = max(named, key=likeness)
-    sharding = SHARDED if "fsdp" in run.zero.lower() else {}
+    # One device shards nothing, whatever the framework could.
+    told_by = run.zero if run.zero or run.gpus == 1 else run.framework
+    sharding = SHARDED if "fsdp" in told_by.lower() else {}
     if re.fullmatch(r"0|none|ddp", run.zero, re.I) and "fsdp" not in run.framework.lower():
         sharding = WHOLE
     if own := sharding.get(found.framework.name):
