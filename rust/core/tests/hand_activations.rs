@@ -124,7 +124,12 @@ fn four_bit_products_keep_nine_sixteenths_of_a_byte_and_casts_beside_16_bit_weig
     problem.workload.precision = Precision::Fp8;
     let eight = layer(&problem, whole()).kept;
     problem.workload.precision = Precision::Fp4;
-    assert_eq!(eight - layer(&problem, whole()).kept, Bytes(SH * 6 * 7 / 16));
+    let four = layer(&problem, whole()).kept;
+    assert_eq!(eight - four, Bytes(SH * 6 * 7 / 16));
+    // So does who keeps what 8-bit products read in 16 bits.
+    problem.framework.held.fp8_input_bytes = 2;
+    assert_eq!(layer(&problem, whole()).kept, four);
+    problem.framework.held.fp8_input_bytes = 1;
     let framework = &mut problem.framework;
     framework.eight_bit_gathers.activations = false;
     assert_eq!(cast_sixteenths(framework, Precision::Fp4), 0);
@@ -165,6 +170,15 @@ fn recompute_of_operators_keeps_the_input_every_second_product_and_attention() {
     // Attention is not computed again, nor is half of the products: less than the forward pass, more than nothing.
     assert!(cost.recompute_selective.compute < cost.recompute_full.compute);
     assert!(cost.recompute_selective.compute.seconds() > 0.0);
+    // Products of 4-bit numbers are all computed again: the layer's input and attention's output are left.
+    let share = |problem: &Problem| {
+        let cost = layer(problem, whole());
+        cost.recompute_selective.compute.seconds() / cost.forward.compute.seconds()
+    };
+    let again = share(&problem);
+    problem.workload.precision = Precision::Fp4;
+    assert_eq!(layer(&problem, whole()).kept_selective, Bytes(SH * 4));
+    assert!(share(&problem) > again);
 }
 
 #[test]

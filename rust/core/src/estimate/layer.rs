@@ -101,10 +101,11 @@ impl<'a> Pricer<'a> {
     }
 
     /// Bytes of a linear layer's input of so many elements as it is kept for the weight gradient: as it was cast where the
-    /// products are `narrow` and the framework saves what they read (NVIDIA/TransformerEngine does, pytorch/ao does not).
+    /// products are `narrow` and the framework saves what they read. NVIDIA/TransformerEngine does; pytorch/ao does in
+    /// 4 bits (mx_formats/nvfp4_linear.py saves codes and scales alone), not in 8.
     pub(super) fn linear_input(&self, elements: f64, narrow: bool) -> f64 {
         match self.workload.precision.cast_bytes().filter(|_| narrow) {
-            Some(cast) if self.framework.held.fp8_input_bytes == 1 => elements * cast,
+            Some(cast) if cast < 1.0 || self.framework.held.fp8_input_bytes == 1 => elements * cast,
             Some(_) => elements * self.framework.held.fp8_input_bytes as f64,
             None => elements * self.width,
         }

@@ -6,6 +6,7 @@ use super::pass::Pass;
 use super::repeats::Operator;
 use crate::spec::framework::Selective;
 use crate::spec::kernels::NormKernel;
+use crate::spec::workload::Precision;
 
 impl Block<'_, '_> {
     /// Counts what ran forward since `before`, and the bytes that it made, as an operator that may be computed again.
@@ -72,7 +73,10 @@ impl Block<'_, '_> {
                 (Pass { kernels, ..self.core }, self.kept - self.kept_core)
             }
             Selective::Operators => {
-                let (seconds, count) = self.products;
+                // Products of 4-bit numbers are none of the operators that it knows (`aten._scaled_mm_v2`; PyTorch 2.15,
+                // functorch/partitioners.py: get_default_op_list, and pytorch/torchtitan 0.3.0): all run again.
+                let known = p.workload.precision != Precision::Fp4;
+                let (seconds, count) = if known { self.products } else { (0.0, 0) };
                 let again = Pass {
                     compute: self.forward.compute - self.core.compute - seconds / 2.0,
                     tensor: self.gathered,
@@ -88,8 +92,9 @@ impl Block<'_, '_> {
                 // reduce-scatters, and of the exchanges of experts; with a compiled kernel of attention what that returns.
                 let compiled = p.framework.fused.norm == NormKernel::Compiled;
                 let sums = if p.shard.sp { 2.0 * p.residual_bytes() } else { 0.0 };
+                let products = if known { self.saved.kept(compiled) } else { 0.0 };
                 let inputs = if p.framework.keeps_attention_inputs { self.scored } else { 0.0 };
-                let outputs = (self.saved.kept(compiled) + inputs) * p.width;
+                let outputs = (products + inputs) * p.width;
                 let kept = p.residual_bytes() + outputs + self.attention_output;
                 (again, (kept + sums + self.dispatched).min(self.kept))
             }
