@@ -152,8 +152,14 @@ mod tests {
     fn a_host_that_waited_has_launched_nothing_ahead() {
         // A second a launch. Experts take the host four and the device two, attention one and five. Together the device has more to
         // do, seven over five; but it gets to attention after the fourth launch, at second four, and is done at nine.
-        let launch =
-            Launch { seconds: 1.0, looped: 0.0, apart: 0.0, entered: 0.0, hooked: 0.0, blocking: false };
+        let launch = Launch {
+            seconds: 1.0,
+            looped: 0.0,
+            apart: 0.0,
+            entered: 0.0,
+            hooked: 0.0,
+            blocking: false,
+        };
         let part = |compute, kernels| Pass { compute, kernels, ..Pass::default() };
         let (experts, attention) = (part(2.0, 4), part(5.0, 1));
         assert_eq!(experts.plus(attention).waits(launch), 0.0);
