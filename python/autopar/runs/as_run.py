@@ -46,7 +46,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
     framework = _stored(_loss(_softmax(framework, run), entry, run), run)
     framework = _offloaded(framework, run)
-    if framework.gathers == "step" and re.search(r"3|fsdp", run.zero, re.I):
+    if framework.gathers == "step" and re.search(r"3|[fh]sdp", run.zero, re.I):
         # A profile of ZeRO-1 says nothing of parameters that a row's own stage shards.
         framework = replace(framework, gathers="step_in_pipeline")
     if framework.name.startswith("fsdp") and said(run, PARAMETERS_OF_THEIR_OWN):
@@ -61,7 +61,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
 
 # FSDP2 copies what was gathered into tensors of their own (pytorch/pytorch, torch/distributed/fsdp/
 # _fully_shard/_fsdp_collectives.py: foreach_all_gather_copy_out), of which FSDP1 made views.
-PARAMETERS_OF_THEIR_OWN = r"FSDP2\b|fully_shard\b"
+PARAMETERS_OF_THEIR_OWN = r"(?<!unlike )FSDP2\b(?! was\b)|fully_shard\b"
 
 # FSDP under what leaves gradients where they are until the last micro-batch of a step:
 # huggingface/transformers (trainer.py: accelerator.no_sync but with DeepSpeed), Lightning-AI/litgpt
@@ -79,13 +79,13 @@ def _dispatch(framework: Framework, run: Run) -> Framework:
     """
     if said(run, r"(deep|hybrid)-?ep\b"):
         framework = replace(framework, expert_dispatch="once_a_node")
-    if said(run, EXPERTS_FILLED):
-        framework = replace(framework, pads_experts=False)
     elif said(run, r"(all-to-all|alltoall) dispatch"):
         framework = replace(framework, expert_dispatch="copies")
     elif said(run, r"all-?gather dispatch"):
         framework = replace(framework, expert_dispatch="gather")
-    hidden = bool(said(run, HIDDEN_EXCHANGE))
+    if said(run, EXPERTS_FILLED):
+        framework = replace(framework, pads_experts=False)
+    hidden = bool(said(run, HIDDEN_EXCHANGE)) and not said(run, BESIDE_ITS_LAYER)
     if hidden or re.search(OPEN_EXCHANGE, run.notes, re.I):
         framework = replace(framework, overlap=replace(framework.overlap, expert=hidden))
     in_turn = re.search(IN_TURN, f"{framework.name} {run.framework}", re.I)
@@ -131,7 +131,7 @@ def _of_mindspeed(framework: Framework, run: Run) -> Framework:
 
 # Who makes whole multiples of rows before experts run: HybridEP's permutation, or the router by
 # Megatron-LM's --moe-router-padding-for-fp8 and, as it is called later, -for-quantization.
-EXPERTS_FILLED = r"hybrid-?ep\b|(moe[-_])?router[-_ ]padding"
+EXPERTS_FILLED = r"hybrid-?ep\b|(?<![-_])(moe[-_])?router[-_ ]padding(?![-\w]* (off|false)\b)"
 
 # NVIDIA/Megatron-LM arguments: --overlap-grad-reduce and --overlap-param-gather are off by default.
 BESIDE_THE_PASSES = r"\b((?:no|without) )?overlap of gradients (?:or|and|nor) parameters"
@@ -142,8 +142,9 @@ HIDDEN_EXCHANGE = (
     r"dualpipe|(all-to-all|a2a|EP|expert) (communication )?overlap\b(?! off)"
     r"|overlap_moe_expert_parallel_comm\b"
     r"|overlap\w* (of )?(all-to-all|a2a|EP)\b"
-    r"|(all-to-all|a2a) overlapped\b(?! with computation)"
+    r"|(all-to-all|a2a) overlapped\b"
 )
+BESIDE_ITS_LAYER = r"moe-alltoall-overlap-comm\b"
 FORCED_EVEN = (
     r"\b(experts|routing|tokens) (is |are |were )?forced even\b|\bbalanced gate\b"
     r"|\brouting forced round robin\b|\bbalanced routing forced\b"
@@ -408,7 +409,7 @@ def _stored(framework: Framework, run: Run) -> Framework:
         offloaded = 1.0 if offloads_checkpoints(run) else 0.0
     on_host = bool(said(run, PARAMETERS_ON_HOST))
     held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=on_host)
-    kept = not re.search(r"3|fsdp", run.zero, re.I)
+    kept = not re.search(r"3|[fh]sdp", run.zero, re.I)
     if kept and said(run, r"(float|fp)8 all-gather\b"):
         # What is gathered once a step lies in 8 bits, and beside it as the backward pass wants it,
         # unless that casts it again.
@@ -472,7 +473,9 @@ NARROW_COPY = r"bf16_master_weights|master weights in (16 bits|bf16)"
 NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
 OFFLOADED = (
     r"(checkpoints|(layer|decoder) inputs?) (are )?offloaded"
-    r"|offload(ed|ing)? (of )?[\w ]*\b(checkpoints|(layer|decoder) inputs?)\b"
+    r"|(?<!no cpu )(?<!no host )(?<!without cpu )(?<!without host )offload(ed|ing)? "
+    r"(of (the \w+ and of )?)?((?!(optimizer|while|and)\b)\w+ )*"
+    r"(checkpoints|(layer|decoder) inputs?)\b"
 )
 PARAMETERS_ON_HOST = (
     r"parameters( and (the )?optimizer)?( are| is| kept| wait)* in host memory"

@@ -121,7 +121,7 @@ def _in_blocks(framework: Framework, run: Run) -> Framework:
     gather them after the passes then (NVIDIA/NeMo, scripts/performance/helpers.py of 2.4 to 2.7).
     """
     gathers, overlap = framework.eight_bit_gathers, framework.overlap
-    if not re.search(r"3|fsdp", run.zero, re.I):
+    if not re.search(r"3|[fh]sdp", run.zero, re.I):
         gathers = replace(gathers, parameters=False)
         if re.match(r"NeMo\b", run.framework, re.I):
             overlap = replace(overlap, parameter_gather=False)
@@ -208,7 +208,8 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
         framework = replace(framework, attention_block=int(blocks[1]))
         timed = f"splash-{blocks[1]}"
         kernels = tuple(k for k in kernels if k == timed or not k.startswith("splash-"))
-    if re.search(r"\bsdpa\b", run.attention or run.notes, re.I) and _masked(run):
+    kernel = run.attention or run.notes
+    if re.search(rf"{TAKEN_BACK}sdpa\b", kernel, re.I) and _masked(run):
         faster = ("cudnn_masked",) if "cudnn" in kernels else ()
         kernels = (*faster, "efficient_masked", *kernels)
     framework = _key_heads(framework, run, attention)
@@ -231,7 +232,7 @@ def _key_heads(framework: Framework, run: Run, attention: Attention) -> Framewor
         return framework
     if attention == "unfused":
         repeats = True
-    elif re.search(r"\bflash|\bfa[ -]?v?[1234]\b", run.attention, re.I):
+    elif re.search(rf"{TAKEN_BACK}(flash|fa[ -]?v?[1234]\b)", run.attention or run.notes, re.I):
         repeats = run.month < "2025-01" and bool(re.search(REPEATED_FOR_FLASH, run.model, re.I))
     else:
         repeats = run.month < "2025-08" or _masked(run)

@@ -136,7 +136,7 @@ def _is_left_in_32_bits(run: Run, entry: FrameworkEntry, degrees: dict[str, int]
         entry.framework.name.startswith("torchtitan")
         and cut > 1
         and sharded == 1
-        and not said(run, rf"{NARROW_STATES}|training\.dtype\b")
+        and not said(run, rf"{NARROW_STATES}|training\.dtype\b(?![ =:]*(float32|fp32))")
     )
 
 
@@ -308,7 +308,7 @@ def _plan(
     chips = stage_chips(problem.cluster, degrees["pp"])
     schedule = schedule_of(run)
     vpps, said = stage_chunks(run, entry, schedule, layers)
-    mbs = (run.mbs,) if run.mbs else _micro_batches(run.gbs or 1, degrees, entry)
+    mbs = (run.mbs,) if run.mbs else _micro_batches(run, degrees, entry)
     stated = is_stated(run.recompute)
     usual = "full" if offloads_checkpoints(run) else entry.run.recompute
     habit = run.recompute if stated else "" if run.recompute else usual
@@ -359,14 +359,20 @@ def _lacks(problem: Problem, plan: Plan) -> float:
     return max(stage.allocated_bytes / stage.capacity_bytes - 1 for stage in stages)
 
 
-def _micro_batches(batch: int, degrees: dict[str, Any], entry: FrameworkEntry) -> tuple[int, ...]:
+# As Hugging Face, accelerate and most scripts call it: gradient accumulation 4, over 4 steps.
+ACCUMULATED = r"grad(?:ient)?[- _]accumulation(?:[- _]steps)?[ =:]*(?:of |over )?(\d+)\b"
+
+
+def _micro_batches(run: Run, degrees: dict[str, Any], entry: FrameworkEntry) -> tuple[int, ...]:
     """Returns what a micro-batch may be: the powers of two that divide a replica's batch.
 
-    It is what the framework's habit makes of that batch, if it has one. Without a pipeline it may
-    be all of it.
+    It is what the notes' accumulation leaves of that batch, or the framework's habit makes of it.
+    Without a pipeline it may be all of it.
     """
-    own, rest = divmod(batch, degrees["dp"])
+    own, rest = divmod(run.gbs or 1, degrees["dp"])
     alone = degrees["pp"] == 1
+    if (steps := noted(ACCUMULATED, run.notes)) and own % steps == rest == 0:
+        return (own // steps,)
     if entry.run.micro_batch_a_stage and not alone and own % degrees["pp"] == rest == 0:
         return (own // degrees["pp"],)
     if alone and rest == 0 < own and not entry.run.accumulates:

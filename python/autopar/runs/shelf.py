@@ -14,6 +14,7 @@ from autopar.cluster import Chip, DeviceGroup, Link, Network
 from autopar.entries import FrameworkEntry, ModelEntry
 from autopar.errors import SpecError, shown
 from autopar.runs.rows import Run
+from autopar.runs.said import TAKEN_BACK
 from autopar.spec import Model
 
 MAKERS = (
@@ -289,9 +290,10 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
 
     found = max(named, key=likeness)
     # One device shards nothing, whatever the framework could.
-    told_by = run.zero if run.zero or run.gpus == 1 else run.framework
-    sharding = SHARDED if "fsdp" in told_by.lower() else {}
-    if re.fullmatch(r"0|none|ddp", run.zero, re.I) and "fsdp" not in run.framework.lower():
+    fsdp = bool(re.search(FULLY_SHARDED, run.framework, re.I))
+    shards = "sdp" in run.zero.lower() if run.zero else fsdp and run.gpus != 1
+    sharding = SHARDED if shards else {}
+    if re.fullmatch(r"0|none|ddp", run.zero, re.I) and not fsdp:
         sharding = WHOLE
     if own := sharding.get(found.framework.name):
         found = next(entry for entry in shelf.frameworks if entry.framework.name == own)
@@ -309,6 +311,9 @@ def _maker(run: Run, shelf: Shelf) -> str:
         return catalog.chip(chip(replace(run, chip=kind), shelf).name).vendor
     return ""
 
+
+# FSDP as what a row is called by, not what it is set against.
+FULLY_SHARDED = rf"(?<!than )(?<!unlike ){TAKEN_BACK}FSDP[12]?\b(?! (off|was)\b)"
 
 # A model that was not compiled, whatever was of its kernels, its loss or other rows.
 EAGER = (
