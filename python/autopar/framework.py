@@ -13,6 +13,7 @@ RotaryKernel: TypeAlias = Literal["separate", "eager", "widened", "complex", "co
 SoftmaxKernel: TypeAlias = Literal["separate", "compiled", "fused"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_products"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
+ByProducts: TypeAlias = Literal["none", "sequence", "micro_batch"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
 Gradients: TypeAlias = Literal["kept", "passing", "replace"]
 GatheredUnit: TypeAlias = Literal["layer", "matrix"]
@@ -81,7 +82,7 @@ class Overlap:
     Attributes:
         gradient_reduce: Gradient reduction behind the last backward pass.
         gradient_scatter: Of these, what every pass scatters (ZeRO stage 3): behind the rest of the
-            backward pass, else in its own stream (XLA on TensorCores).
+            backward pass, else in the open, by the cores that compute (XLA on TensorCores).
         parameter_gather: Parameter all-gather behind the first forward pass.
         tensor: Tensor-parallel communication: never, behind the weight gradient, or in pieces: of
             all of it, or around single products, so that the gradient of an input that several
@@ -355,7 +356,8 @@ class Framework:
         expert_dispatch: How tokens reach experts: a copy for each expert, one for each node,
             gathered by every rank of the group, or all copies gathered and split in place of an
             all-to-all.
-        dispatch_by_products: Tokens fill experts of a capacity by products with masks of places.
+        dispatch_by_products: Whose tokens fill experts of a capacity by a product with a mask of
+            their places: none's, each sequence's, or a micro-batch's as one.
         permutes_twice: Tokens that no other rank sent are sorted by expert once more all the same.
         copies_choices: Tokens are written out for each of their experts before they are sorted, and
             what was sorted back is summed by an operator of its own.
@@ -477,7 +479,7 @@ class Framework:
     ends_apart: bool = False
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
-    dispatch_by_products: bool = False
+    dispatch_by_products: ByProducts = "none"
     permutes_twice: bool = False
     copies_choices: bool = False
     grouped_tile_rows: int = 0

@@ -156,7 +156,7 @@ pub fn framework() -> Framework {
         gather_copy_us: 0.0,
         ends_apart: false,
         context_exchange: ContextExchange::Ring,
-        dispatch_by_products: false,
+        dispatch_by_products: ByProducts::None,
         expert_dispatch: ExpertDispatch::Copies,
         permutes_twice: false,
         copies_choices: false,

@@ -153,7 +153,7 @@ fn equal_stages_meet_the_bound_with_fractional_layers_as_micro_batches_grow() {
 fn the_bound_of_a_class_is_never_above_a_plan_that_fits() {
     let mut draw = Draw::new(16);
     let mut tight = 0;
-    for n in 0..4000 {
+    for n in 0..4500 {
         let (mut problem, mut plan) = unequal_plan(&mut draw);
         if draw.once_in(2) {
             problem.model.window = draw::problem(&mut draw, 1).model.window;

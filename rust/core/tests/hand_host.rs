@@ -95,8 +95,8 @@ fn a_layer_that_was_compiled_by_itself_is_entered_once_each_pass() {
 #[test]
 fn what_lies_between_compiled_parts_of_a_layer_is_launched_by_itself() {
     // Four kernels find the order of eight experts' tokens, and one each puts them there and takes them back; their results are
-    // cast to 32 bits, weighted and cast back, and the addition to the residual stream is a module's caller's: nine of a pass, and
-    // of the backward pass one, one, five and one. At 64 us in place of 20 they take 44 us more each.
+    // cast to 32 bits, weighted and cast back, and both additions to the residual stream are modules' callers': ten of a pass, and
+    // of the backward pass one, one, five and two. At 64 us in place of 20 they take 44 us more each.
     let mut problem = host_bound(1024);
     problem.model.moe = Some(testing::moe(8, 2, 1024));
     problem.framework.held.weighted_result_bytes = 4;
@@ -109,8 +109,8 @@ fn what_lies_between_compiled_parts_of_a_layer_is_launched_by_itself() {
     let alike = passes(&problem);
     problem.framework.dispatch_launch_us = 64.0;
     let apart = passes(&problem);
-    close(apart[0] - alike[0], 9.0 * 44e-6, 1e-6);
-    close(apart[1] - alike[1], 8.0 * 44e-6, 1e-6);
+    close(apart[0] - alike[0], 10.0 * 44e-6, 1e-6);
+    close(apart[1] - alike[1], 9.0 * 44e-6, 1e-6);
 }
 
 #[test]

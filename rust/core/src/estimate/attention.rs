@@ -61,10 +61,12 @@ impl Block<'_, '_> {
                     Projections::Packed | Projections::GateApart => &[q + kv],
                     Projections::Apart => &[q, kv / 2, kv / 2],
                 };
+                let products = self.products;
                 let entry = self.joined(tokens, h, widths);
                 for width in widths {
                     self.product_made(p.tokens * *width as f64, true, m.qkv_bias);
                 }
+                self.products_spared(products, m.qkv_bias);
                 self.dense_parameters += (h * (q + kv)) as f64;
                 if m.qkv_bias {
                     self.dense_parameters += (q + kv) as f64;
@@ -144,8 +146,10 @@ impl Block<'_, '_> {
         let (before, kept) = (self.forward, self.kept);
         self.core_attention(kind, heads);
         self.attention_may_repeat(before, self.kept - kept + output);
+        let products = self.products;
         let exit = self.linear(Gemm::new(tokens, h, v_out));
         self.product_made(p.tokens * h as f64, true, m.o_bias);
+        self.products_spared(products, m.o_bias);
         self.dense_parameters += (v_out * h) as f64;
         if m.o_bias {
             self.dense_parameters += h as f64;
@@ -154,7 +158,11 @@ impl Block<'_, '_> {
         // In a parallel block one gather and one sum serve both halves; the MLP prices them.
         if !m.parallel_block {
             self.tensor_edges(entry, exit);
+            let launched = self.launched();
             self.residual();
+            if kind.moe {
+                self.beside_compiled(launched);
+            }
         }
     }
 

@@ -61,7 +61,8 @@ pub(super) struct Block<'p, 'a> {
     pub(super) kept_core: f64,
     /// The operators that may be computed again by themselves.
     pub(super) repeats: Repeats,
-    /// Forward seconds of the matrix products, and how many there are.
+    /// Forward seconds of the matrix products of which recompute of single operators spares every second, and how many there are;
+    /// those that it never runs again count twice.
     pub(super) products: (f64, u32),
     /// Forward seconds of gathers over the tensor-parallel group.
     pub(super) gathered: f64,
@@ -182,15 +183,6 @@ impl<'p, 'a> Block<'p, 'a> {
             self.input.compute += self.p.device.traffic(f64::from(more) * elements * self.p.width);
         } else {
             self.stream(elements, 0.0, 3.0 * f64::from(more), (0, more));
-        }
-    }
-
-    /// An output of a single product, with a bias or without, that recompute of single operators may save.
-    pub(super) fn product_made(&mut self, elements: f64, read: bool, biased: bool) {
-        if !biased {
-            self.saved.product(elements, read);
-        } else if self.p.framework.keeps_biased_products {
-            self.saved.save(elements, read);
         }
     }
 
@@ -359,7 +351,7 @@ impl<'p, 'a> Block<'p, 'a> {
     ) -> (Entry, (f64, f64, f64)) {
         let m = self.p.model;
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
-        let before = self.forward;
+        let (before, products) = (self.forward, self.products);
         let entry = match self.p.framework.projections {
             Projections::GateApart | Projections::Apart if inputs == 2 => {
                 self.joined(tokens as u64, m.hidden, &[width, width])
@@ -370,11 +362,14 @@ impl<'p, 'a> Block<'p, 'a> {
             let each = inputs / u64::from(entry.products) * width;
             self.product_made(tokens * each as f64, true, m.mlp_bias);
         }
+        self.products_spared(products, m.mlp_bias);
         let made = self.activation_inputs(kept_tokens * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
         self.activation(tokens * width as f64, 1, true, false);
+        let products = self.products;
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
         self.product_made(tokens * m.hidden as f64, false, m.mlp_bias);
+        self.products_spared(products, m.mlp_bias);
         self.kept += self.activation_kept(kept_tokens * width as f64, true);
         self.transient = self.transient.max(tokens * ((inputs + 1) * width) as f64 * self.p.width);
         (entry, exit)

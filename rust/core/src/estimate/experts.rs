@@ -6,7 +6,7 @@ use super::compute::Gemm;
 use super::pass::Pass;
 use super::repeats::Operator;
 use crate::spec::cluster::Group;
-use crate::spec::framework::{ExpertDispatch, Projections};
+use crate::spec::framework::{ByProducts, ExpertDispatch, Projections};
 use crate::spec::model::Moe;
 use crate::spec::workload::Precision;
 
@@ -23,7 +23,10 @@ impl Block<'_, '_> {
         let h = m.hidden as f64;
         let visits = own_tokens * f64::from(moe.topk);
         // Router: 32-bit scores, top-k, and the permutation's index.
+        // Recompute of single operators runs its product again.
+        let products = self.products;
         self.linear(Gemm::new(own_tokens as u64, u64::from(moe.experts), m.hidden));
+        self.products = products;
         self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, self.router());
         self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
             + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
@@ -37,9 +40,14 @@ impl Block<'_, '_> {
         let once = p.framework.expert_dispatch == ExpertDispatch::OnceANode;
         // What follows the experts' second product in the forward pass.
         let mut after = Pass::default();
-        let by_products = moe.capacity_factor > 0.0 && p.framework.dispatch_by_products;
+        let groups = match p.framework.dispatch_by_products {
+            ByProducts::Sequence => s.mbs,
+            ByProducts::MicroBatch => 1,
+            ByProducts::None => 0,
+        };
+        let by_products = moe.capacity_factor > 0.0 && groups > 0;
         if by_products {
-            self.places(own_tokens, moe);
+            self.places(own_tokens, groups, moe);
         } else if !once {
             // Permute into expert order, which three kernels find (NVIDIA/TransformerEngine, pytorch/triton/permutation.py), and
             // back with the weighted sum.
@@ -51,11 +59,17 @@ impl Block<'_, '_> {
                 if p.framework.copies_choices { 1.0 + 1.0 / f64::from(moe.topk) } else { 0.0 };
             self.stream(visits * h, apart, apart, (1, 1));
             let before = self.forward;
-            self.permute(visits * h, 2.0, 3.0, (1, 1));
+            // Backward the weights' gradients need what experts made, unless the weights act inside of them or in an operator of their own.
+            let backward = if self.weighs_on_the_way() { 3.0 } else { 2.0 };
+            self.permute(visits * h, 2.0, backward, (1, 1));
             self.stream(visits * h, apart, apart, (1, 1));
             after = after.plus(self.forward.since(before));
         }
-        self.weight(moe, visits * h);
+        if by_products {
+            self.kept += visits * h * p.framework.held.weighted_result_bytes as f64;
+        } else {
+            self.weight(moe, visits * h);
+        }
 
         let experts = u64::from(moe.experts) / s.ep;
         let width = moe.expert_ffn / s.etp;
@@ -117,7 +131,9 @@ impl Block<'_, '_> {
             // Forward two kernels more find where the chunks go.
             self.permute(arrived * h, 2.0 * passes, 2.0 * passes, (4, 2));
             let both = self.forward.since(before);
-            after = after.plus(Pass { compute: both.compute / 2.0, kernels: 2, ..Pass::default() });
+            let (kernels, apart) = (both.kernels.min(2), both.apart.min(2));
+            after =
+                after.plus(Pass { compute: both.compute / 2.0, kernels, apart, ..Pass::default() });
         }
         if self.pads_experts(moe) {
             // Copied to whole multiples of rows, the weights beside them, and the results copied back; their gradients likewise.
@@ -139,7 +155,7 @@ impl Block<'_, '_> {
             self.weighted_biases(arrived * h, experts);
         }
         if weighed {
-            self.weight_inner(arrived * width as f64);
+            self.weight_inner(arrived * width as f64, apart);
         }
         self.kept += self.activation_kept(arrived * width as f64, !p.framework.wide_experts)
             + p.linear_input(arrived * h, !p.framework.wide_experts);
@@ -171,6 +187,13 @@ impl Block<'_, '_> {
         }
     }
 
+    /// Whether what experts made is weighted as it is put back in order.
+    fn weighs_on_the_way(&self) -> bool {
+        let (f, weighted) = (self.p.framework, self.p.framework.held.weighted_result_bytes as f64);
+        let joined = f.fused.activation && f.dispatch_launch_us == 0.0;
+        weighted > 0.0 && (joined || weighted <= self.p.width)
+    }
+
     /// Weights what experts made, of so many `elements`. In another width it is cast for that, and its gradient back.
     fn weight(&mut self, moe: &Moe, elements: f64) {
         let p = self.p;
@@ -197,13 +220,13 @@ impl Block<'_, '_> {
         }
     }
 
-    /// Keeps what the weights multiply inside of an expert, of so many `elements`: in separate operators the activation's
+    /// Keeps what the weights multiply inside of an expert, of so many `elements` in `parts` one after another: in separate operators the activation's
     /// result beside what becomes of it (NVIDIA/Megatron-LM, megatron/core/transformer/moe/experts.py, bias_act_func: `glu`,
     /// times the permuted probabilities, which are in 32 bits, and a cast).
-    fn weight_inner(&mut self, elements: f64) {
+    fn weight_inner(&mut self, elements: f64, parts: u32) {
         self.kept += elements * self.p.width;
         // In 32 bits the gradient and those of both factors.
-        self.transient = self.transient.max(3.0 * 4.0 * elements);
+        self.transient = self.transient.max(3.0 * 4.0 * elements / f64::from(parts));
     }
 
     /// Whether each expert's tokens are copied to a multiple of rows that products of 8 or 4 bits want.
@@ -248,12 +271,11 @@ impl Block<'_, '_> {
         }
     }
 
-    /// Tokens put into the experts' places, and their results taken from there with their weights: products of each sequence with
-    /// a matrix of its tokens by all places (AI-Hypercomputer/maxtext, layers/moe.py, dense_matmul). Backward two more for what was
+    /// Tokens put into the experts' places, and their results taken from there with their weights: products of each of `sequences`, or
+    /// of all as one, with a matrix of its tokens by all places (AI-Hypercomputer/maxtext, layers/moe.py, dense_matmul). Backward two more for what was
     /// taken, by places and by weights, and one for what was put.
-    fn places(&mut self, tokens: f64, moe: &Moe) {
+    fn places(&mut self, tokens: f64, sequences: u64, moe: &Moe) {
         let d = &self.p.device;
-        let sequences = self.p.shard.mbs;
         let own = (tokens / sequences as f64).ceil() as u64;
         let places = (own as f64 * f64::from(moe.topk) * moe.capacity_factor).ceil() as u64;
         let h = self.p.model.hidden;

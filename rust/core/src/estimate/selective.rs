@@ -56,6 +56,26 @@ impl Block<'_, '_> {
         self.again = self.again.plus(again);
     }
 
+    /// An output of a single product, with a bias or without, that recompute of single operators may save.
+    pub(super) fn product_made(&mut self, elements: f64, read: bool, biased: bool) {
+        if !biased {
+            self.saved.product(elements, read);
+        } else if self.p.framework.keeps_biased_products {
+            self.saved.save(elements, read);
+        }
+    }
+
+    /// Of the products since `before`, with a bias or without, recompute of single operators spares every second, or all or none of
+    /// those with a bias.
+    pub(super) fn products_spared(&mut self, before: (f64, u32), biased: bool) {
+        if biased && self.p.framework.keeps_biased_products {
+            self.products.0 += self.products.0 - before.0;
+            self.products.1 += self.products.1 - before.1;
+        } else if biased {
+            self.products = before;
+        }
+    }
+
     /// What selective recompute runs again, and the bytes that are kept with it.
     pub(super) fn selective(&self) -> (Pass, f64) {
         let p = self.p;

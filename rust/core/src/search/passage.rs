@@ -10,7 +10,7 @@
 use crate::estimate::least::Prices;
 use crate::estimate::shard::Shard;
 use crate::estimate::shortest::Shortest;
-use crate::spec::framework::Framework;
+use crate::spec::framework::{ByProducts, Framework};
 use crate::spec::problem::Problem;
 use std::sync::OnceLock;
 
@@ -105,12 +105,17 @@ impl Passage {
         let mbs = rows
             .div_ceil(problem.workload.sequence_length)
             .next_multiple_of(problem.framework.softmax_multiple.max(1));
-        // A single sequence lies as fused attention wants it, several are laid out for it.
-        let lying = (problem.framework.attention_layouts > 0).then(|| {
-            let framework = Framework { attention_layouts: 0, ..problem.framework.clone() };
-            Problem { framework, ..problem.clone() }
+        // A single sequence lies as fused attention wants it, several are laid out for it, and masks of its own tokens alone are smaller.
+        let framework = &problem.framework;
+        let masked = framework.dispatch_by_products == ByProducts::MicroBatch;
+        let alone = (framework.attention_layouts > 0 || masked).then(|| {
+            let dispatch_by_products =
+                if masked { ByProducts::Sequence } else { framework.dispatch_by_products };
+            let alone =
+                Framework { attention_layouts: 0, dispatch_by_products, ..framework.clone() };
+            Problem { framework: alone, ..problem.clone() }
         });
-        let problem = lying.as_ref().unwrap_or(problem);
+        let problem = alone.as_ref().unwrap_or(problem);
         let large = KindPrices::new(problem, kind, Shard { mbs, ..shard }, each_pass);
         Passage::of(&large).times((1.0 - SLACK) / mbs as f64)
     }

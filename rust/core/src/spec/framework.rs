@@ -64,7 +64,7 @@ pub struct Framework {
     pub expert_dispatch: ExpertDispatch,
     /// Where experts have a capacity, tokens come to them and go back by products with matrices that hold a one for each place of
     /// each expert (GShard, arXiv:2006.16668, algorithm 1), not as rows that are moved.
-    pub dispatch_by_products: bool,
+    pub dispatch_by_products: ByProducts,
     /// Tokens that no other rank sent are sorted by expert once more all the same (Megatron's dispatchers).
     pub permutes_twice: bool,
     /// Tokens are written out for each of their experts before they are sorted, and what was sorted back is summed by an operator
@@ -248,8 +248,8 @@ pub struct Fused {
 pub struct Overlap {
     /// Gradient reduction behind the last backward pass.
     pub gradient_reduce: bool,
-    /// Of these, what every pass scatters (ZeRO stage 3): behind the rest of the backward pass, else in its own stream (XLA on
-    /// TensorCores).
+    /// Of these, what every pass scatters (ZeRO stage 3): behind the rest of the backward pass, else in the open, by the cores that
+    /// compute (XLA on TensorCores).
     pub gradient_scatter: bool,
     /// Parameter all-gather behind the first forward pass.
     pub parameter_gather: bool,
@@ -360,6 +360,18 @@ pub enum Shards {
     Slices,
     /// Whole tensors: gradients are reduced to their owner, and parameters broadcast from it, one owner after another.
     Tensors,
+}
+
+/// Whose tokens fill experts of a capacity by a product with a mask of their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ByProducts {
+    /// None: they are copied.
+    None,
+    /// Each sequence's (MaxText).
+    Sequence,
+    /// A micro-batch's as one (DeepSpeed).
+    MicroBatch,
 }
 
 /// How the ranks of a context-parallel group exchange what attention needs.

@@ -7,8 +7,8 @@ pub mod plans;
 
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
 use autopar_core::spec::framework::{
-    Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers, Gradients,
-    Held, Named, Projections, Selective, Shards, TensorOverlap,
+    ByProducts, Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers,
+    Gradients, Held, Named, Projections, Selective, Shards, TensorOverlap,
 };
 use autopar_core::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
@@ -138,7 +138,10 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
     f.keeps_tensor_results = draw.once_in(4);
     f.fused.permutation = draw.once_in(2);
-    f.dispatch_by_products = draw.once_in(2);
+    f.sends_in_turn = draw.once_in(3);
+    f.fused.gate = draw.once_in(2);
+    f.dispatch_by_products =
+        draw.pick(&[ByProducts::None, ByProducts::Sequence, ByProducts::MicroBatch]);
     f.fused.router = f.keeps_tensor_results;
     f.fused.expert_bias = f.fused.permutation;
     f.fused.clamp = !f.fused.permutation;
