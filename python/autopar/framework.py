@@ -332,8 +332,6 @@ class Framework:
         overlap: Communication that runs behind computation.
         bytes: Bytes of each stored number.
         sharded_sends: Each pipeline send is cut over the tensor-parallel group, which gathers it.
-        sends_in_turn: What two stages send each other crosses one way after the other, not both
-            ways at once.
         repeats_key_heads: Grouped key and value heads are repeated to all query heads.
         vocab_multiple: The embedding is padded to a multiple of this many rows a tensor rank.
         gathers: When FSDP and ZeRO gather parameters and reduce gradients: for each pass of each
@@ -467,7 +465,6 @@ class Framework:
     overlap: Overlap
     bytes: NumberBytes
     sharded_sends: bool
-    sends_in_turn: bool = False
     repeats_key_heads: bool = False
     vocab_multiple: int
     gathers: Gathers

@@ -145,7 +145,6 @@ pub fn framework() -> Framework {
         },
         bytes: NumberBytes { parameter: 2, gradient: 4, gradient_sent: 4, optimizer: 12 },
         sharded_sends: true,
-        sends_in_turn: false,
         repeats_key_heads: false,
         vocab_multiple: 128,
         gathers: Gathers::MicroBatch,

@@ -201,20 +201,16 @@ impl<'a> Pricer<'a> {
         self.exchanged(self.fabric.send(self.boundary_bytes(), self.shard.devices() * apart))
     }
 
-    /// The same where it crosses in `seconds` to a stage of this kind.
-    ///
-    /// Where the messages of two stages cross in turn, a stage waits for the other's as long as for its own: each counts twice, those
-    /// of the pipeline's filling too, which no other meets. A message that was cut over the tensor-parallel group is gathered where
-    /// it arrives (Narayanan et al., arXiv:2104.04473, section 4.1), unless the sequence stays cut.
+    /// The same where it crosses in `seconds` to a stage of this kind: a message that was cut over the tensor-parallel group is
+    /// gathered where it arrives (Narayanan et al., arXiv:2104.04473, section 4.1), unless the sequence stays cut.
     pub fn exchanged(&self, seconds: f64) -> f64 {
-        let ways = if self.framework.sends_in_turn { 2.0 } else { 1.0 };
         let gathered = if self.shard.sp || !self.framework.sharded_sends {
             0.0
         } else {
             let whole = self.boundary_bytes() * self.shard.tp as f64;
             self.fabric.all_gather(whole, self.shard.tensor_group())
         };
-        ways * seconds + gathered
+        seconds + gathered
     }
 
     /// The embedding: a look-up, its gradient a scatter-add.

@@ -30,9 +30,6 @@ pub struct Framework {
     pub bytes: NumberBytes,
     /// Each pipeline send is cut over the tensor-parallel group also without sequence parallel.
     pub sharded_sends: bool,
-    /// What two stages send each other crosses one way after the other, as each call waits for its own (DeepSpeed's pipeline
-    /// engine), not both ways at once (Megatron's batched calls).
-    pub sends_in_turn: bool,
     /// Grouped key and value heads are repeated to as many as query heads before attention (Megatron before its core).
     pub repeats_key_heads: bool,
     /// The embedding is padded to a multiple of this many rows a tensor-parallel rank.

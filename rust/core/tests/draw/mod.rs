@@ -138,7 +138,6 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
     f.keeps_tensor_results = draw.once_in(4);
     f.fused.permutation = draw.once_in(2);
-    f.sends_in_turn = draw.once_in(3);
     f.fused.gate = draw.once_in(2);
     f.dispatch_by_products =
         draw.pick(&[ByProducts::None, ByProducts::Sequence, ByProducts::MicroBatch]);
