@@ -140,6 +140,15 @@ def test_what_a_script_leaves_open_is_read_from_words(shelf: Shelf) -> None:
     assert not said("all-to-all overlapped with computation (moe-alltoall-overlap-comm)")[4]
 
 
+def test_a_gate_is_joined_where_a_row_joins_the_whole_activation(shelf: Shelf) -> None:
+    def gate(notes: str) -> bool:
+        run = run_of(framework="Megatron-DeepSpeed", precision="fp16", notes=notes)
+        return setup(run, shelf).problem.framework.fused.gate
+
+    assert all(map(gate, ("fused swiglu", "Liger kernels")))
+    assert not any(map(gate, ("", "fused bias-gelu")))
+
+
 def test_operators_that_a_script_leaves_apart_are_read_from_words(shelf: Shelf) -> None:
     def said(notes: str) -> tuple[bool, str, str, str, str]:
         run = run_of(framework="ModelLink", chip="910B", notes=notes)

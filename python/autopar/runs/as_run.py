@@ -46,7 +46,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
     framework = _stored(_loss(_softmax(framework, run), entry, run), run)
     framework = _offloaded(framework, run)
-    if framework.gathers == "step" and re.search(r"3|[fh]sdp", run.zero, re.I):
+    if framework.gathers == "step" and run.shards_parameters:
         # A profile of ZeRO-1 says nothing of parameters that a row's own stage shards.
         framework = replace(framework, gathers="step_in_pipeline")
     if framework.name.startswith("fsdp") and said(run, PARAMETERS_OF_THEIR_OWN):
@@ -409,8 +409,7 @@ def _stored(framework: Framework, run: Run) -> Framework:
         offloaded = 1.0 if offloads_checkpoints(run) else 0.0
     on_host = bool(said(run, PARAMETERS_ON_HOST))
     held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=on_host)
-    kept = not re.search(r"3|[fh]sdp", run.zero, re.I)
-    if kept and said(run, r"(float|fp)8 all-gather\b"):
+    if not run.shards_parameters and said(run, r"(float|fp)8 all-gather\b"):
         # What is gathered once a step lies in 8 bits, and beside it as the backward pass wants it,
         # unless that casts it again.
         beside = 0 if said(run, r"weights cast again in backward") else 1

@@ -20,15 +20,17 @@ def fused(framework: Framework, run: Run) -> Framework:
     listed = listed_kernels(run)
     if one.norm == "eager" and said(run, r"with (TE|Transformer Engine)\b"):
         framework = replace(framework, projections="packed", repeats_key_heads=False)
-        one = replace(one, norm="fused", activation=True, rope="fused")
+        one = replace(one, norm="fused", activation=True, gate=True, rope="fused")
     if said(run, r"liger\b"):
-        one = replace(one, norm="fused", activation=True, rope="fused")
+        one = replace(one, norm="fused", activation=True, gate=True, rope="fused")
     norms = r"(layer|rms)?[- ]?norms?\b"
     if one.norm != "tuned" and (said(run, f"fused {norms}") or re.search(norms, listed, re.I)):
         one = replace(one, norm="fused")
     activations = r"(bias[- ])?(gelu|swiglu|activations?)\b"
-    if said(run, f"fused {activations}") or re.search(activations, listed, re.I):
-        one = replace(one, activation=True)
+    joined = said(run, f"fused {activations}") or re.search(activations, listed, re.I)
+    if joined:
+        # A kernel of bias and GELU takes no gate in.
+        one = replace(one, activation=True, gate=one.gate or "gelu" not in joined[0].lower())
     if _tanh_of_gpt2(run):
         one = replace(one, gelu=False)
     if re.search(r"\brope\b|rotary", listed, re.I):
@@ -121,7 +123,7 @@ def _in_blocks(framework: Framework, run: Run) -> Framework:
     gather them after the passes then (NVIDIA/NeMo, scripts/performance/helpers.py of 2.4 to 2.7).
     """
     gathers, overlap = framework.eight_bit_gathers, framework.overlap
-    if not re.search(r"3|[fh]sdp", run.zero, re.I):
+    if not run.shards_parameters:
         gathers = replace(gathers, parameters=False)
         if re.match(r"NeMo\b", run.framework, re.I):
             overlap = replace(overlap, parameter_gather=False)

@@ -147,6 +147,11 @@ class Run:
         return re.search(r"\bSUSPECT\b", self.notes) is not None
 
     @property
+    def shards_parameters(self) -> bool:
+        """Whether its stage of ZeRO shards parameters, as FSDP and HSDP do."""
+        return re.search(r"3|[fh]sdp", self.zero, re.I) is not None
+
+    @property
     def ran_out_of_memory(self) -> bool:
         """Whether the run is one that did not fit."""
         return re.search(r"\b(OOM|out of memory)\b", self.notes) is not None
