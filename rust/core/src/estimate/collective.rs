@@ -48,6 +48,16 @@ impl<'a> Fabric<'a> {
         seconds - hidden + self.chip.link.processor_share * hidden
     }
 
+    /// Whether a group has members in several domains, between which its messages pass the network.
+    pub fn leaves(&self, group: Group) -> bool {
+        group.members_within(u64::from(self.chip.link_domain)) < group.size
+    }
+
+    /// Whether devices are joined along axes, with wires of their own on each.
+    pub fn has_axes(&self) -> bool {
+        self.torus.is_some()
+    }
+
     /// Seconds to gather a tensor of `bytes` on every member, or to reduce and scatter it.
     pub fn all_gather(&self, bytes: f64, group: Group) -> f64 {
         if group.size <= 1 || bytes <= 0.0 {

@@ -1,11 +1,15 @@
 //! What gathers of sharded parameters and reductions of sharded gradients add to the passes of a layer, and of the embedding and
 //! head.
 //!
-//! Both are of one layer and run one layer ahead: what is longer than the layer's computation shows. So it is with PyTorch's
+//! Both are of one layer and run one layer ahead: what is longer than the layer's passes shows. So it is with PyTorch's
 //! FSDP and DeepSpeed's ZeRO-3 where nothing keeps the host from going ahead. Before the embedding there is nothing to hide
 //! its gather, and nothing behind its gradients' reduction.
+//!
+//! A pass has communication of its own, of tensors and of tokens. Where that takes the same wires, a node's network cards or the
+//! links inside it, neither passes while the other does: together they take what both take in turn.
 
 use super::block::Block;
+use super::host::Launch;
 use super::layer::Pricer;
 use super::pass::Pass;
 use super::shard::parameter_sent;
@@ -24,6 +28,8 @@ struct Moved {
     pieces: u32,
     /// Parameters that are sharded at all.
     parameters: f64,
+    /// The shares of either that stay inside a domain, and that pass the network.
+    ways: [f64; 2],
 }
 
 impl Pricer<'_> {
@@ -111,13 +117,14 @@ impl Block<'_, '_> {
     fn wait(&mut self, moved: &Moved, recompute: &mut Pass) {
         let p = self.p;
         let (launch, overlap) = (p.launch(), p.framework.overlap);
-        let hidden = |seconds, behind, overlapped| p.hidden(seconds, behind, overlapped);
-        let &Moved { gather, reduce, parameters, .. } = moved;
+        let &Moved { gather, reduce, parameters, ways, .. } = moved;
+        let hidden = |seconds, pass: Pass, overlapped| {
+            p.hidden(seconds, p.free(pass, launch, ways.map(|share| seconds * share)), overlapped)
+        };
         let (beside, apart) = if overlap.gradient_scatter { (reduce, 0.0) } else { (0.0, reduce) };
         let released = self.released(parameters);
         let fetches = overlap.parameter_gather && !self.waits_for_routing();
-        let forward = self.forward.lasts(launch);
-        let backward = self.input.plus(self.weight).lasts(launch);
+        let (forward, backward) = (self.forward, self.input.plus(self.weight));
         let reduced = hidden(beside, backward, overlap.gradient_reduce) + apart;
         let waited = |gather: f64| {
             if overlap.backward_gather {
@@ -131,7 +138,7 @@ impl Block<'_, '_> {
         self.forward.shard += hidden(gather, forward, fetches);
         self.input.shard += ahead;
         let recomputed = if p.framework.recompute_gathers && gather > 0.0 {
-            gather + reduce + hidden(gather, recompute.lasts(launch), fetches)
+            gather + reduce + hidden(gather, *recompute, fetches)
         } else if self.waits_for_routing() {
             gathers + reduced
         } else {
@@ -192,13 +199,29 @@ impl Pricer<'_> {
             }
         };
         let framework = self.framework;
+        let sent = parameter_sent(framework, self.workload.precision);
+        let all = seconds(true, sent);
+        let share = |network: bool| {
+            let [dense, expert] =
+                parts.map(
+                    |(parameters, group)| {
+                        if self.fabric.leaves(group) == network {
+                            parameters
+                        } else {
+                            0.0
+                        }
+                    },
+                );
+            if all > 0.0 {
+                self.gather_in(pieces, [dense, expert], sent as f64) / all
+            } else {
+                0.0
+            }
+        };
         // An all-reduce scatters and gathers.
         let ways = if framework.all_reduces && s.zero <= 2 { 2.0 } else { 1.0 };
         Moved {
-            gather: seconds(
-                self.gathers_each_pass(),
-                parameter_sent(framework, self.workload.precision),
-            ),
+            gather: seconds(self.gathers_each_pass(), sent),
             reduce: ways * seconds(self.reduces_each_pass(), framework.bytes.gradient_sent),
             // Experts that no other rank has are in one unit with the rest of their layer.
             groups: parts.iter().filter(sharded).count().min(if s.ep > 1 { 2 } else { 1 }) as u32,
@@ -209,7 +232,24 @@ impl Pricer<'_> {
                 .map(|(_, n)| n)
                 .sum(),
             parameters: parts.iter().filter(sharded).map(|part| part.0).sum(),
+            ways: [share(false), share(true)],
         }
+    }
+
+    /// How long a pass hides communication that takes so many seconds inside a domain and on the network: as long as it lasts,
+    /// but for what it sends on the same wires itself.
+    ///
+    /// Axes of a torus have wires of their own. What holds for any group of shards does not know their wires.
+    fn free(&self, pass: Pass, launch: Launch, moved: [f64; 2]) -> f64 {
+        let lasts = pass.lasts(launch);
+        if self.shortest.is_some() || self.fabric.has_axes() {
+            return lasts;
+        }
+        let mut taken = [0.0; 2];
+        taken[usize::from(self.fabric.leaves(self.shard.tensor_group()))] += pass.tensor;
+        taken[usize::from(self.fabric.leaves(self.shard.expert_group()))] += pass.expert;
+        let shows = |way: usize| moved[way] - (lasts - taken[way]).max(0.0);
+        lasts.min(moved[0] + moved[1] - shows(0).max(shows(1)))
     }
 
     /// What communication of `seconds` adds beside a computation, where it is overlapped.
