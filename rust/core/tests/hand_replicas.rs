@@ -343,3 +343,30 @@ fn nothing_hides_an_embedding_s_gather_and_reduction_nor_a_head_s_that_comes_wit
     assert_eq!(apart[0].dense_parameters, (51_200 + 2048) * 1024);
     assert_eq!([apart[1].forward.shard, apart[1].input_gradient.shard], [Time::ZERO; 2]);
 }
+
+#[test]
+fn a_gather_and_a_pass_s_own_messages_on_the_same_wires_take_turns() {
+    // Slow links, so that a layer's gather of 2 bytes a parameter outlasts its forward pass. Two tensor-parallel ranks and four
+    // replicas share the links of a node: while one sends the other waits, and all but the products shows. With one replica a
+    // node the gather takes the cards and the sums the links: both pass meanwhile.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.gathers = Gathers::MicroBatch;
+    problem.framework.overlap.parameter_gather = true;
+    problem.framework.launch_us = 0.0;
+    let chip = &mut problem.cluster.groups[0].chip;
+    (chip.link.all_gather_gb_per_s, chip.link.all_reduce_gb_per_s) = (2.0, 2.0);
+    (chip.network.nic_gbit_per_s, chip.link.processor_share) = (1.0, 0.0);
+    problem.cluster.devices = 32;
+    let gathered = |dp: u64, tp: u64, in_turn: bool| {
+        let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+        let cost = layer(&problem, Shard { dp, tp, zero: 3, shard_group: dp, ..whole() });
+        let group = Group { size: dp, stride: tp };
+        let gather = fabric.all_gather(2.0 * cost.dense_parameters as f64, group);
+        let [computed, summed, shows] =
+            [cost.forward.compute, cost.forward.tensor, cost.forward.shard].map(Time::seconds);
+        assert!(summed > 0.0 && gather > computed + summed);
+        close(shows, gather - computed - if in_turn { 0.0 } else { summed }, 1e-6);
+    };
+    gathered(4, 2, true);
+    gathered(4, 8, false);
+}
