@@ -107,7 +107,8 @@ class Link:
         all_to_all_gb_per_s: All-to-all, 10^9 bytes a second.
         p2p_gb_per_s: One pair of devices, one direction, 10^9 bytes a second.
         latency_us: One step of a collective between two devices, in microseconds.
-        processor_share: Share of the processors that a collective takes from what it runs beside.
+        processor_share: Share of the processors that a collective takes from what it runs beside;
+            1 where nothing runs beside it.
     """
 
     topology: Topology

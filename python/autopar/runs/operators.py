@@ -213,7 +213,7 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     kernel = run.attention or run.notes
     if re.search(rf"{TAKEN_BACK}sdpa\b", kernel, re.I) and _masked(run):
         faster = ("cudnn_masked",) if "cudnn" in kernels else ()
-        kernels = (*faster, "efficient_masked", *kernels)
+        kernels = (*faster, "efficient_masked", "npu_masked", *kernels)
     framework = _key_heads(framework, run, attention)
     if attention == "flash" and not framework.attention_kernels:
         first = KERNELS["1"] if run.month and run.month < SECOND_FLASH else ()
@@ -245,15 +245,24 @@ REPEATED_FOR_FLASH = r"mistral|mixtral|qwen-?2"
 
 
 def _masked(run: Run) -> bool:
-    """Whether attention has a mask of padding, as Hugging Face's models make of what is padded.
+    """Whether attention has a mask that is a tensor, as Hugging Face's models make of what is padded.
 
     PyTorch's own attention takes FlashAttention for none, cuDNN where that is preferred, else a
     slower kernel, which skips nothing (pytorch/pytorch, sdp_utils_cpp.h: check_for_attn_mask;
-    huggingface/transformers, masking_utils.py).
+    huggingface/transformers, masking_utils.py). For a while its Llama and what was written after
+    that made one for every batch.
     """
     padded = r"padded( or cut)? to (the (full|longest)|max|\d+ tokens)"
-    hugging_face = said(run, r"(HF|Hugging ?Face|TRL)\b") and said(run, padded)
-    return bool(hugging_face or said(run, r"padded\b[^;]*\bwith masks?\b"))
+    always = run.month in ALWAYS_MASKED and re.search(ALWAYS_MASKED_MODELS, run.model, re.I)
+    if said(run, r"(HF|Hugging ?Face|TRL)\b") and (always or said(run, padded)):
+        return True
+    return bool(said(run, r"padded\b[^;]*\bwith masks?\b|masks? (is|are) (a )?dense tensors?\b"))
+
+
+# Releases 4.38 to 4.40 of huggingface/transformers, 21 February to 17 May 2024: issue 30010, pull
+# requests 30070 (undone by 30314 before 4.40) and 30317.
+ALWAYS_MASKED = ("2024-03", "2024-04", "2024-05")
+ALWAYS_MASKED_MODELS = r"llama|gemma|command-?r|olmo"
 
 
 # FlashAttention-2 (arXiv:2307.08691) is of July 2023. FlashAttention-4 has no rates of its own

@@ -241,7 +241,7 @@ pub struct Link {
     pub p2p_gb_per_s: f64,
     /// One step of a collective between two devices, in microseconds.
     pub latency_us: f64,
-    /// Share of the device's processors that a collective occupies: what runs beside it is slower by this.
+    /// Share of the device's processors that a collective occupies: what runs beside it is slower by this. 1 where nothing does.
     pub processor_share: f64,
 }
 
@@ -413,10 +413,10 @@ impl Chip {
             "Devices of one kind differ by a per cent or two.",
         )?;
         require(
-            (0.0..1.0).contains(&self.link.processor_share),
+            (0.0..=1.0).contains(&self.link.processor_share),
             "link.processor_share",
-            || format!("must be from 0 up to 1, found {}", self.link.processor_share),
-            "A collective occupies a part of the processors.",
+            || format!("must be from 0 to 1, found {}", self.link.processor_share),
+            "A collective occupies a part of the processors, or all where nothing runs beside it.",
         )?;
         share(self.memory_efficiency, "memory_efficiency")?;
         share(self.gemm.efficiency, "gemm.efficiency")?;
