@@ -52,3 +52,15 @@ def test_hugging_face_repeats_key_heads_by_its_release_and_kernel(shelf: Shelf) 
     assert not repeats("flash attention 2", "2024-05")
     assert repeats("flash attention 2", "2024-05", "Mixtral-8x7B")
     assert not repeats("flash attention 2", "2025-01", "Mixtral-8x7B")
+
+
+def test_some_releases_and_windows_make_a_mask_of_every_batch(shelf: Shelf) -> None:
+    def first(model: str, date: str, framework: str = "HF Trainer, FSDP") -> str:
+        run = run_of(model=model, framework=framework, attention="sdpa", date=date)
+        return setup(run, shelf).problem.framework.attention_kernels[0]
+
+    assert first("Llama-2-7B", "2024-04") == "efficient_masked"
+    assert first("Llama-2-7B", "2024-04", "PyTorch FSDP") != "efficient_masked"
+    assert first("Llama-2-7B", "2024-06") != "efficient_masked"
+    assert first("Mistral-7B", "2024-04") != "efficient_masked"
+    assert first("Gemma-3-12B", "2025-11") == "efficient_masked"

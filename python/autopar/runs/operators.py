@@ -245,16 +245,18 @@ REPEATED_FOR_FLASH = r"mistral|mixtral|qwen-?2"
 
 
 def _masked(run: Run) -> bool:
-    """Whether attention has a mask that is a tensor, as Hugging Face's models make of what is padded.
+    """Whether attention's mask is a tensor, as Hugging Face's models make one of what is padded.
 
     PyTorch's own attention takes FlashAttention for none, cuDNN where that is preferred, else a
     slower kernel, which skips nothing (pytorch/pytorch, sdp_utils_cpp.h: check_for_attn_mask;
     huggingface/transformers, masking_utils.py). For a while its Llama and what was written after
-    that made one for every batch.
+    that made one for every batch; layers with a window have one (_ignore_causal_mask_sdpa there:
+    local_attention_size), as five of six in Gemma 3.
     """
     padded = r"padded( or cut)? to (the (full|longest)|max|\d+ tokens)"
     always = run.month in ALWAYS_MASKED and re.search(ALWAYS_MASKED_MODELS, run.model, re.I)
-    if said(run, r"(HF|Hugging ?Face|TRL)\b") and (always or said(run, padded)):
+    windowed = (run.seq_len or 0) > 1024 and re.search(r"\bgemma-?3\b", run.model, re.I)
+    if said(run, r"(HF|Hugging ?Face|TRL)\b") and (always or windowed or said(run, padded)):
         return True
     return bool(said(run, r"padded\b[^;]*\bwith masks?\b|masks? (is|are) (a )?dense tensors?\b"))
 
