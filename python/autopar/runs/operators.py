@@ -229,6 +229,8 @@ def _key_heads(framework: Framework, run: Run, attention: Attention) -> Framewor
     flash-attn Llama and Granite never did, Mistral, Mixtral and Qwen2 before release 4.48 of
     January 2025 (modeling_mistral.py of 4.46: MistralFlashAttention2).
     """
+    if said(run, r"key heads repeated\b"):
+        return replace(framework, repeats_key_heads=True)
     own = framework.name.startswith(("fsdp", "pytorch-ddp", "ddp-compiled", "deepspeed"))
     if not (own and said(run, r"(HF|Hugging ?Face|TRL)\b")) or framework.projections != "apart":
         return framework
