@@ -256,6 +256,19 @@ fn adam_in_separate_operators_passes_its_32_bit_numbers_twenty_times() {
 }
 
 #[test]
+fn a_collective_hides_but_for_the_processors_that_it_takes() {
+    // 3 s beside 5 s: nothing shows, 0.5 of them where it takes half of the processors, all where it takes each. Beside 2 s the
+    // third second shows too.
+    let mut problem = gpt_problem(1024, 512);
+    let mut shows = |share, behind| {
+        problem.cluster.groups[0].chip.link.processor_share = share;
+        Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip).beside(3.0, behind)
+    };
+    assert_eq!([shows(0.0, 5.0), shows(0.5, 5.0), shows(0.5, 2.0)], [0.0, 1.5, 2.0]);
+    assert_eq!([shows(1.0, 5.0), shows(1.0, 2.0)], [3.0, 3.0]);
+}
+
+#[test]
 fn parameters_that_are_gathered_after_the_gradients_before_show_in_full() {
     // ZeRO-3 over 8 ranks of a node behind a device so slow that it hides all: backward one gather of 2 bytes a parameter.
     let mut problem = gpt_problem(1024, 512);

@@ -391,21 +391,6 @@ mod tests {
     }
 
     #[test]
-    fn a_collective_hides_but_for_the_processors_that_it_takes() {
-        // 3 s beside 5 s: nothing shows, 0.46 of them where it takes so many processors, all where it takes each. Beside 2 s the
-        // third second shows too.
-        let mut cluster = cluster(a100(), 8);
-        let mut shows = |share, behind| {
-            cluster.groups[0].chip.link.processor_share = share;
-            Fabric::new(&cluster, &cluster.groups[0].chip).beside(3.0, behind)
-        };
-        assert_eq!(shows(0.0, 5.0), 0.0);
-        close(shows(0.46, 5.0), 1.38);
-        close(shows(0.46, 2.0), 1.92);
-        assert_eq!((shows(1.0, 5.0), shows(1.0, 2.0)), (3.0, 3.0));
-    }
-
-    #[test]
     fn rings_through_two_nodes_bring_each_what_it_has_already() {
         // 16 ranks, 8 a node: eight rings pass 15/16 of 1 GB over 8 x 25 GB/s x efficiency. Level by level a node would
         // receive the half that it lacks. 14 steps inside the two nodes and 2 between them.
