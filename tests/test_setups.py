@@ -268,7 +268,12 @@ def test_offloaded_activations_are_a_share_of_every_layer_s(shelf: Shelf) -> Non
 
 
 @pytest.mark.parametrize(
-    "notes", ["checkpoints offloaded", "remat custom: layer input offloaded to host"]
+    "notes",
+    [
+        "checkpoints offloaded",
+        "remat custom: layer input offloaded to host",
+        "custom remat, decoder_layer_input offloaded to host",
+    ],
 )
 def test_checkpoints_on_the_host_are_of_whole_layers(shelf: Shelf, notes: str) -> None:
     waiting = setup(run_of(notes=notes, recompute=""), shelf)
@@ -360,6 +365,8 @@ def test_a_compiled_model_that_is_sharded_is_fsdp_s(shelf: Shelf) -> None:
         ("Liger kernels", "128256", 32),
         # Two sequences of 4,096 tokens in pieces of 256.
         ("TRL SFTTrainer, chunked cross-entropy", "32000", 32),
+        ("vocabulary tiled by 16", "32000", 16),
+        ("loss in blocks of 4096 of the vocabulary", "32000", 8),
     ],
 )
 def test_a_loss_may_be_computed_in_pieces(

@@ -315,6 +315,8 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "AXLearn", "chip": "TPU v4"}, "maxtext"),
         ({"framework": "Levanter", "chip": "TPU v4"}, "levanter"),
         ({"framework": "Levanter", "chip": "GB200"}, "levanter-gpu"),
+        ({"framework": "Levanter / Grug (JAX)", "chip": "TPU v4"}, "grug"),
+        ({"framework": "Levanter / grug (JAX), FA4", "chip": "GB200"}, "grug-gpu"),
         ({"framework": "AXLearn", "chip": "MI210"}, "pax"),
         ({"framework": "MaxText", "chip": "H100"}, "maxtext-gpu"),
         ({"framework": "MaxText", "chip": "L40S"}, "maxtext-gpu"),

@@ -7,6 +7,7 @@ import pytest
 from autopar import catalog
 from autopar.runs.setups import setup
 from autopar.runs.shelf import Shelf
+from autopar.spec import Window
 from stated import run_of
 
 
@@ -58,6 +59,44 @@ def test_packed_documents_attend_within_themselves(shelf: Shelf) -> None:
     assert model.window is not None
     assert model.window.size == 90
     assert setup(run_of(seq_len="16384"), shelf).problem.model.window is None
+
+
+@pytest.mark.parametrize(
+    ("notes", "width"),
+    [
+        ("shared expert of 2560 besides the routed ones", 2560),
+        ("1 shared expert ffn 2048", 2048),
+        ("2 shared experts of the public config", 0),
+    ],
+)
+def test_the_width_of_shared_experts_is_read_of_words(
+    notes: str, width: int, shelf: Shelf
+) -> None:
+    mixture = {"model": "home-made", "experts": "16", "topk": "2", "ffn_hidden": "1024"}
+    moe = setup(run_of(**mixture, notes=notes), shelf).problem.model.moe
+    assert moe is not None
+    assert moe.shared_ffn == width
+
+
+@pytest.mark.parametrize(
+    ("notes", "window"),
+    [
+        ("sliding window of 512", Window(size=512)),
+        ("alternate layers have a sliding window of 128", Window(size=128, global_every=2)),
+        ("three layers in four have a sliding window of 1024", Window(size=1024, global_every=4)),
+        ("sliding window on every other layer", None),
+    ],
+)
+def test_windows_of_a_model_without_kin_are_read_of_words(
+    notes: str, window: Window | None, shelf: Shelf
+) -> None:
+    model = setup(run_of(model="ours", gated_mlp="1", notes=notes), shelf).problem.model
+    assert model.window == window
+
+
+def test_norms_after_sub_layers_are_read_of_words(shelf: Shelf) -> None:
+    known = [setup(run_of(notes=notes), shelf) for notes in ("", "hybrid (extra) norms")]
+    assert [each.problem.model.norms_per_layer for each in known] == [2, 4]
 
 
 @pytest.mark.parametrize("name", ["ours", "llama2-7b"])

@@ -359,6 +359,8 @@ class Framework:
         permutes_twice: Tokens that no other rank sent are sorted by expert once more all the same.
         copies_choices: Tokens are written out for each of their experts before they are sorted, and
             what was sorted back is summed by an operator of its own.
+        scatters_results: What experts made is added to its tokens by a scatter, and so are gradients of
+            what was gathered for experts; else it is gathered back and summed.
         grouped_tile_rows: Rows of a tile of grouped products: one in which an expert's rows end and
             the next one's begin is worked out for both. 0 where each expert has its own tiles.
         grouped_tile_width: Width of such a tile at most, inner and outer, of which the last is
@@ -383,6 +385,7 @@ class Framework:
             rank to be a multiple of this; else it runs in separate operators.
         softmax_longest: Keys of the longest rows of scores that fused softmax takes; longer ones
             run in separate operators. 0 for any.
+        recomputes_logits: A loss in pieces makes its logits again in the backward pass.
         loss_in_16_bits: The loss reads and writes logits in 16 bits; else it casts them to 32.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         attention_layouts: How often queries, keys and values are laid out anew before fused
@@ -479,6 +482,7 @@ class Framework:
     dispatch_by_products: ByProducts = "none"
     permutes_twice: bool = False
     copies_choices: bool = False
+    scatters_results: bool = False
     grouped_tile_rows: int = 0
     grouped_tile_width: int = 0
     neighbouring_experts: bool = False
@@ -492,6 +496,7 @@ class Framework:
     fp8_scaling: Fp8Scaling = "tensor"
     softmax_multiple: int = 1
     softmax_longest: int = 0
+    recomputes_logits: bool = False
     loss_in_16_bits: bool = False
     sums_in_fp32: bool = False
     attention_layouts: int = 0

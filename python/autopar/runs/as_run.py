@@ -453,8 +453,11 @@ def _pieces(run: Run) -> int:
     (fused_linear_cross_entropy.py), of 256 tokens each in TRL (huggingface/trl pull request 5575),
     and eight where nobody says (torchtune, torchtitan).
     """
-    if pieces := noted(r"loss in (\d+) (?:pieces|chunks)", f"{run.framework} {run.notes}"):
+    words = f"{run.framework} {run.notes}"
+    if pieces := noted(r"loss in (\d+) (?:pieces|chunks)|vocabulary tiled by (\d+)", words):
         return pieces
+    if rows := noted(r"loss in blocks of (\d+) of the vocabulary", words):
+        return -(-(run.vocab or 0) // rows) or 8
     if said(run, LIGER_LOSS):
         return -(-(run.vocab or 0) // (run.hidden or 1)) or 8
     if said(run, r"TRL\b"):
@@ -471,7 +474,7 @@ NARROW_STATES = (
 NARROW_COPY = r"bf16_master_weights|master weights in (16 bits|bf16)"
 NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
 OFFLOADED = (
-    r"(checkpoints|(layer|decoder) inputs?) (are )?offloaded"
+    r"(checkpoints|(layer|decoder)(_layer)?[ _]inputs?) (are )?offloaded"
     r"|(?<!no cpu )(?<!no host )(?<!without cpu )(?<!without host )offload(ed|ing)? "
     r"(of (the \w+ and of )?)?((?!(optimizer|while|and)\b)\w+ )*"
     r"(checkpoints|(layer|decoder) inputs?)\b"
@@ -498,4 +501,7 @@ LOSS_IN_PLACE = (
     r"(TE|Transformer Engine) (fused )?cross[- ]?entropy|cross[- ]?entropy of TE|Primus\b(?!-)|"
     + LIGER_LOSS
 )
-IN_PIECES = rf"loss in \w+ (pieces|chunks)|chunked (loss|cross-?entropy)|{LIGER_LOSS}"
+IN_PIECES = (
+    r"loss in (\w+ (pieces|chunks)|blocks)|vocabulary tiled|chunked (loss|cross-?entropy)|"
+    + LIGER_LOSS
+)

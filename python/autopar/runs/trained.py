@@ -69,7 +69,8 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
     apart = re.search(r"\buntied\b", run.notes, re.I) is not None
     if like is None:
         block = LLAMA_BLOCK if gated else GPT_BLOCK | {"position_rows": positions}
-        return Model(**shape, **block | {"tied_embeddings": (tied or not gated) and not apart})
+        block = block | {"tied_embeddings": (tied or not gated) and not apart}
+        return replace(Model(**shape, **block), window=_window(run.notes))
     tied = (like.tied_embeddings or tied) and not apart
     model = replace(like, **shape, tied_embeddings=tied)
     if not wide:
@@ -79,6 +80,8 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
     if document := noted(r"packed documents of (?:about )?(\d+) tokens", run.notes):
         # As many pairs as causal attention within documents has: half their length for a token.
         model = replace(model, window=Window(size=max(document // 2, 1)))
+    if re.search(r"\b(hybrid|sandwich)\b[^;]{0,12} norms\b", run.notes, re.I):
+        model = replace(model, norms_per_layer=4)
     if "alibi" in run.notes.lower():
         model = replace(model, position="alibi", position_rows=0)
     return model
@@ -95,6 +98,16 @@ GPT_BLOCK: dict[str, Any] = {
     "o_bias": True,
     "mlp_bias": True,
 }
+
+
+def _window(notes: str) -> Window | None:
+    """Returns the sliding window that notes tell, in all layers but those that they leave out."""
+    size = noted(r"sliding window of (\d+)", notes)
+    if size is None:
+        return None
+    told = {2: r"every other layer|alternat", 4: r"three layers in four"}
+    layers = (every for every, words in told.items() if re.search(words, notes, re.I))
+    return Window(size=size, global_every=next(layers, 0))
 
 
 def _completed(run: Run, model: Model) -> Run:
@@ -130,7 +143,7 @@ def _moe(
         return replace(moe, first_dense=min(moe.first_dense, run.layers or 0))
     stated["expert_ffn"] = stated["expert_ffn"] or _expert_ffn(run, shape, matrices, dense, assumed)
     if run.shared_ffn is None:
-        stated["shared_ffn"] = noted(rf"shared[ -]experts?{WIDTH}", run.notes)
+        stated["shared_ffn"] = noted(rf"shared[ -]experts?(?:{WIDTH}| of (\d{{3,}})\b)", run.notes)
     return Moe(**{"topk": 1} | {key: value for key, value in stated.items() if value is not None})
 
 
@@ -179,6 +192,6 @@ def _expert_ffn(
 
 
 def noted(pattern: str, notes: str) -> int | None:
-    """Returns the number that a pattern's group finds in notes, whatever their case."""
+    """Returns the number that a pattern's first group finds in notes, whatever their case."""
     found = re.search(pattern, notes, re.I)
-    return int(found[1]) if found else None
+    return next((int(group) for group in found.groups() if group), None) if found else None

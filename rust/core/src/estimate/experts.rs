@@ -52,7 +52,11 @@ impl Block<'_, '_> {
             // Permute into expert order, which three kernels find (NVIDIA/TransformerEngine, pytorch/triton/permutation.py), and
             // back with the weighted sum.
             let found = if self.looks_up() { 1 } else { 4 };
-            self.permute(visits * h, 2.0, 2.0, (found, 1));
+            let scattered = p.framework.scatters_results;
+            self.permute(visits * h, 2.0, if scattered { 0.0 } else { 2.0 }, (found, 1));
+            if scattered {
+                self.input.run(self.added(visits * h));
+            }
             self.counted = self.forward;
             // Apart from them a copy reads each token and writes its choices, and a sum reads these and writes it; backward likewise.
             let apart =
@@ -61,7 +65,10 @@ impl Block<'_, '_> {
             let before = self.forward;
             // Backward the weights' gradients need what experts made, unless the weights act inside of them or in an operator of their own.
             let backward = if self.weighs_on_the_way() { 3.0 } else { 2.0 };
-            self.permute(visits * h, 2.0, backward, (1, 1));
+            self.permute(visits * h, if scattered { 0.0 } else { 2.0 }, backward, (1, 1));
+            if scattered {
+                self.forward.run(self.added(visits * h));
+            }
             self.stream(visits * h, apart, apart, (1, 1));
             after = after.plus(self.forward.since(before));
         }
@@ -120,6 +127,12 @@ impl Block<'_, '_> {
         } else if once {
             // A token is read where it lies, copied for each of its experts here, and their results are summed for its way back.
             1.0 + p.fabric.copies_a_choice(self.choice(moe), s.expert_group())
+        } else if p.framework.scatters_results
+            && p.framework.expert_dispatch == ExpertDispatch::Gather
+        {
+            // Of all ranks' tokens each takes its own experts' choices once, sorted, and adds their results back once
+            // (marin-community/marin, lib/levanter/src/levanter/grug/_moe/ep_ring.py).
+            0.0
         } else if experts > 1 && (s.ep > 1 || p.framework.permutes_twice) {
             // What arrived by rank is sorted by expert, and the results are sorted back; what no other rank sent came sorted.
             2.0
@@ -462,6 +475,11 @@ impl Block<'_, '_> {
         self.input.kernels += launches;
     }
 
+    /// Seconds to add rows, of so many `elements`, to those of a sum: each is read, and its sum is read and written.
+    fn added(&self, elements: f64) -> f64 {
+        self.p.device.stream(3.0 * elements * self.p.width / ADDED)
+    }
+
     /// The same where rows change their places: scattered rows pass at a share of the streaming rate.
     fn permute(&mut self, elements: f64, forward: f64, backward: f64, kernels: (u32, u32)) {
         let rate = if self.p.framework.fused.permutation { PERMUTED } else { PERMUTED_UNFUSED };
@@ -477,6 +495,12 @@ const PERMUTED: f64 = 0.6;
 
 /// The same as gathers, scatters and sums of their own: 301 of 1,456 GB/s on an A100 (configs/system/a100_pcie.json).
 const PERMUTED_UNFUSED: f64 = 0.2;
+
+/// Share of the streaming rate at which XLA adds rows to where their indices say, on a TPU's tensor cores: 81,920 rows of 2,048
+/// channels on a v5p take 0.193 of 31.57 ms forward and 0.192 backward, 1.0 GB in 6.1 ms where it streams 2,212 GB/s
+/// (marin-community/marin@0bfda0d9, .agents/logbooks/grug-moe-ep-ring.md, 2026-03-07: EP=4, capacity 1.25; sorting the indices
+/// first, segment_sum and lax.scatter_add take no less). A gather of as many rows takes a sixth of that, as PERMUTED_UNFUSED has it.
+const ADDED: f64 = 0.075;
 
 /// How many times its mean of `visits` the fullest of `ranks` receives, where the wants of each vary by `variation` of their mean
 /// beside the chance of the draw: those of E / ep experts by one over sqrt(E / ep) of what theirs do.

@@ -275,6 +275,9 @@ impl<'a> Pricer<'a> {
         forward.run(self.device.plain(logits));
         input.run(self.device.plain(logits.input_gradient()));
         weight.run(self.weight_gradient(logits, false));
+        if self.framework.recomputes_logits && self.framework.held.loss_pieces > 1 {
+            input.run(self.device.plain(logits));
+        }
         // Tensor-parallel vocabulary: gather the input, and sum the maxima, the targets and the exponentials or gather the logits.
         forward.tensor += self.tensor_gather(self.tokens * h as f64 * self.width);
         let mut elements = self.tokens * rows as f64;

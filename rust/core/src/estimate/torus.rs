@@ -31,8 +31,9 @@ pub(super) struct Cover {
 impl Torus {
     /// The box of `devices` that a job has of a pod, or nothing where devices are not wired as a torus.
     ///
-    /// Its sides are as equal as their prime factors allow. Of two axes one closes where it spans the pod; of three where it is
-    /// made of whole cubes of four, which optical switches join.
+    /// Its sides are as equal as their prime factors allow. Of two axes one closes where it spans the pod; of three where it
+    /// is made of whole cubes of four, which optical switches join, and none does of a box smaller than one (Google Cloud, TPU v5p:
+    /// "Slices smaller than a full cube are 3D connected, however, they don't have wrap-around links").
     pub(super) fn new(topology: Topology, pod: u64, devices: u64) -> Option<Torus> {
         let axes = match topology {
             Topology::Torus2d => 2,
@@ -40,9 +41,14 @@ impl Torus {
             Topology::Switch | Topology::Mesh | Topology::CubeMesh | Topology::Pcie => return None,
         };
         let longest = boxed(pod, axes).into_iter().max().unwrap_or(1);
+        let cubes = devices >= CUBE.pow(3);
         let sides = boxed(devices.min(pod), axes).map(|devices| Side {
             devices,
-            closes: if axes == 2 { devices == longest } else { devices.is_multiple_of(CUBE) },
+            closes: if axes == 2 {
+                devices == longest
+            } else {
+                cubes && devices.is_multiple_of(CUBE)
+            },
         });
         Some(Torus { sides })
     }
@@ -144,6 +150,15 @@ mod tests {
         let gathers = [2, 4, 8, 32, 64, 256].map(|members| torus.cover(members).gathers());
         assert_eq!(gathers, [0.5, 1.0, 1.0, 2.0, 2.0, 3.0]);
         assert_eq!((torus.cover(8).hops(), torus.cover(256).hops()), (4, 10));
+    }
+
+    #[test]
+    fn a_box_smaller_than_a_cube_does_not_close() {
+        // 4 x 4 x 2: two lines of four and one of two, each at half the rate of a ring, as 2 x 2 x 4 has.
+        for devices in [16, 32] {
+            let torus = Torus::new(Topology::Torus3d, 8960, devices).unwrap();
+            assert_eq!((torus.cover(devices).gathers(), torus.cover(4).gathers()), (1.5, 0.5));
+        }
     }
 
     #[test]

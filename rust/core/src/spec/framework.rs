@@ -67,6 +67,9 @@ pub struct Framework {
     /// Tokens are written out for each of their experts before they are sorted, and what was sorted back is summed by an operator
     /// of its own (MaxText): both pass memory in its order.
     pub copies_choices: bool,
+    /// What experts made is added to its tokens as it comes, and so are backward the gradients of what was gathered for experts
+    /// (JAX, `x.at[tokens].add`); else it is gathered back into the tokens' order and summed.
+    pub scatters_results: bool,
     /// Rows of a tile of grouped products: one in which an expert's rows end and the next one's begin is worked out for both.
     /// 0 where each expert has tiles of its own.
     pub grouped_tile_rows: u64,
@@ -114,6 +117,9 @@ pub struct Framework {
     /// Norms before sub-layers, and the addition before any but the first, run again in the backward pass of a layer that is not
     /// computed again as a whole: each is a checkpoint of its own (InternLM/InternEvo, `dropout_selective_checkpoint`).
     pub repeats_norms: bool,
+    /// A loss in pieces keeps the logits of none of them, and its backward pass makes them again (AI-Hypercomputer/maxtext,
+    /// `num_vocab_tiling`; openxla/tokamax, linear_softmax_cross_entropy_loss).
+    pub recomputes_logits: bool,
     /// The loss reads and writes logits in 16 bits; else it casts them to 32 first.
     pub loss_in_16_bits: bool,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.

@@ -163,6 +163,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.permutes_twice = f.keeps_tensor_results;
     f.shared_edges = f.keeps_tensor_results;
     f.copies_choices = f.overlap.context;
+    f.scatters_results = f.overlap.parameter_gather;
+    f.recomputes_logits = f.overlap.parameter_gather;
     f.grouped_tile_rows = u64::from(f.copies_choices) * 64;
     f.grouped_tile_width = f.grouped_tile_rows * 3;
     f.neighbouring_experts = f.shard_copies.gathered;
