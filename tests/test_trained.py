@@ -69,9 +69,7 @@ def test_packed_documents_attend_within_themselves(shelf: Shelf) -> None:
         ("2 shared experts of the public config", 0),
     ],
 )
-def test_the_width_of_shared_experts_is_read_of_words(
-    notes: str, width: int, shelf: Shelf
-) -> None:
+def test_the_width_of_shared_experts_is_read_of_words(notes: str, width: int, shelf: Shelf) -> None:
     mixture = {"model": "home-made", "experts": "16", "topk": "2", "ffn_hidden": "1024"}
     moe = setup(run_of(**mixture, notes=notes), shelf).problem.model.moe
     assert moe is not None

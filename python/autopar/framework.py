@@ -359,8 +359,8 @@ class Framework:
         permutes_twice: Tokens that no other rank sent are sorted by expert once more all the same.
         copies_choices: Tokens are written out for each of their experts before they are sorted, and
             what was sorted back is summed by an operator of its own.
-        scatters_results: What experts made is added to its tokens by a scatter, and so are gradients of
-            what was gathered for experts; else it is gathered back and summed.
+        scatters_results: A scatter adds what experts made to its tokens, and so gradients of what
+            was gathered for experts; else both are gathered back and summed.
         grouped_tile_rows: Rows of a tile of grouped products: one in which an expert's rows end and
             the next one's begin is worked out for both. 0 where each expert has its own tiles.
         grouped_tile_width: Width of such a tile at most, inner and outer, of which the last is
