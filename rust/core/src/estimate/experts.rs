@@ -127,13 +127,7 @@ impl Block<'_, '_> {
         } else if once {
             // A token is read where it lies, copied for each of its experts here, and their results are summed for its way back.
             1.0 + p.fabric.copies_a_choice(self.choice(moe), s.expert_group())
-        } else if p.framework.scatters_results
-            && p.framework.expert_dispatch == ExpertDispatch::Gather
-        {
-            // Of all ranks' tokens each takes its own experts' choices once, sorted, and adds their results back once
-            // (marin-community/marin, lib/levanter/src/levanter/grug/_moe/ep_ring.py).
-            0.0
-        } else if experts > 1 && (s.ep > 1 || p.framework.permutes_twice) {
+        } else if experts > 1 && (self.sorts_arrivals() || p.framework.permutes_twice) {
             // What arrived by rank is sorted by expert, and the results are sorted back; what no other rank sent came sorted.
             2.0
         } else {
@@ -473,6 +467,12 @@ impl Block<'_, '_> {
         }
         self.input.expert += 2.0 * once;
         self.input.kernels += launches;
+    }
+
+    /// Whether tokens arrive by the ranks that sent them: of all ranks' tokens, where each gathers these, it takes those of its own
+    /// experts once, sorted (marin-community/marin, lib/levanter/src/levanter/grug/_moe/ep_ring.py).
+    fn sorts_arrivals(&self) -> bool {
+        self.p.shard.ep > 1 && self.p.framework.expert_dispatch != ExpertDispatch::Gather
     }
 
     /// Seconds to add rows, of so many `elements`, to those of a sum: each is read, and its sum is read and written.
