@@ -52,13 +52,13 @@ fn tokens_that_every_rank_gathers_are_sorted_once() {
     // of the streaming rate forward, and four backward, beside two kernels forward and two backward.
     let mut problem = experts();
     let kernel = problem.cluster.groups[0].chip.host.kernel_us * 1e-6;
-    let copies = expert_layer(&problem, 8);
+    let copies = expert_layer(&problem, 4);
     problem.framework.expert_dispatch = ExpertDispatch::Gather;
-    let gathered = expert_layer(&problem, 8);
+    let gathered = expert_layer(&problem, 4);
     let chip = &problem.cluster.groups[0].chip;
     let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
-    // The fullest of 8 ranks gets 1 + sqrt(2 ln 8 / 1024) of its mean by chance.
-    let fullest = 1.0 + (2.0 * 8f64.ln() / 1024.0).sqrt();
+    // The fullest of 4 ranks gets 1 + sqrt(2 ln 4 / 1024) of its mean by chance.
+    let fullest = 1.0 + (2.0 * 4f64.ln() / 1024.0).sqrt();
     let passes = 4.0 / 0.2 * fullest * 2.0 * 1024.0 * 1024.0 / memory + kernel;
     let forward = copies.forward.compute.seconds() - gathered.forward.compute.seconds();
     close(forward, passes, 1e-6);
