@@ -139,7 +139,7 @@ BESIDE_THE_PASSES = r"\b((?:no|without) )?overlap of gradients (?:or|and|nor) pa
 # MindSpeed's moe-alltoall-overlap-comm hides behind what the same layer has beside it (its
 # docs/features/megatron_moe), which is little of it, as runs without it bear out.
 HIDDEN_EXCHANGE = (
-    r"dualpipe|(all-to-all|a2a|EP|expert) (communication )?overlap\b(?! off)"
+    r"dualpipe|(all-to-all|a2a|EP|expert([- ]parallel)?) (comm(unication)? )?overlap\b(?! off)"
     r"|overlap_moe_expert_parallel_comm\b"
     r"|overlap\w* (of )?(all-to-all|a2a|EP)\b"
     r"|(all-to-all|a2a) overlapped\b"
@@ -157,7 +157,9 @@ IN_TURN = r"\bprimus\b|torchtitan|automodel"
 # Whose gate makes no scores then: five kernels in place of the choice, its scores and the loss
 # (the same, nemo_automodel 0.7.0), as few as a fused router has.
 NO_SCORES = r"automodel"
-OPEN_EXCHANGE = r"\b(no|not|without) (all-to-all|a2a|EP|expert) (communication )?overlap"
+OPEN_EXCHANGE = (
+    r"\b(no|not|without) (all-to-all|a2a|EP|expert([- ]parallel)?) (comm(unication)? )?overlap"
+)
 
 
 def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:

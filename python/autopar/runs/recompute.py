@@ -26,6 +26,21 @@ def is_stated(recompute: str) -> bool:
 UNSAID = ("unknown", "?", "n/a", "na", "-", "not stated", "unspecified")
 
 
+# NVIDIA/Megatron-LM, megatron/core/transformer/transformer_config.py: recompute_modules.
+MODULES = set("core_attn moe_act layernorm mla_up_proj mlp moe shared_experts".split())
+
+
+def recompute_said(run: Run) -> str:
+    """Returns a row's words for recompute, of a mixture without Megatron's module `mlp`.
+
+    That is the MLP of dense layers, of which a mixture has few or none.
+    """
+    parts = set(re.split(r"[ ,:+]+", run.recompute.lower())) - {"selective"}
+    if not run.experts or "mlp" not in parts or not parts <= MODULES:
+        return run.recompute
+    return ", ".join(sorted(parts - {"mlp"})) or "none"
+
+
 def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Recompute:
     """Returns what a text says is recomputed in chunks of so many layers.
 
@@ -56,8 +71,9 @@ def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Re
         return Recompute("block", max(1, round(chunk * int(share[1]) / 100)))
     if share := re.search(r"(\d+) ?(?:/|of) ?([1-9]\d*) (?:of )?(?:the )?layers", text):
         return Recompute("block", max(1, round(chunk * int(share[1]) / int(share[2]))))
-    if turn := re.search(r"every (\d+)(?:st|nd|rd|th)? layer", text):
-        return Recompute("block", max(1, chunk // int(turn[1])))
+    if turn := re.search(r"every (?:(\d+)(?:st|nd|rd|th)?|other|second|third|fourth) layer", text):
+        words = {"other": 2, "second": 2, "third": 3, "fourth": 4}
+        return Recompute("block", max(1, chunk // int(turn[1] or words[turn[0].split()[1]])))
     if products := re.search(r"minimal(_flash)?|\bdots_", f"{text} {notes}"):
         core = 0 if products[1] else chunk
         again = NamedLayers(norm=chunk, attention=core, activation=chunk)

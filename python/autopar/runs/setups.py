@@ -18,7 +18,14 @@ from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
 from autopar.runs.as_run import HF, NARROW_STATES, as_run, offloads_checkpoints
-from autopar.runs.recompute import NOTHING, is_stated, possible_recomputes, recompute_of, within
+from autopar.runs.recompute import (
+    NOTHING,
+    is_stated,
+    possible_recomputes,
+    recompute_of,
+    recompute_said,
+    within,
+)
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK, said
 from autopar.runs.shelf import Shelf, devices, framework, stores_scores, words_of
@@ -311,7 +318,7 @@ def _plan(
     mbs = (run.mbs,) if run.mbs else _micro_batches(run, degrees, entry)
     stated = is_stated(run.recompute)
     usual = "full" if offloads_checkpoints(run) else entry.run.recompute
-    habit = run.recompute if stated else "" if run.recompute else usual
+    habit = recompute_said(run) if stated else "" if run.recompute else usual
 
     def plans(mbs: int, vpp: int) -> Iterator[Plan]:
         """Yields the plans with given micro-batches and chunks, the faster ones first."""
