@@ -320,6 +320,8 @@ def _loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
         return _with_loss(framework, True, 8, 0)
     if said(run, NARROW_LOSS):
         return _with_loss(replace(framework, loss_in_16_bits=True), False, 8, 0)
+    if said(run, WIDE_LOSS):
+        return _with_loss(replace(framework, loss_in_16_bits=False), False, 14, 0)
     fused = said(run, FUSED_LOSS)
     compiled = usual.loss_bytes or framework.fused.cross_entropy
     if in_place or kernel or (fused and not compiled):
@@ -368,6 +370,9 @@ HF_UNSHIFTED_SINCE = "2025-01"
 # F.cross_entropy of what the model returns, in separate operators: logits, their log-softmax, its
 # gradient and theirs, 2 bytes each (Lightning-AI/lightning-thunder, benchmark_litgpt.py).
 NARROW_LOSS = r"loss of 16-bit logits"
+# F.cross_entropy of their copy in 32 bits, which is freed: the log-softmax of that, its gradient and
+# theirs, 4 bytes each, beside the logits (duoan/picotron, tests/bench_tp.py and bench_cp.py).
+WIDE_LOSS = r"loss of 32-bit logits"
 LOSS_OUTSIDE = r"loss outside (of )?the model"
 HF = r"HF\b|Hugging ?Face|TRL\b"
 # Dao-AILab/flash-attention, losses/cross_entropy.py; karpathy/llm.c, llmc/fused_classifier.cuh;
@@ -406,6 +411,8 @@ def _stored(framework: Framework, run: Run) -> Framework:
         stored = replace(stored, optimizer=max(stored.optimizer - 6, 2))
     elif said(run, rf"({NARROW_MOMENTS})\b"):
         stored = replace(stored, optimizer=max(stored.optimizer - 4, 4))
+    if said(run, DROPPED_GRADIENTS):
+        framework = replace(framework, held=replace(framework.held, gradients="passing"))
     offloaded = run.offload_fraction
     if offloaded is None:
         offloaded = 1.0 if offloads_checkpoints(run) else 0.0
@@ -468,6 +475,8 @@ def _pieces(run: Run) -> int:
 
 
 NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
+# Of no gradient memory is left when a forward pass begins (torch.optim: zero_grad(set_to_none)).
+DROPPED_GRADIENTS = r"gradients (are |were )?(dropped|set to none)\b"
 NARROW_STATES = (
     r"states (all )?(in )?(bf16|16 bits)\b|(all|pure)[- ](bf16|16[- ]bits?)\b"
     r"|bf16 weights and (bf16 )?(adamw?|optimizer) states\b"
