@@ -399,6 +399,9 @@ class Framework:
         attention_block: Rows and columns of the blocks in which fused attention skips what a
             sliding window masks: one that a pair of the window lies in is worked out whole. 0
             where the pairs of the window alone are.
+        contiguous_context: Context parallel gives each rank one piece of the sequence, of which
+            the last sees most and is waited for; else two pieces, one from either end, which see as
+            much on every rank.
         metric_bytes: Bytes of a logit that metrics read and write beside the loss of every
             micro-batch.
         repeats_norms: Norms before sub-layers, and the addition before any but the first, run again
@@ -503,6 +506,7 @@ class Framework:
     heads_first: bool = False
     attention_padding: int = 0
     attention_block: int = 0
+    contiguous_context: bool = False
     metric_bytes: int = 0
     repeats_norms: bool = False
     softmax_in_fp32: bool = True

@@ -102,13 +102,18 @@ def _overlapped(framework: Framework, run: Run) -> Framework:
         beside = not told[1]
         overlap = replace(framework.overlap, gradient_reduce=beside, parameter_gather=beside)
         framework = replace(framework, overlap=overlap)
-    if said(run, r"cp_comm_type a2a\b|context by all-to-all of heads\b"):
+    if said(run, HEADS_EXCHANGED):
         framework = replace(framework, context_exchange="heads")
-    elif said(run, r"context by (a )?ring\b"):
+    elif said(run, KEYS_IN_A_RING):
         framework = replace(framework, context_exchange="ring")
     if framework.name.startswith("mindspeed"):
         return _of_mindspeed(framework, run)
     return framework
+
+
+HEADS_EXCHANGED = r"cp_comm_type a2a\b|context by all-to-all of heads\b|(\w+-)?ulysses\b(?! \d+ by ring)"
+# What PyTorch calls so is attention in blocks, whose keys it gathers.
+KEYS_IN_A_RING = r"context by (a )?ring\b|(?<!for )ring attention\b(?! of PyTorch)"
 
 
 def _of_mindspeed(framework: Framework, run: Run) -> Framework:

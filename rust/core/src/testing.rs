@@ -181,6 +181,7 @@ pub fn framework() -> Framework {
         heads_first: false,
         attention_padding: 0,
         attention_block: 0,
+        contiguous_context: false,
         metric_bytes: 0,
         repeats_norms: false,
         sequence_copies: false,

@@ -203,7 +203,7 @@ impl Block<'_, '_> {
             (Some(w), true) => (w.size as f64).min(length),
             _ => length,
         };
-        let sequences = s.mbs as f64 * heads as f64 / s.cp as f64;
+        let sequences = s.mbs as f64 * heads as f64;
         let (qk_dim, v_dim) = m.attention_widths();
         let (forward, backward) = if p.fused_attention {
             let sequence = match p.framework.context_exchange {
@@ -214,11 +214,8 @@ impl Block<'_, '_> {
             };
             let (wide, own) = self.padded(qk_dim, v_dim);
             let call = |pass| {
-                let worked = (seen + p.device.beyond_window(pass, wide)).min(length);
-                // Causal pairs of one head of one sequence: a triangle, then a band as wide as the window.
-                let masked = worked * worked / 2.0 + worked * (length - worked);
-                let block = p.framework.attention_block as f64;
-                let pairs = masked.max(in_blocks(length, seen, block));
+                let worked = seen + p.device.beyond_window(pass, wide);
+                let pairs = self.pairs_of_rank(worked, seen, length);
                 FusedAttention { pairs: pairs * sequences, qk_dim: wide, v_dim: own, sequence }
             };
             let forward = p.device.attention_forward(call(Pass::Forward));
@@ -249,6 +246,28 @@ impl Block<'_, '_> {
             let block = p.tokens * kv as f64 * self.p.width;
             let ends = p.tokens * (heads * (qk_dim + v_dim)) as f64 * self.p.width;
             self.exchange_context(block, ends, forward, backward);
+        }
+    }
+
+    /// Causal pairs of one head of a sequence of so many tokens on the rank that is waited for, in a window of `seen` tokens of which
+    /// a kernel works out `worked`.
+    ///
+    /// Of all tokens they are a triangle, then a band as wide as the window. Each rank has an equal share, or the last those of the
+    /// last tokens: all but what the tokens before them have (zhuzilin/ring-flash-attention, ring_flash_attn.py: a rank skips the
+    /// blocks behind its own).
+    fn pairs_of_rank(&self, worked: f64, seen: f64, length: f64) -> f64 {
+        let framework = &self.p.framework;
+        let ranks = self.p.shard.cp as f64;
+        let up_to = |length: f64| {
+            let worked = worked.min(length);
+            let masked = worked * worked / 2.0 + worked * (length - worked);
+            masked.max(in_blocks(length, seen, framework.attention_block as f64))
+        };
+        let whole = up_to(length);
+        if framework.contiguous_context && framework.context_exchange != ContextExchange::Heads {
+            whole - up_to(length - length / ranks)
+        } else {
+            whole / ranks
         }
     }
 

@@ -112,6 +112,9 @@ pub struct Framework {
     /// Rows and columns of the blocks in which fused attention skips what a sliding window masks: a block that one pair of the window
     /// lies in is worked out whole (jax-ml/jax, pallas/ops/tpu/splash_attention). 0 where it works out the pairs of the window alone.
     pub attention_block: u64,
+    /// Context parallel gives each rank one piece of the sequence, of which the last sees most and is waited for; else two pieces,
+    /// one from either end, which see as much on every rank.
+    pub contiguous_context: bool,
     /// Bytes of a logit that metrics read and write beside the loss of every micro-batch.
     pub metric_bytes: u64,
     /// Norms before sub-layers, and the addition before any but the first, run again in the backward pass of a layer that is not

@@ -190,6 +190,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.heads_first = f.shard_copies.gathered;
     f.attention_padding = f.fused_reduce_bytes % 97;
     f.attention_block = f.grouped_tile_rows;
+    f.contiguous_context = f.sequence_copies;
     f.fused.compiled_loss = f.fused.optimizer;
     f.metric_bytes = f.fused_gather_bytes % 37;
     f.repeats_norms = f.fused.permutation;
