@@ -406,8 +406,8 @@ def test_context_is_exchanged_as_a_row_says(shelf: Shelf) -> None:
         return setup(run, shelf).problem.framework.context_exchange
 
     assert exchange("") == exchange("context by all-gather of keys and values") == "gather"
-    assert exchange("context by all-to-all of heads") == "heads"
-    assert exchange("context by ring with causal balance") == "ring"
+    assert exchange("context by all-to-all of heads") == exchange("DeepSpeed-Ulysses") == "heads"
+    assert exchange("context by ring with causal balance") == exchange("ring attention") == "ring"
 
 
 def test_pytorch_s_attention_with_a_mask_is_another_kernel(shelf: Shelf) -> None:

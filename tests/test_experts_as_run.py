@@ -77,3 +77,25 @@ def test_a_capacity_alone_is_no_graph_of_the_whole_step(shelf: Shelf) -> None:
 
     assert launch_us("expert capacity (tokendrop)") == launch_us("") > 0
     assert launch_us("expert capacity (tokendrop); full-iteration CUDA graph") == 0
+
+
+def test_an_exchange_lies_behind_compute_whatever_it_is_called(shelf: Shelf) -> None:
+    def hidden(notes: str) -> bool:
+        run = run_of(framework="Megatron-LM", date="2026-03", notes=notes, **MIXTURE)
+        return setup(run, shelf).problem.framework.overlap.expert
+
+    assert hidden("EP overlap")
+    assert hidden("expert-parallel communication overlap")
+    assert not hidden("no expert-parallel overlap")
+
+
+def test_megatron_s_module_mlp_is_that_of_dense_layers(shelf: Shelf) -> None:
+    def again(recompute: str) -> str:
+        run = run_of(framework="Megatron-LM", date="2026-03", recompute=recompute, **MIXTURE)
+        return setup(run, shelf).plan.stages[0].recompute.granularity
+
+    assert again("selective: mlp") == again("none")
+    assert again("selective: mlp, core_attn") == again("selective: core_attn") == "selective"
+
+
+MIXTURE = {"experts": "8", "top_k": "2", "model": "Mixtral-8x7B"}

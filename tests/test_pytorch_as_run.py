@@ -38,6 +38,17 @@ def test_fsdp2_copies_what_it_gathered(shelf: Shelf) -> None:
     assert not any(map(copies, ("PyTorch FSDP", "FSDP1, not FSDP2")))
 
 
+def test_what_a_script_of_one_step_holds_is_read(shelf: Shelf) -> None:
+    def held(notes: str) -> tuple[str, int, bool]:
+        used = setup(run_of(framework="Picotron", notes=notes), shelf).problem.framework
+        return used.held.gradients, used.held.logit_bytes, used.loss_in_16_bits
+
+    assert held("") == ("kept", 8, True)
+    assert held("gradients dropped before each step") == ("passing", 8, True)
+    assert held("loss of 32-bit logits; gradients set to none") == ("passing", 14, False)
+    assert held("no gradients dropped")[0] == "kept"
+
+
 def test_hugging_face_repeats_key_heads_by_its_release_and_kernel(shelf: Shelf) -> None:
     def repeats(attention: str, date: str, model: str = "Llama-3-8B", notes: str = "") -> bool:
         run = run_of(

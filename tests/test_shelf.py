@@ -308,6 +308,7 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "nanoGPT", "notes": "no torch.compile"}, "pytorch-ddp"),
         ({"framework": "Nanotron"}, "nanotron"),
         ({"framework": "Picotron"}, "picotron"),
+        ({"framework": "MosaicML examples MosaicGPT (Composer FSDP)"}, "mosaicgpt"),
         ({"framework": "Modalities"}, "fsdp"),
         ({"framework": "LMFlow", "date": "2023-08"}, "deepspeed"),
         ({"framework": "Savanna"}, "gpt-neox"),

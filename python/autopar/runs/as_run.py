@@ -111,24 +111,21 @@ def _overlapped(framework: Framework, run: Run) -> Framework:
     return framework
 
 
-HEADS_EXCHANGED = r"cp_comm_type a2a\b|context by all-to-all of heads\b|(\w+-)?ulysses\b(?! \d+ by ring)"
+HEADS_EXCHANGED = (
+    r"cp_comm_type a2a\b|context by all-to-all of heads\b|(\w+-)?ulysses\b(?! \d+ by ring)"
+)
 # What PyTorch calls so is attention in blocks, whose keys it gathers.
 KEYS_IN_A_RING = r"context by (a )?ring\b|(?<!for )ring attention\b(?! of PyTorch)"
 
 
 def _of_mindspeed(framework: Framework, run: Run) -> Framework:
-    """What a script of MindSpeed-LLM sets.
-
-    MC2, a ring in place of an exchange of heads, and latent attention without padding.
-    """
+    """What a script of MindSpeed-LLM sets: MC2, and latent attention without padding."""
     overlap = framework.overlap
     if re.search(r"\b(no|without) MC2\b", run.notes, re.I):
         overlap = replace(overlap, tensor="none")
     elif said(run, r"use-mc2\b" if framework.name == "mindspeed-legacy" else r"MC2\b"):
         # A table of all its models says MC2, which scripts of the legacy kind mostly leave out.
         overlap = replace(overlap, tensor="pipelined")
-    if said(run, r"ring attention\b"):
-        framework = replace(framework, context_exchange="ring")
     if said(run, r"mla-fa-without-pad\b"):
         framework = replace(framework, attention_padding=0)
     return replace(framework, overlap=overlap)
@@ -375,8 +372,8 @@ HF_UNSHIFTED_SINCE = "2025-01"
 # F.cross_entropy of what the model returns, in separate operators: logits, their log-softmax, its
 # gradient and theirs, 2 bytes each (Lightning-AI/lightning-thunder, benchmark_litgpt.py).
 NARROW_LOSS = r"loss of 16-bit logits"
-# F.cross_entropy of their copy in 32 bits, which is freed: the log-softmax of that, its gradient and
-# theirs, 4 bytes each, beside the logits (duoan/picotron, tests/bench_tp.py and bench_cp.py).
+# F.cross_entropy of their copy in 32 bits, which is freed: the log-softmax of that, its gradient
+# and theirs, 4 bytes each, beside the logits (duoan/picotron, tests/bench_tp.py and bench_cp.py).
 WIDE_LOSS = r"loss of 32-bit logits"
 LOSS_OUTSIDE = r"loss outside (of )?the model"
 HF = r"HF\b|Hugging ?Face|TRL\b"

@@ -72,8 +72,8 @@ def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Re
     if share := re.search(r"(\d+) ?(?:/|of) ?([1-9]\d*) (?:of )?(?:the )?layers", text):
         return Recompute("block", max(1, round(chunk * int(share[1]) / int(share[2]))))
     if turn := re.search(r"every (?:(\d+)(?:st|nd|rd|th)?|other|second|third|fourth) layer", text):
-        words = {"other": 2, "second": 2, "third": 3, "fourth": 4}
-        return Recompute("block", max(1, chunk // int(turn[1] or words[turn[0].split()[1]])))
+        apart = {"other": 2, "second": 2, "third": 3, "fourth": 4}
+        return Recompute("block", max(1, chunk // int(turn[1] or apart[turn[0].split()[1]])))
     if products := re.search(r"minimal(_flash)?|\bdots_", f"{text} {notes}"):
         core = 0 if products[1] else chunk
         again = NamedLayers(norm=chunk, attention=core, activation=chunk)
