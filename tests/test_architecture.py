@@ -59,7 +59,7 @@ PYTHON_ORDER = """
     entries catalog entry_files
     points
     runs.rows runs runs.said runs.shelf runs.trained runs.operators runs.as_run runs.recompute
-    runs.stages
+    runs.stages runs.loads
     frontends frontends.apss frontends.hf_config frontends.hf
     frontends.shell_words frontends.shell frontends.places frontends.launch
     frontends.mindformers_operators frontends.mindformers_recompute

@@ -98,4 +98,23 @@ def test_megatron_s_module_mlp_is_that_of_dense_layers(shelf: Shelf) -> None:
     assert again("selective: mlp, core_attn") == again("selective: core_attn") == "selective"
 
 
+def test_loads_vary_where_routers_choose_freely_and_nobody_forces_them_even(shelf: Shelf) -> None:
+    def variation(framework: str, notes: str = "", experts: str = "128", told: str = "") -> float:
+        cells = {"experts": experts, "topk": "2", "expert_ffn": "2048", "zero": "1"}
+        run = run_of(
+            **cells, framework=framework, notes=notes, expert_load_variation=told, date="2026-01"
+        )
+        return setup(run, shelf).problem.workload.expert_load_variation
+
+    assert variation("Megatron-LM") == 0.0
+    for free in ("natural routing", "balance of the experts not forced", "routers not forced"):
+        assert variation("Megatron-LM", free) == 1.0
+    assert variation("torchtitan") == variation("torchtitan", "no CUDA graphs") == 1.0
+    for even in ("routing FORCED round robin", "tokens forced even over experts", "balanced gate"):
+        assert variation("torchtitan", even) == 0.0
+    assert variation("torchtitan", "loads had settled by then") == 0.25
+    assert variation("torchtitan", experts="8") == 0.1
+    assert variation("torchtitan", told="0.5") == 0.5
+
+
 MIXTURE = {"experts": "8", "top_k": "2", "model": "Mixtral-8x7B"}

@@ -121,6 +121,7 @@ class RunDefaults:
         recompute: `full`, `selective` or `none`; empty where it was up to the user.
         expert_tensor_parallel: Whether experts were cut over the tensor-parallel group.
         cuts_narrow_experts: Whether also those were that are narrower than the model.
+        routes_freely: Whether a mixture's routers chose experts by their scores alone.
         graphs_on: Chips on which attention, and what precedes the exchange of experts, were graphs.
         graphs_not_of: Of such a chip, the models of which nothing was.
         loss_bytes: Bytes of a logit at the peak of a loss in separate operators, which it was; 0
@@ -148,6 +149,7 @@ class RunDefaults:
     recompute: str = ""
     expert_tensor_parallel: bool = True
     cuts_narrow_experts: bool = False
+    routes_freely: bool = False
     graphs_on: tuple[str, ...] = ()
     graphs_not_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
     loss_bytes: int = 0

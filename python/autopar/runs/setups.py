@@ -18,6 +18,7 @@ from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
 from autopar.runs.as_run import HF, NARROW_STATES, as_run, offloads_checkpoints
+from autopar.runs.loads import load_variation
 from autopar.runs.recompute import (
     NOTHING,
     is_stated,
@@ -95,7 +96,7 @@ def setup(run: Run, shelf: Shelf) -> Setup:
         framework=as_it_was,
         attention=attention,
         dropout=entry.run.dropout if run.dropout is None else run.dropout,
-        expert_load_variation=run.expert_load_variation or 0.0,
+        expert_load_variation=load_variation(run, entry, model, assumed),
         memory_margin=0.0,
         top=1,
     )
