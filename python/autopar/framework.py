@@ -371,6 +371,8 @@ class Framework:
             multiple of rows before them and the results back; else router or dispatcher makes the
             multiples.
         wide_experts: Experts' products run in 16 bits where a job's others run in fewer.
+        wide_router: A router's product is of 32-bit numbers, to which its operands are cast, on vector
+            units; else of 16-bit ones.
         sliced_experts: Experts that are multiplied one after another are slices of one parameter,
             of whose gradient the backward pass fills all for each and adds it to the sum.
         whole_vocabulary: Each tensor-parallel rank holds and works out embedding and head whole.
@@ -491,6 +493,7 @@ class Framework:
     neighbouring_experts: bool = False
     pads_experts: bool = False
     wide_experts: bool = False
+    wide_router: bool = False
     sliced_experts: bool = False
     whole_vocabulary: bool = False
     gathered_logits: bool = False

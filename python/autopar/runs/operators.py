@@ -62,7 +62,9 @@ def fused(framework: Framework, run: Run) -> Framework:
     if said(run, ONE_KERNEL_FOR_EXPERTS):
         one = replace(one, grouped_gemm=True, looped_gemm=False)
     if re.search(SORTS_TOKENS, run.model, re.I):
-        framework = replace(framework, looks_up_tokens=False)
+        framework = replace(
+            framework, looks_up_tokens=False, sliced_experts=not one.grouped_gemm
+        )
     if said(run, WIDE_EXPERTS):
         framework = replace(framework, wide_experts=True)
     if said(run, UNFUSED_PERMUTATION):
@@ -169,8 +171,9 @@ HF_GROUPED_SINCE = "2026-01"
 SLICED_IN_RELEASE_4 = r"gpt-?oss|llama-?4"
 EXPERTS_IN_TURN = r"\bexperts one after (an|the )other|\bno grouped (product|gemm|mm|matmul)"
 
-# Models whose code sorts tokens and splits them between experts, under a loop too (huggingface/
-# transformers, modeling_granitemoe.py: GraniteMoeParallelExperts), as ibm/PowerMoE-3b is made of.
+# Models whose code sorts tokens and splits them between experts, under a loop too, each a slice of
+# one parameter (huggingface/transformers, modeling_granitemoe.py: GraniteMoeParallelExperts,
+# F.linear(input_list[i], self.weight[i])), as ibm/PowerMoE-3b is made of.
 SORTS_TOKENS = r"\b(granite|power)[- ]?moe"
 
 UNFUSED_PERMUTATION = (

@@ -165,6 +165,7 @@ pub fn framework() -> Framework {
         neighbouring_experts: false,
         pads_experts: false,
         wide_experts: false,
+        wide_router: false,
         sliced_experts: false,
         whole_vocabulary: false,
         gathered_logits: false,

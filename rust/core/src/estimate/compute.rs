@@ -23,6 +23,8 @@ pub struct Device<'a> {
     linear_bytes: f64,
     /// Whether products pass matrix units, which want their rows aligned.
     in_units: bool,
+    /// Sustained rate of vector units on 32-bit numbers, if it is known.
+    vector: Option<f64>,
     /// Bytes of an activation.
     width: f64,
     memory: f64,
@@ -179,6 +181,7 @@ impl<'a> Device<'a> {
             linear_half_k,
             linear_bytes,
             in_units: precision != Precision::Fp32,
+            vector: peaks.fp32.map(|peak| peak * 1e12 * chip.gemm.efficiency * pace),
             width,
             memory: chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency,
             kernel: chip.host.kernel_us * 1e-6,
@@ -213,6 +216,15 @@ impl<'a> Device<'a> {
     /// The same where the kernel adds its result to one that is stored in `stored` bytes an element.
     pub fn plain_added(&self, g: Gemm, stored: f64) -> f64 {
         self.product(g, self.in_plain(), 2.0 * stored)
+    }
+
+    /// Seconds of a product of 32-bit numbers on vector units, where their rate is known and activations are narrower.
+    ///
+    /// With as few columns as a router has, a library splits the depth of what has too few tiles, so that no processor waits.
+    pub fn widened(&self, g: Gemm) -> Option<f64> {
+        let rate = self.vector.filter(|_| self.width < 4.0)?;
+        let (m, n, k) = (g.m as f64, g.n as f64, g.k as f64);
+        Some((g.flops() / rate).max(4.0 * (m * k + k * n + m * n) / self.memory) + self.kernel)
     }
 
     fn in_linear(&self) -> Format {

@@ -86,6 +86,8 @@ pub struct Framework {
     /// Experts' products run in 16 bits where a job's others run in fewer (Megatron's grouped products of 2024, which AMD-AGI/Primus
     /// keeps as `moe_use_legacy_grouped_gemm`).
     pub wide_experts: bool,
+    /// A router's product is of 32-bit numbers, to which its operands are cast, and passes vector units (PyTorch without TF32).
+    pub wide_router: bool,
     /// Experts that are multiplied one after another are slices of one parameter: for each of them the backward pass fills a gradient
     /// of all, which is added to the sum (huggingface/transformers since release 5, integrations/moe.py; pytorch/pytorch,
     /// FunctionsManual.cpp: select_backward).

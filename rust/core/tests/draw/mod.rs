@@ -170,6 +170,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.neighbouring_experts = f.shard_copies.gathered;
     f.pads_experts = f.neighbouring_experts;
     f.wide_experts = f.sequence_copies;
+    f.wide_router = f.looks_up_tokens;
     f.softmax_longest = 128 * u64::from(f.sequence_copies);
     f.sliced_experts = f.casts_weights;
     f.distributed_tensor_us = f.gather_copy_us * 0.5;
