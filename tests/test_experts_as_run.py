@@ -25,6 +25,7 @@ def test_hugging_face_s_experts_became_slices_of_one_parameter(shelf: Shelf) -> 
     assert used("2025-12") == used("2025-12", turn) == (False, False)
     assert used("2026-02") == (True, False)
     assert used("2026-02", turn) == used("2025-12", turn, "gpt-oss-20b") == (False, True)
+    assert used("2024-12", model="PowerMoE-3b") == (False, True)
 
 
 def test_experts_are_forced_even_in_turn_by_those_who_do_so(shelf: Shelf) -> None:
@@ -115,6 +116,19 @@ def test_loads_vary_where_routers_choose_freely_and_nobody_forces_them_even(shel
     assert variation("torchtitan", "loads had settled by then") == 0.25
     assert variation("torchtitan", experts="8") == 0.1
     assert variation("torchtitan", told="0.5") == 0.5
+
+
+def test_torchtitan_multiplied_32_bit_numbers_in_its_routers_for_half_a_year(shelf: Shelf) -> None:
+    def wide(date: str) -> bool:
+        run = run_of(framework="torchtitan", date=date)
+        return setup(run, shelf).problem.framework.wide_router
+
+    assert [wide(month) for month in ("2026-02", "2026-03", "2026-09", "2026-10")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 MIXTURE = {"experts": "8", "top_k": "2", "model": "Mixtral-8x7B"}

@@ -371,8 +371,8 @@ class Framework:
             multiple of rows before them and the results back; else router or dispatcher makes the
             multiples.
         wide_experts: Experts' products run in 16 bits where a job's others run in fewer.
-        wide_router: A router's product is of 32-bit numbers, to which its operands are cast, on vector
-            units; else of 16-bit ones.
+        wide_router: A router's product is of 32-bit numbers, to which its operands are cast, and
+            passes vector units; else it is of 16-bit ones.
         sliced_experts: Experts that are multiplied one after another are slices of one parameter,
             of whose gradient the backward pass fills all for each and adds it to the sum.
         whole_vocabulary: Each tensor-parallel rank holds and works out embedding and head whole.

@@ -62,9 +62,7 @@ def fused(framework: Framework, run: Run) -> Framework:
     if said(run, ONE_KERNEL_FOR_EXPERTS):
         one = replace(one, grouped_gemm=True, looped_gemm=False)
     if re.search(SORTS_TOKENS, run.model, re.I):
-        framework = replace(
-            framework, looks_up_tokens=False, sliced_experts=not one.grouped_gemm
-        )
+        framework = replace(framework, looks_up_tokens=False, sliced_experts=not one.grouped_gemm)
     if said(run, WIDE_EXPERTS):
         framework = replace(framework, wide_experts=True)
     if said(run, UNFUSED_PERMUTATION):

@@ -1,10 +1,13 @@
-//! Experts whose numbers of tokens the host must know, worked by hand: what it waits for, and rows that fill multiples.
+//! What chooses experts, worked by hand: numbers of tokens that the host waits for, rows that fill multiples, a router's product, and
+//! choices that all ranks gather.
 
 mod sums;
 
 use autopar_core::estimate::block;
+use autopar_core::estimate::collective::Fabric;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::shard::{LayerCost, Shard, Split};
+use autopar_core::spec::cluster::Group;
 use autopar_core::spec::framework::{ExpertDispatch, Fp8Scaling};
 use autopar_core::spec::model::LayerKind;
 use autopar_core::spec::problem::Problem;
@@ -144,4 +147,22 @@ fn a_router_in_32_bits_passes_vector_units_and_casts_its_operands() {
     close(more(wide.forward, narrow.forward), product + casts(tokens + 8192.0) - moved, 1e-3);
     close(more(wide.input_gradient, narrow.input_gradient), product + casts(tokens) - moved, 1e-3);
     assert_eq!(wide.kept.get() - narrow.kept.get(), 4 * tokens as u64);
+}
+
+#[test]
+fn tokens_that_every_rank_gathers_travel_once_over_both_groups() {
+    // 512 tokens on two tensor-parallel ranks, 1024 channels of 2 bytes: half a MiB a rank, four of all 8, which two ranks of four
+    // groups are. No copies for the two experts of each, and no second gather of experts that are cut. Beside them 8 bytes of
+    // choices and 16 of weights a token.
+    let mut problem = experts();
+    problem.framework.expert_dispatch = ExpertDispatch::Gather;
+    problem.framework.overlap.expert = false;
+    let shard = Shard { dp: 4, tp: 2, sp: true, ep: 4, etp: 2, ..whole() };
+    let moe = LayerKind { moe: true, windowed: false };
+    let priced = block::price(&Pricer::new(&problem, 0, shard), moe);
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let gathered = |bytes: f64| fabric.all_gather(2048.0 * bytes, Group { size: 8, stride: 1 });
+    let (once, weights) = (gathered(2048.0), gathered(16.0));
+    close(priced.cost.forward.expert.seconds(), 2.0 * once + gathered(8.0) + weights, 1e-6);
+    close(priced.cost.input_gradient.expert.seconds(), 2.0 * once + weights, 1e-6);
 }

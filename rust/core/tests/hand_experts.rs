@@ -456,21 +456,6 @@ fn without_all_to_all_every_rank_gathers_and_splits_the_tokens_of_all() {
 }
 
 #[test]
-fn tokens_that_every_rank_gathers_travel_once_over_both_groups() {
-    // 512 tokens on two tensor-parallel ranks, 1024 channels of 2 bytes: half a MiB a rank, four of all 8, which two ranks of four
-    // groups are. No copies for the two experts of each, and no second gather of experts that are cut.
-    let mut problem = experts();
-    problem.framework.expert_dispatch = ExpertDispatch::Gather;
-    problem.framework.overlap.expert = false;
-    let shard = Shard { dp: 4, tp: 2, sp: true, ep: 4, etp: 2, ..whole() };
-    let moe = LayerKind { moe: true, windowed: false };
-    let priced = block::price(&Pricer::new(&problem, 0, shard), moe);
-    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
-    let once = fabric.all_gather(4.0 * 1024.0 * 1024.0, Group { size: 8, stride: 1 });
-    close(priced.cost.forward.expert.seconds(), 2.0 * once, 1e-6);
-}
-
-#[test]
 fn an_exchange_that_another_micro_batch_hides_keeps_one_pass_more() {
     // Eight experts on eight ranks, four micro-batches of one sequence each: without a pipeline two are in flight in place of
     // one; on the first of two stages three in place of two, but no more than there are.

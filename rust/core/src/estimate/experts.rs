@@ -483,6 +483,9 @@ impl Block<'_, '_> {
         if cut {
             once += p.fabric.all_gather(fullest * bytes * s.etp as f64, s.tensor_group());
         }
+        if gathers && group.size > 1 {
+            self.gather_choices(moe, bytes, group);
+        }
         // Dispatch, the tokens' weights beside it or their layout before it, and combine.
         let launches = 3 * u32::from(group.size > 1) + 2 * u32::from(cut);
         self.forward.expert += 2.0 * once;
@@ -513,6 +516,20 @@ impl Block<'_, '_> {
     /// Seconds to add rows, of so many `elements`, to those of a sum: each is read, and its sum is read and written.
     fn added(&self, elements: f64) -> f64 {
         self.p.device.stream(3.0 * elements * self.p.width / ADDED)
+    }
+
+    /// Beside tokens of which a rank would send copies of `bytes`, every rank gathers which experts each of them chose, a byte for each
+    /// expert there is, and each expert's weight, whose gradients are summed and scattered (the same, token_permutation:
+    /// routing_map and probs).
+    fn gather_choices(&mut self, moe: &Moe, bytes: f64, group: Group) {
+        let p = self.p;
+        let tokens = bytes / (f64::from(moe.topk) * p.model.hidden as f64 * p.width);
+        let chosen = tokens * f64::from(moe.experts) * group.size as f64;
+        let weights = p.fabric.all_gather(chosen * p.width, group);
+        self.forward.expert += p.fabric.all_gather(chosen, group) + weights;
+        self.input.expert += weights;
+        self.forward.kernels += 1;
+        self.summed += 1;
     }
 
     /// The same where rows change their places: scattered rows pass at a share of the streaming rate.
