@@ -41,6 +41,8 @@ class GemmCurve:
         fp8_row_efficiency: The same where each row of an operand has a scale of its own; none where
             that is no slower.
         fp4_efficiency: The same of the 4-bit peak, on chips that have one.
+        fp8_any_layout: Products of 8-bit operands take them as they lie; else only along the
+            dimension that they sum over.
         half_k: Inner dimension that costs as much again: time grows as (k + half_k)/k; 0 where a
             product starts and ends behind others.
         fp8_half_k: The same for 8-bit operands.
@@ -68,6 +70,7 @@ class GemmCurve:
     sum_gb_per_s: float | None = None
     fp8_row_efficiency: float | None = None
     fp4_efficiency: float | None = None
+    fp8_any_layout: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

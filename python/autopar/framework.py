@@ -18,7 +18,7 @@ Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
 Gradients: TypeAlias = Literal["kept", "passing", "replace"]
 GatheredUnit: TypeAlias = Literal["layer", "matrix"]
 Shards: TypeAlias = Literal["slices", "tensors"]
-Fp8Scaling: TypeAlias = Literal["tensor", "block", "row"]
+Fp8Scaling: TypeAlias = Literal["delayed", "current", "block", "row"]
 Selective: TypeAlias = Literal["attention", "operators", "named"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "blocks", "heads"]
 ExpertDispatch: TypeAlias = Literal["copies", "once_a_node", "gather", "gather_split"]
@@ -380,9 +380,12 @@ class Framework:
             of all of it, for a loss of its own.
         shard_copies: What ZeRO copies on the device beside its collectives in every pass.
         eight_bit_gathers: What is gathered after it was cast, where products run in 8 bits.
-        fp8_scaling: What of an operand shares a scale where products run in 8 bits: the `tensor`, a
-            `block` whose maximum the cast itself finds, or each `row`, which is cast for each
-            product by itself.
+        fp8_scaling: What of an operand shares a scale where products run in 8 bits: all of it, by
+            maxima that passes before found (`delayed`) or by its own, for which it is read before
+            its cast (`current`), a `block` whose maximum the cast itself finds, or each `row`,
+            which is cast for each product by itself.
+        casts_by_rows: Where a chip multiplies 8-bit operands as they lie, those of one scale are
+            cast by rows alone; else by columns too, for products that sum over these.
         softmax_multiple: Fused softmax needs the sequences of a micro-batch times the heads of a
             rank to be a multiple of this; else it runs in separate operators.
         softmax_longest: Keys of the longest rows of scores that fused softmax takes; longer ones
@@ -499,7 +502,8 @@ class Framework:
     gathered_logits: bool = False
     shard_copies: ShardCopies = ShardCopies()
     eight_bit_gathers: EightBitGathers = EightBitGathers()
-    fp8_scaling: Fp8Scaling = "tensor"
+    fp8_scaling: Fp8Scaling = "delayed"
+    casts_by_rows: bool = False
     softmax_multiple: int = 1
     softmax_longest: int = 0
     recomputes_logits: bool = False

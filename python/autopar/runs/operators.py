@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from autopar.framework import Framework, Fused
+from autopar.framework import Fp8Scaling, Framework, Fused
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK, said
 from autopar.spec import Attention
@@ -71,7 +71,18 @@ def fused(framework: Framework, run: Run) -> Framework:
     one = replace(one, router=_router(one.router, run))
     if said(run, r"(mx-?fp8|fp8[- ]mx)\b"):
         framework = _in_blocks(framework, run)
+    elif framework.fp8_scaling in ("delayed", "current"):
+        told = (scaling for scaling, words in SCALINGS.items() if said(run, words))
+        framework = replace(framework, fp8_scaling=next(told, framework.fp8_scaling))
     return replace(framework, fused=one)
+
+
+# Recipes of Transformer Engine and of pytorch/ao, as Megatron-LM's --fp8-recipe and rows name them.
+SCALINGS: dict[str, Fp8Scaling] = {
+    "delayed": r"delayed\b(?! wgrad| weight)",
+    "current": r"(current scaling|tensor-?wise|fp8[-_ ]cs)\b",
+    "block": r"(block-?wise|Float8BlockScaling)\b",
+}
 
 
 # pytorch/torchtitan: models of Qwen3 and gpt-oss rotate halves of a head, in 32 bits since pull

@@ -8,7 +8,7 @@ use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::memory::cast_sixteenths;
 use autopar_core::estimate::shard::{LayerCost, Shard};
 use autopar_core::plan::{Plan, Recompute, Stage};
-use autopar_core::spec::framework::{ExpertDispatch, Projections, Selective};
+use autopar_core::spec::framework::{ExpertDispatch, Fp8Scaling, Projections, Selective};
 use autopar_core::spec::kernels::{NormKernel, SoftmaxKernel};
 use autopar_core::spec::model::{Activation, LayerKind, Norm, QkNorm};
 use autopar_core::spec::problem::Problem;
@@ -132,12 +132,17 @@ fn four_bit_products_keep_nine_sixteenths_of_a_byte_and_casts_beside_16_bit_weig
     problem.framework.held.fp8_input_bytes = 1;
     let framework = &mut problem.framework;
     framework.eight_bit_gathers.activations = false;
-    assert_eq!(cast_sixteenths(framework, Precision::Fp4), 0);
+    assert_eq!(cast_sixteenths(framework, Precision::Fp4, false), 0);
     framework.eight_bit_gathers.activations = true;
-    assert_eq!(cast_sixteenths(framework, Precision::Fp4), 18);
+    assert_eq!(cast_sixteenths(framework, Precision::Fp4, false), 18);
     framework.held.fp8_weight_bytes = 2;
-    assert_eq!(cast_sixteenths(framework, Precision::Fp8), 32);
-    assert_eq!(cast_sixteenths(framework, Precision::Bf16), 0);
+    assert_eq!(cast_sixteenths(framework, Precision::Fp8, false), 32);
+    assert_eq!(cast_sixteenths(framework, Precision::Bf16, false), 0);
+    // Where a chip takes any layout and a framework knows it, there is no copy by columns.
+    framework.casts_by_rows = true;
+    assert_eq!(cast_sixteenths(framework, Precision::Fp8, true), 16);
+    framework.fp8_scaling = Fp8Scaling::Block;
+    assert_eq!(cast_sixteenths(framework, Precision::Fp8, true), 32);
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn scales_of_all_experts_are_put_in_order_at_once() {
     let casts = 4.0 * 20e-6;
     let block = forward(Precision::Fp8, Fp8Scaling::Block) - wide;
     close(block, casts + 2.0 * (2.0 * 8.0 + 2.0) * 10e-6, 1e-3);
-    let tensor = forward(Precision::Fp8, Fp8Scaling::Tensor) - wide;
+    let tensor = forward(Precision::Fp8, Fp8Scaling::Current) - wide;
     close(tensor, casts + 2.0 * (4.0 * 8.0) * 10e-6, 1e-3);
 }
 

@@ -410,7 +410,7 @@ fn an_expert_s_operand_in_blocks_is_cast_in_the_time_of_two_launches_instead_of_
         let cost = expert_layer(&Problem { framework, ..problem.clone() }, 1);
         [cost.forward, cost.input_gradient + cost.weight_gradient].map(|p| p.compute.seconds())
     };
-    let (tensor, block) = (host(Fp8Scaling::Tensor), host(Fp8Scaling::Block));
+    let (tensor, block) = (host(Fp8Scaling::Current), host(Fp8Scaling::Block));
     for (pass, products) in [(0, 1.0), (1, 2.0)] {
         let fewer = 2.0 * (8.0 * (4.0 - 2.0) - 2.0 * products) * 10e-6;
         close(tensor[pass] - block[pass], fewer, 1e-3);

@@ -5,7 +5,8 @@ mod sums;
 use autopar_core::estimate::block;
 use autopar_core::estimate::compute::Device;
 use autopar_core::estimate::layer::Pricer;
-use autopar_core::estimate::shard::LayerCost;
+use autopar_core::estimate::shard::{LayerCost, Shard, Split};
+use autopar_core::spec::framework::Fp8Scaling;
 use autopar_core::spec::kernels::{NormKernel, RotaryKernel};
 use autopar_core::spec::model::{Activation, LayerKind, Mla, Norm, Position, QkNorm, Window};
 use autopar_core::spec::problem::Problem;
@@ -234,4 +235,44 @@ fn a_thread_block_a_head_takes_longer_than_its_bytes() {
     let more = rows * 1.38e-6 / (16.0 * 108.0);
     close(native[0] - fused[0], more, 1e-4);
     close(native[1] - fused[1], more, 1e-4);
+}
+
+#[test]
+fn a_tensor_s_maximum_is_read_before_its_cast_where_no_pass_before_nor_the_norm_found_it() {
+    // On 8 ranks the projections are [512, 1024] x [1024, 384], [512, 128] x [128, 1024], [512, 1024] x [1024, 512] and
+    // [512, 512] x [512, 1024]: in units of 1,024 elements inputs 512, 64, 512 and 256, outputs 192, 512, 256 and 512: 1,472. The
+    // first and the third input are a norm's. With its own kernel each is cast by rows and columns, 4 bytes, after 2 for its
+    // maximum.
+    let mut problem = gpt_problem(1024, 512);
+    problem.workload.precision = Precision::Fp8;
+    (problem.framework.launch_us, problem.framework.fused.norm) = (0.0, NormKernel::Fused);
+    let shard = Shard { tp: 8, ..whole() };
+    let chip = problem.cluster.groups[0].chip.clone();
+    let device = Device::new(&chip, Precision::Fp8, &[], 8);
+    let more = |units: f64, kernels: f64| {
+        device.traffic(units * 1024.0) + kernels * (device.stream(1.0) - device.traffic(1.0))
+    };
+    let gained = |problem: &mut Problem, pass: fn(&LayerCost) -> Split| {
+        let mut of = |scaling| {
+            problem.framework.fp8_scaling = scaling;
+            pass(&layer(problem, shard)).compute.seconds()
+        };
+        of(Fp8Scaling::Current) - of(Fp8Scaling::Delayed)
+    };
+    close(gained(&mut problem, |c| c.forward), more(2.0 * 1_344.0, 4.0), 1e-6);
+    close(gained(&mut problem, |c| c.input_gradient), more(2.0 * 1_472.0, 4.0), 1e-6);
+    // A tuned norm finds the maximum of what it writes; if it knows the scale, it writes 1 byte less, and 1 + 1 transpose it:
+    // 1 in place of 4.
+    problem.framework.fused.norm = NormKernel::Tuned;
+    let units = 2.0 * 320.0 + (4.0 - 1.0) * 1_024.0;
+    close(gained(&mut problem, |c| c.forward), more(units, 2.0), 1e-6);
+    // A chip that multiplies by rows whatever it sums over needs no columns: 3 bytes, and none after a norm that knows the scale.
+    problem.framework.casts_by_rows = true;
+    problem.cluster.groups[0].chip.gemm.fp8_any_layout = true;
+    let units = 2.0 * 320.0 + 3.0 * 1_024.0;
+    close(gained(&mut problem, |c| c.forward), more(units, 2.0 + 2.0), 1e-6);
+    let by_rows = layer(&problem, shard).input_gradient.compute.seconds();
+    problem.framework.casts_by_rows = false;
+    let both = layer(&problem, shard).input_gradient.compute.seconds();
+    close(both - by_rows, more(1_472.0, 0.0), 1e-6);
 }

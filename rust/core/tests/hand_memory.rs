@@ -149,7 +149,7 @@ fn eight_bit_copies_lie_beside_the_weights_of_the_layers_alone() {
     let held = Holdings {
         dense_parameters: 1050,
         end_parameters: 50,
-        cast_sixteenths: cast_sixteenths(&f, Precision::Fp8),
+        cast_sixteenths: cast_sixteenths(&f, Precision::Fp8, false),
         ..Holdings::default()
     };
     let items = memory::items(&held, &whole(), false, &f);

@@ -13,6 +13,7 @@ use autopar_core::spec::cluster::Group;
 use autopar_core::spec::framework::{
     EightBitGathers, Fp8Scaling, Projections, ShardCopies, TensorOverlap,
 };
+use autopar_core::spec::kernels::NormKernel;
 use autopar_core::spec::model::Activation;
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -310,7 +311,7 @@ fn rows_that_share_a_scale_are_cast_for_each_product_and_results_scaled_backward
     // four products launches 2, 4 and 5 kernels for 1, 1 and 0.
     let mut problem = gpt_problem(1024, 512);
     problem.workload.precision = Precision::Fp8;
-    problem.framework.launch_us = 0.0;
+    (problem.framework.launch_us, problem.framework.fused.norm) = (0.0, NormKernel::Fused);
     let shard = Shard { tp: 8, ..whole() };
     let tensor = layer(&problem, shard);
     problem.framework.fp8_scaling = Fp8Scaling::Row;
@@ -331,7 +332,7 @@ fn four_bit_products_are_faster_and_read_what_they_cast_twice() {
     // The shapes of the test above: inputs of 1,344 units of 1,024 elements, outputs of 1,472. In 8 bits one kernel casts each
     // of the four: 2 bytes read, 1 + 1 written. In 4 bits one reads 2 for the maxima, another 2 and writes 2 x 9/16: 5.125.
     let mut problem = gpt_problem(1024, 512);
-    problem.framework.launch_us = 0.0;
+    (problem.framework.launch_us, problem.framework.fused.norm) = (0.0, NormKernel::Fused);
     let chip = &mut problem.cluster.groups[0].chip;
     (chip.peak_tflops.fp8, chip.peak_tflops.fp4) = (Some(624.0), Some(1248.0));
     // Products as fast as in 8 bits, that the casts stand alone; what begins and ends them is the same 280 long.

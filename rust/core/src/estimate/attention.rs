@@ -62,7 +62,7 @@ impl Block<'_, '_> {
                     Projections::Apart => &[q, kv / 2, kv / 2],
                 };
                 let products = self.products;
-                let entry = self.joined(tokens, h, widths);
+                let entry = self.joined(tokens, h, widths, true);
                 for width in widths {
                     self.product_made(p.tokens * *width as f64, true, m.qkv_bias);
                 }

@@ -128,11 +128,11 @@ impl<'p, 'a> Block<'p, 'a> {
 
     /// A linear layer's three products; returns (forward, input gradient, weight gradient) seconds.
     pub(super) fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
-        self.linear_in(g, true)
+        self.linear_in(g, true, false)
     }
 
-    /// The same in the job's precision, if `narrow`, or in that of the activations.
-    pub(super) fn linear_in(&mut self, g: Gemm, narrow: bool) -> (f64, f64, f64) {
+    /// The same in the job's precision, if `narrow`, or in that of the activations, of an input that a norm made, if `of_norm`.
+    pub(super) fn linear_in(&mut self, g: Gemm, narrow: bool, of_norm: bool) -> (f64, f64, f64) {
         let d = &self.p.device;
         let product = |g: Gemm| if narrow { d.linear(g) } else { d.plain(g) };
         let weights = g.batch as f64 * g.n as f64 * g.k as f64;
@@ -150,7 +150,7 @@ impl<'p, 'a> Block<'p, 'a> {
         self.products.0 += times.0;
         self.products.1 += 1;
         match self.p.workload.precision {
-            Precision::Fp8 if narrow => self.casts(g),
+            Precision::Fp8 if narrow => self.casts(g, of_norm),
             Precision::Fp4 if narrow => self.casts_to_four_bits(g),
             _ => {}
         }
@@ -160,13 +160,14 @@ impl<'p, 'a> Block<'p, 'a> {
         times
     }
 
-    /// Projections of one input of `tokens` rows and `k` columns, each a product of its own of one of `widths`; their input
-    /// gradients are added up.
-    pub(super) fn joined(&mut self, tokens: u64, k: u64, widths: &[u64]) -> Entry {
+    /// Projections of one input of `tokens` rows and `k` columns, which a norm made if `of_norm`, each a product of its own of one
+    /// of `widths`; their input gradients are added up.
+    pub(super) fn joined(&mut self, tokens: u64, k: u64, widths: &[u64], of_norm: bool) -> Entry {
         let products = widths.len() as u32;
         let mut entry = Entry { products, ..Entry::default() };
         for &width in widths {
-            let (forward, input, weight) = self.linear(Gemm::new(tokens, width, k));
+            let (forward, input, weight) =
+                self.linear_in(Gemm::new(tokens, width, k), true, of_norm);
             entry.forward += forward;
             entry.input += input;
             entry.weight += weight;
@@ -302,10 +303,12 @@ impl<'p, 'a> Block<'p, 'a> {
     fn mlp(&mut self, ffn: u64, copies: f64) {
         let p = self.p;
         let m = p.model;
-        if !m.parallel_block || m.norms_per_layer > 1 {
+        let normed = !m.parallel_block || m.norms_per_layer > 1;
+        if normed {
             self.norm();
         }
-        let (entry, exit) = self.mlp_products(p.tokens, ffn / p.shard.tp, p.tokens * copies);
+        let (entry, exit) =
+            self.mlp_products(p.tokens, ffn / p.shard.tp, p.tokens * copies, normed);
         self.dense_parameters += dense_share(m.mlp_parameters(ffn, m.mlp_bias), p.shard.tp);
         if m.mlp_bias {
             self.bias(p.tokens * (ffn / p.shard.tp) as f64 + p.residual_tokens * m.hidden as f64);
@@ -341,22 +344,23 @@ impl<'p, 'a> Block<'p, 'a> {
         }
     }
 
-    /// The products and activation of an MLP: `tokens` rows, `width` inner columns on this device.
+    /// The products and activation of an MLP: `tokens` rows, which a norm made if `of_norm`, `width` inner columns on this device.
     #[allow(clippy::type_complexity)]
     pub(super) fn mlp_products(
         &mut self,
         tokens: f64,
         width: u64,
         kept_tokens: f64,
+        of_norm: bool,
     ) -> (Entry, (f64, f64, f64)) {
         let m = self.p.model;
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
         let (before, products) = (self.forward, self.products);
         let entry = match self.p.framework.projections {
             Projections::GateApart | Projections::Apart if inputs == 2 => {
-                self.joined(tokens as u64, m.hidden, &[width, width])
+                self.joined(tokens as u64, m.hidden, &[width, width], of_norm)
             }
-            _ => self.joined(tokens as u64, m.hidden, &[inputs * width]),
+            _ => self.joined(tokens as u64, m.hidden, &[inputs * width], of_norm),
         };
         for _ in 0..entry.products {
             let each = inputs / u64::from(entry.products) * width;

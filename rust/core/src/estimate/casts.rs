@@ -4,6 +4,7 @@ use super::block::Block;
 use super::compute::Gemm;
 use super::pass::Pass;
 use crate::spec::framework::Fp8Scaling;
+use crate::spec::kernels::NormKernel;
 
 impl Block<'_, '_> {
     /// What a product in 4 bits needs beside itself. The input and the output's gradient are read for the maximum of each
@@ -21,17 +22,37 @@ impl Block<'_, '_> {
         }
     }
 
-    /// What a product in 8 bits needs beside itself: its operands are cast from 16 bits, and scaled.
-    pub(super) fn casts(&mut self, g: Gemm) {
+    /// What a product in 8 bits needs beside itself: its operands are cast from 16 bits, and scaled. Its input is of a norm, if
+    /// `of_norm`.
+    pub(super) fn casts(&mut self, g: Gemm, of_norm: bool) {
         let d = &self.p.device;
         let elements = |rows: u64, columns: u64| (g.batch * rows * columns) as f64;
         let (input, weights, output) = (elements(g.m, g.k), elements(g.k, g.n), elements(g.m, g.n));
-        match self.p.framework.fp8_scaling {
-            Fp8Scaling::Tensor | Fp8Scaling::Block => {
-                // Cast and transposed at once: read 2, write 1 + 1 bytes an element of the input and of the output's gradient
-                // (Transformer Engine's delayed scaling and its blocks read no extra maximum).
-                self.forward.run(d.stream(4.0 * input));
-                self.input.run(d.stream(4.0 * output));
+        let scaling = self.p.framework.fp8_scaling;
+        match scaling {
+            Fp8Scaling::Delayed | Fp8Scaling::Current | Fp8Scaling::Block => {
+                // The input and the output's gradient are read and written by rows, 2 + 1 bytes an element, and by columns for
+                // the product that sums over these, unless a chip multiplies what lies by rows all the same. Blocks have other
+                // scales that way.
+                let as_it_lies = self.p.framework.by_rows_alone(d.takes_any_layout());
+                let columns = f64::from(u8::from(!as_it_lies));
+                // The kernel of a tuned norm knows the scale that earlier passes left, so that it writes 8 bits in place of 16,
+                // which leaves the transpose, read and written; or finds the maximum of what it writes.
+                let known = of_norm && self.p.norm_kernel() == NormKernel::Tuned;
+                if scaling != Fp8Scaling::Delayed || !known {
+                    self.forward.run(d.stream((3.0 + columns) * input));
+                } else if !as_it_lies {
+                    self.forward.run(d.stream((2.0 - 1.0) * input));
+                }
+                self.input.run(d.stream((3.0 + columns) * output));
+                if scaling == Fp8Scaling::Current {
+                    // Read for its maximum in the same call.
+                    let maximum = |elements: f64| d.stream(2.0 * elements);
+                    if !known {
+                        self.forward.compute += maximum(input);
+                    }
+                    self.input.compute += maximum(output);
+                }
             }
             Fp8Scaling::Row => {
                 // A row in memory is read once and written in 8 bits, 2 + 1 bytes; one across it is read for its maximum

@@ -189,6 +189,11 @@ impl<'a> Device<'a> {
         }
     }
 
+    /// Whether products of 8-bit operands take them as they lie.
+    pub fn takes_any_layout(&self) -> bool {
+        self.chip.gemm.fp8_any_layout
+    }
+
     /// The same with products of 8-bit operands each row of which has a scale of its own.
     pub fn with_scales_of_rows(mut self) -> Device<'a> {
         let rate = self.chip.peak_tflops.fp8.zip(self.chip.gemm.fp8_row_efficiency);

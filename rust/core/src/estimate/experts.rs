@@ -171,7 +171,7 @@ impl Block<'_, '_> {
             dense_share(experts * m.mlp_parameters(moe.expert_ffn, moe.expert_bias), s.etp);
         if moe.shared_ffn > 0 {
             let (before, passed) = (self.launched(), self.forward);
-            let (entry, exit) = self.mlp_products(p.tokens, moe.shared_ffn / s.tp, p.tokens);
+            let (entry, exit) = self.mlp_products(p.tokens, moe.shared_ffn / s.tp, p.tokens, false);
             self.tensor_edges(entry, exit);
             self.dense_parameters +=
                 dense_share(m.mlp_parameters(moe.shared_ffn, moe.expert_bias), s.tp)
@@ -206,7 +206,7 @@ impl Block<'_, '_> {
             (of(g), of(g.input_gradient()), of(g.weight_gradient()))
         else {
             let products = self.products;
-            self.linear_in(g, false);
+            self.linear_in(g, false, false);
             self.products = products;
             return;
         };
@@ -357,13 +357,13 @@ impl Block<'_, '_> {
         if self.p.framework.fused.grouped_gemm {
             // No matrix product of those that recompute of single operators tells apart.
             let products = self.products;
-            self.linear_in(g, narrow);
+            self.linear_in(g, narrow, false);
             self.products = products;
         } else {
             let mut one = g;
             one.batch = 1;
             for _ in 0..g.batch {
-                self.linear_in(one, narrow);
+                self.linear_in(one, narrow, false);
                 self.saved.product((g.m * g.n) as f64, true);
             }
             if self.p.framework.sliced_experts && g.batch > 1 {

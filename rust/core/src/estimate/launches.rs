@@ -94,12 +94,17 @@ impl Block<'_, '_> {
     }
 
     /// Kernels of a compiled loop over `batch` products: each product, and in 8 and 4 bits the casts of its input and of its
-    /// output's gradient. Where blocks share a scale, those of either operand are put in order for all products at once
-    /// (NVIDIA/TransformerEngine pull request 2019 of August 2025, pytorch/csrc/extensions/gemm.cpp: te_general_grouped_gemm).
+    /// output's gradient. By maxima of earlier passes one kernel casts and transposes the operands of all experts
+    /// (NVIDIA/TransformerEngine pull request 1072 of August 2024: fused_multi_cast_transpose), or one each where nothing is
+    /// transposed. Where blocks share a scale, those of either operand are put in order for all products at once
+    /// (the same, pull request 2019 of August 2025, pytorch/csrc/extensions/gemm.cpp: te_general_grouped_gemm).
     pub(super) fn launch_in_turn(&mut self, batch: u64) {
+        let by_rows = self.p.framework.by_rows_alone(self.p.device.takes_any_layout());
         let (casts, ordered) = match (self.p.workload.precision, self.p.framework.fp8_scaling) {
             (Precision::Fp8, Fp8Scaling::Block) => (CASTS_IN_BLOCKS, 2),
-            (Precision::Fp8, Fp8Scaling::Tensor | Fp8Scaling::Row) => (CASTS, 0),
+            (Precision::Fp8, Fp8Scaling::Delayed) if by_rows => (1, 0),
+            (Precision::Fp8, Fp8Scaling::Delayed) => (0, 1),
+            (Precision::Fp8, Fp8Scaling::Current | Fp8Scaling::Row) => (CASTS, 0),
             (Precision::Fp4, _) => (2, 2),
             _ => (0, 0),
         };

@@ -138,6 +138,7 @@ impl Prices {
             cast_sixteenths: memory::cast_sixteenths(
                 &problem.framework,
                 problem.workload.precision,
+                problem.cluster.groups.iter().any(|group| group.chip.gemm.fp8_any_layout),
             ),
             boundary: Bytes::from_f64(if shard.pipelined { self.boundary } else { 0.0 }),
             single: problem.workload.global_batch_size == shard.dp * shard.mbs,

@@ -136,11 +136,14 @@ pub struct Holdings {
 
 /// Bytes, in sixteenths, of the casts of a weight that are kept beside it for products in `precision`.
 ///
-/// In 4 bits the weight itself stays in 16 (NVIDIA-NeMo/Megatron-Bridge refuses fp4_param_gather). Megatron has Transformer
+/// By rows alone where products take any layout (`any_layout`). In 4 bits the weight itself stays in 16 (NVIDIA-NeMo/Megatron-Bridge refuses fp4_param_gather). Megatron has Transformer
 /// Engine keep its casts by rows and by columns from the first micro-batch to the last; others cast for each pass.
-pub fn cast_sixteenths(framework: &Framework, precision: Precision) -> u64 {
+pub fn cast_sixteenths(framework: &Framework, precision: Precision, any_layout: bool) -> u64 {
     let engine = framework.eight_bit_gathers.activations && framework.held.fp8_input_bytes == 1;
     match precision {
+        Precision::Fp8 if framework.by_rows_alone(any_layout) => {
+            16 * framework.held.fp8_weight_bytes.min(1)
+        }
         Precision::Fp8 => 16 * framework.held.fp8_weight_bytes,
         Precision::Fp4 if engine => 2 * 9,
         _ => 0,

@@ -152,6 +152,8 @@ pub struct GemmCurve {
     pub fp8_row_efficiency: Option<f64>,
     /// The same of the 4-bit peak, on chips that have one.
     pub fp4_efficiency: Option<f64>,
+    /// Products of 8-bit operands take them as they lie; else only along the dimension that they sum over.
+    pub fp8_any_layout: bool,
     /// Inner dimension that costs as much again in prologue and epilogue: time grows as (k + half_k)/k.
     pub half_k: f64,
     /// The same for 8-bit operands.

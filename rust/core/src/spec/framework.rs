@@ -98,6 +98,8 @@ pub struct Framework {
     pub eight_bit_gathers: EightBitGathers,
     /// What of an operand shares a scale where products run in 8 bits.
     pub fp8_scaling: Fp8Scaling,
+    /// Where a chip multiplies 8-bit operands as they lie, those of one scale are cast by rows alone.
+    pub casts_by_rows: bool,
     /// Fused softmax needs the sequences of a micro-batch times the heads of a rank to be a multiple of this; else it runs in
     /// separate operators.
     pub softmax_multiple: u64,
@@ -328,8 +330,10 @@ pub struct Named {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fp8Scaling {
-    /// All of it: one cast serves each product that reads it.
-    Tensor,
+    /// All of it, by maxima that casts of earlier passes found: one cast serves each product that reads it.
+    Delayed,
+    /// All of it, by its own maximum, for which it is read before it is cast.
+    Current,
     /// A block of it (MXFP8: 32 in a row), whose maximum the cast itself finds.
     Block,
     /// Each row, along the dimension that a product sums over: two products of one operand sum over different dimensions and
@@ -500,6 +504,12 @@ impl Framework {
         } else {
             self.bytes.moment()
         }
+    }
+
+    /// Whether 8-bit operands are cast by rows alone, where products take them in any layout.
+    pub fn by_rows_alone(&self, any_layout: bool) -> bool {
+        let whole = matches!(self.fp8_scaling, Fp8Scaling::Delayed | Fp8Scaling::Current);
+        any_layout && whole && self.casts_by_rows
     }
 
     /// Checks ranges.

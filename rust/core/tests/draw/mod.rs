@@ -151,7 +151,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.shard_copies.reduced = draw.once_in(2);
     f.eight_bit_gathers.activations = draw.once_in(2);
     f.eight_bit_gathers.parameters = draw.once_in(2);
-    f.fp8_scaling = draw.pick(&[Fp8Scaling::Tensor, Fp8Scaling::Block, Fp8Scaling::Row]);
+    f.fp8_scaling = draw.pick(&[Fp8Scaling::Current, Fp8Scaling::Block, Fp8Scaling::Row]);
     f.loss_in_16_bits = draw.once_in(4);
     f.shards = draw.pick(&[Shards::Slices, Shards::Slices, Shards::Tensors]);
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
@@ -169,6 +169,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.grouped_tile_width = f.grouped_tile_rows * 3;
     f.neighbouring_experts = f.shard_copies.gathered;
     f.pads_experts = f.neighbouring_experts;
+    f.casts_by_rows = f.neighbouring_experts;
     f.wide_experts = f.sequence_copies;
     f.wide_router = f.looks_up_tokens;
     f.softmax_longest = 128 * u64::from(f.sequence_copies);

@@ -174,6 +174,7 @@ impl Table<'_> {
             cast_sixteenths: memory::cast_sixteenths(
                 &self.problem.framework,
                 self.problem.workload.precision,
+                self.problem.cluster.groups[self.kind].chip.gemm.fp8_any_layout,
             ),
             activations,
             logits,
