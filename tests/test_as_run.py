@@ -477,6 +477,20 @@ def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: 
     assert said("no DeepEP; CUDA graphs not in the table; no EP overlap") == usual
 
 
+def test_a_row_names_the_scaling_of_its_8_bits(shelf: Shelf) -> None:
+    def scaling(**words: str) -> str:
+        return setup(run_of(precision="fp8", **words), shelf).problem.framework.fp8_scaling
+
+    # Megatron's default, and what recipes had before Megatron-Bridge and have since.
+    assert scaling() == "delayed"
+    assert scaling(framework="NeMo 25.04", date="2025-04") == "delayed"
+    assert scaling(framework="Megatron-Bridge 25.11", date="2025-11") == "current"
+    assert scaling(framework="Megatron-Bridge 25.11", notes="delayed scaling") == "delayed"
+    assert scaling(notes="current scaling (fp8_cs)") == scaling(notes="tensorwise") == "current"
+    assert scaling(notes="expert overlap, delayed wgrad") == "delayed"
+    assert scaling(notes="fp8 blockwise") == scaling(notes="Float8BlockScaling") == "block"
+
+
 def test_experts_of_the_older_grouped_products_are_in_16_bits(shelf: Shelf) -> None:
     def wide(notes: str) -> bool:
         return setup(run_of(precision="fp8", notes=notes), shelf).problem.framework.wide_experts
