@@ -78,7 +78,7 @@ def fused(framework: Framework, run: Run) -> Framework:
 
 
 # Recipes of Transformer Engine and of pytorch/ao, as Megatron-LM's --fp8-recipe and rows name them.
-SCALINGS: dict[str, Fp8Scaling] = {
+SCALINGS: dict[Fp8Scaling, str] = {
     "delayed": r"delayed\b(?! wgrad| weight)",
     "current": r"(current scaling|tensor-?wise|fp8[-_ ]cs)\b",
     "block": r"(block-?wise|Float8BlockScaling)\b",
