@@ -3,8 +3,16 @@
 use super::block::Block;
 use super::compute::Gemm;
 use super::pass::Pass;
-use crate::spec::framework::Fp8Scaling;
+use crate::spec::framework::{Fp8Scaling, Framework};
 use crate::spec::kernels::NormKernel;
+
+impl Framework {
+    /// Whether 8-bit operands are cast by rows alone, where products take them in any layout.
+    pub(super) fn by_rows_alone(&self, any_layout: bool) -> bool {
+        let whole = matches!(self.fp8_scaling, Fp8Scaling::Delayed | Fp8Scaling::Current);
+        any_layout && whole && self.casts_by_rows
+    }
+}
 
 impl Block<'_, '_> {
     /// What a product in 4 bits needs beside itself. The input and the output's gradient are read for the maximum of each

@@ -506,12 +506,6 @@ impl Framework {
         }
     }
 
-    /// Whether 8-bit operands are cast by rows alone, where products take them in any layout.
-    pub fn by_rows_alone(&self, any_layout: bool) -> bool {
-        let whole = matches!(self.fp8_scaling, Fp8Scaling::Delayed | Fp8Scaling::Current);
-        any_layout && whole && self.casts_by_rows
-    }
-
     /// Checks ranges.
     pub fn validate(&self) -> Result<(), Error> {
         for (v, path) in [
