@@ -336,8 +336,7 @@ pub enum Fp8Scaling {
     Current,
     /// A block of it (MXFP8: 32 in a row), whose maximum the cast itself finds.
     Block,
-    /// Each row, along the dimension that a product sums over: two products of one operand sum over different dimensions and
-    /// need a cast each (pytorch/ao, recipe `rowwise`).
+    /// Each row, along the dimension that a product sums over, so that each needs a cast of its own (pytorch/ao, recipe `rowwise`).
     Row,
 }
 
