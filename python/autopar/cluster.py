@@ -41,6 +41,8 @@ class GemmCurve:
         fp8_row_efficiency: The same where each row of an operand has a scale of its own; none where
             that is no slower.
         fp4_efficiency: The same of the 4-bit peak, on chips that have one.
+        fp32_efficiency: The same of the peak of vector units in 32 bits; none where products in 32
+            bits sustain what those in 16 do.
         fp8_any_layout: Products of 8-bit operands take them as they lie; else only along the
             dimension that they sum over.
         half_k: Inner dimension that costs as much again: time grows as (k + half_k)/k; 0 where a
@@ -70,6 +72,7 @@ class GemmCurve:
     sum_gb_per_s: float | None = None
     fp8_row_efficiency: float | None = None
     fp4_efficiency: float | None = None
+    fp32_efficiency: float | None = None
     fp8_any_layout: bool = False
 
 

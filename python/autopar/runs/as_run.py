@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from autopar.entries import FrameworkEntry
-from autopar.framework import Framework, Graphs, Named
+from autopar.framework import Framework, Graphs, Named, NumberBytes
 from autopar.runs import operators
 from autopar.runs.rows import Run
 from autopar.runs.said import said
@@ -44,7 +44,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     framework = operators.fused(_dispatch(_overlapped(entry.framework, run), run), run)
     framework = _recomputed(operators.attended(framework, run, attention), run)
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
-    framework = _stored(_loss(_softmax(framework, run), entry, run), run)
+    framework = _stored(_loss(_softmax(_mixed(framework, run), run), entry, run), run)
     framework = _offloaded(framework, run)
     if framework.gathers == "step" and run.shards_parameters:
         # A profile of ZeRO-1 says nothing of parameters that a row's own stage shards.
@@ -289,6 +289,28 @@ HF_CHECKPOINTS = r"(HF|Hugging ?Face) (gradient )?checkpointing"
 STOPS_EARLY_SINCE = "2026-01"
 
 
+def _mixed(framework: Framework, run: Run) -> Framework:
+    """Automatic mixed precision: of torchtitan without FSDP, and over an embedding in 16 bits.
+
+    Where nothing shards or cuts a model torchtitan computes under torch.autocast (pytorch/torchtitan
+    pull request 1303 of June 2025: maybe_enable_amp; pull request 2458 of early 2026 ended that).
+    The stream of activations is as wide as what the embedding gives.
+    """
+    whole = (run.tp or 1) * (run.pp or 1) * (run.cp or 1) == 1 and run.zero == "0"
+    if whole and framework.name.startswith("torchtitan") and run.month < REPLICATES_SINCE:
+        stored = NumberBytes(parameter=6, gradient=4, gradient_sent=4, optimizer=8)
+        held = replace(framework.held, fp32_residual=True, bucket_copies=True)
+        framework = replace(framework, casts_weights=True, bytes=stored, held=held)
+    if said(run, NARROW_STREAM):
+        framework = replace(framework, held=replace(framework.held, fp32_residual=False))
+    return framework
+
+
+REPLICATES_SINCE = "2026-04"
+# karpathy/nanochat, nanochat/gpt.py: transformer.wte.to(dtype=torch.bfloat16).
+NARROW_STREAM = r"nanochat|(residual stream|embeddings?) in (bf16|16 bits)\b"
+
+
 def _softmax(framework: Framework, run: Run) -> Framework:
     """Softmax in separate operators: as wide as what it reads where nothing casts it."""
     if _casts_nothing(framework, run):
@@ -405,7 +427,8 @@ def _stored(framework: Framework, run: Run) -> Framework:
         copy = 2 if said(run, NARROW_COPY) else 0
         stored = replace(stored, parameter=2, gradient=2, gradient_sent=2, optimizer=4 + copy)
         # torch.autocast casts nothing that is as narrow already (autocast_mode.cpp: cached_cast).
-        framework = replace(framework, casts_weights=False)
+        narrow = replace(framework.held, fp32_residual=False)
+        framework = replace(framework, casts_weights=False, held=narrow)
         if copy:
             narrow = min(framework.held.update_bytes, copy)
             framework = replace(framework, held=replace(framework.held, update_bytes=narrow))

@@ -32,6 +32,7 @@ pub fn a100() -> Chip {
             fp8_efficiency: 0.8333,
             fp8_row_efficiency: None,
             fp4_efficiency: None,
+            fp32_efficiency: None,
             fp8_any_layout: false,
             half_k: 280.0,
             fp8_half_k: 280.0,

@@ -46,10 +46,10 @@ fn separate_operators_keep_the_norm_s_32_bit_input_its_normalised_copy_and_the_a
     (f.fused.norm, f.fused.activation, f.projections) =
         (NormKernel::Separate, false, Projections::Apart);
     assert_eq!(layer(&problem, whole()).kept, Bytes(SH * 45 + SUMS));
-    // A stream in 32 bits is its own copy: the norm keeps it (4), its normalised copy in 32 bits (4) and the 16-bit input
-    // of the product (2).
+    // A stream in 32 bits is its own copy: the norm keeps it (4), its normalised copy in 32 bits (4), and each of the five products
+    // the 16-bit input that it cast for itself (2).
     problem.framework.held.fp32_residual = true;
-    assert_eq!(layer(&problem, whole()).kept, Bytes(SH * (45 + 4) + SUMS));
+    assert_eq!(layer(&problem, whole()).kept, Bytes(SH * (45 + 4 + 6) + SUMS));
     assert_eq!(layer(&problem, whole()).kept_input, Bytes(SH * 4));
 }
 

@@ -52,6 +52,8 @@ impl Block<'_, '_> {
                 self.stream(p.tokens * a.kv_lora_rank as f64, 2.0, 5.0, (1, 2));
                 self.kept += (latent + a.kv_lora_rank) as f64 * p.tokens * self.p.width;
                 self.dense_parameters += (h * latent + a.kv_lora_rank * up + a.kv_lora_rank) as f64;
+                // What opens both is read of the stream.
+                self.read_stream((tokens * h) as f64, 2);
                 self.assemble_heads(heads as f64, a);
                 (entry, heads * qk, heads * (qk + a.v_dim), heads * a.v_dim)
             }
@@ -102,7 +104,7 @@ impl Block<'_, '_> {
                 Some(a) => p.tokens * ((heads + 1) * a.qk_rope_dim) as f64,
                 None => qk_elements,
             };
-            let passes = p.framework.fused.rope.traffic();
+            let passes = p.rotary_kernel().traffic();
             self.stream(rotated, passes.forward, passes.backward, passes.kernels);
             let packed = p.framework.projections != Projections::Apart;
             // A ring copies keys and values into its buffers (NVIDIA/TransformerEngine, AttnFuncWithCPAndKVP2P).

@@ -139,11 +139,7 @@ impl<'p, 'a> Block<'p, 'a> {
         self.matrix = self.matrix.max(weights);
         let weight = self.p.weight_gradient(g, narrow);
         let times = (product(g), product(g.input_gradient()), weight);
-        if self.p.framework.casts_weights {
-            // Read in one width and written in the other, 4 + 2 bytes: the weights before, their gradients after.
-            self.forward.run(d.stream(6.0 * weights));
-            self.weight.run(d.stream(6.0 * weights));
-        }
+        self.p.cast_weights(weights, &mut self.forward, &mut self.weight);
         self.forward.run(times.0);
         self.input.run(times.1);
         self.weight.run(times.2);
@@ -172,19 +168,8 @@ impl<'p, 'a> Block<'p, 'a> {
             entry.input += input;
             entry.weight += weight;
         }
-        self.add_gradients((tokens * k) as f64, products - 1);
+        self.read_stream((tokens * k) as f64, products);
         entry
-    }
-
-    /// Adds so many gradients of `elements` each to another: two are read and their sum written, or where operators are joined the
-    /// kernel that follows reads each.
-    pub(super) fn add_gradients(&mut self, elements: f64, more: u32) {
-        let fused = &self.p.framework.fused;
-        if fused.residual && fused.activation {
-            self.input.compute += self.p.device.traffic(f64::from(more) * elements * self.p.width);
-        } else {
-            self.stream(elements, 0.0, 3.0 * f64::from(more), (0, more));
-        }
     }
 
     /// A memory-bound kernel forward, and one backward, over `elements`, in 16-bit passes.
@@ -230,25 +215,6 @@ impl<'p, 'a> Block<'p, 'a> {
     /// The gradient of a bias: a sum over all rows of `elements` output gradients.
     pub(super) fn bias(&mut self, elements: f64) {
         self.stream(elements, 0.0, 1.0, (0, 1));
-    }
-
-    /// Bias, dropout and residual addition after a sub-layer; backward, the gradients of both branches are added.
-    pub(super) fn residual(&mut self) {
-        let p = self.p;
-        let elements = p.residual_tokens * p.model.hidden as f64;
-        let dropout = p.workload.dropout;
-        let (forward, backward, kernels) = match (p.framework.fused.residual, dropout) {
-            // Read two, write one, each way.
-            (_, false) => (3.0, 3.0, (1, 1)),
-            // The mask is one byte an element, half a 16-bit pass.
-            (true, true) => (3.5, 5.5, (1, 2)),
-            // Bias (2), dropout (2.5), addition (3).
-            (false, true) => (7.5, 5.5, (3, 2)),
-        };
-        self.stream(elements, forward, backward, kernels);
-        if dropout {
-            self.kept += elements;
-        }
     }
 
     /// Collectives around a sub-layer: its input is gathered before each product of `entry`, or once before all of them, its output

@@ -142,7 +142,10 @@ impl<'a> Device<'a> {
         // `Problem::validate` has refused a chip without the workload's format.
         let deviations = (2.0 * (devices.max(1) as f64).ln()).sqrt();
         let pace = 1.0 / (1.0 + chip.speed_spread * deviations);
-        let matrix = peak.unwrap_or(1.0) * 1e12 * chip.gemm.efficiency * pace;
+        // Products in 32 bits pass vector units, unless they are rounded to TF32.
+        let own = chip.gemm.fp32_efficiency.filter(|_| precision == Precision::Fp32);
+        let sustained = own.unwrap_or(chip.gemm.efficiency);
+        let matrix = peak.unwrap_or(1.0) * 1e12 * sustained * pace;
         let width = precision.activation_bytes();
         let gemm = &chip.gemm;
         let narrow = match precision {
@@ -346,6 +349,19 @@ mod tests {
         assert!((slow / usual - 2.0).abs() < 1e-6, "{slow} after {usual}");
         // Other scales are as fast as before.
         assert_eq!(Device::new(&chip, Precision::Fp8, &[], 1).linear(large), usual);
+    }
+
+    #[test]
+    fn products_on_vector_units_sustain_a_share_of_their_own() {
+        let mut chip = a100();
+        chip.host.kernel_us = 0.0;
+        let large = Gemm::new(1 << 14, 1 << 14, 1 << 14);
+        let time = |chip: &Chip, precision| Device::new(chip, precision, &[], 1).linear(large);
+        let before = [Precision::Fp32, Precision::Tf32].map(|precision| time(&chip, precision));
+        chip.gemm.fp32_efficiency = Some(chip.gemm.efficiency / 2.0);
+        let slower = time(&chip, Precision::Fp32) / before[0];
+        assert!((slower - 2.0).abs() < 1e-6, "{slower}");
+        assert_eq!(time(&chip, Precision::Tf32), before[1]);
     }
 
     #[test]

@@ -22,8 +22,12 @@ impl Block<'_, '_> {
         let own_tokens = p.residual_tokens;
         let h = m.hidden as f64;
         let visits = own_tokens * f64::from(moe.topk);
+        let wide = h * p.residual_width() / p.width;
         // Router: 32-bit scores, top-k, and the permutation's index.
         self.scores(Gemm::new(own_tokens as u64, u64::from(moe.experts), m.hidden));
+        self.read_stream(own_tokens * h, 1);
+        // Gradients of what the router, routed and shared experts read are added up.
+        self.add_gradients(own_tokens * h, 1 + u32::from(moe.shared_ffn > 0));
         self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, self.router());
         self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
             + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
@@ -58,7 +62,7 @@ impl Block<'_, '_> {
             // Apart from them a copy reads each token and writes its choices, and a sum reads these and writes it; backward likewise.
             let apart =
                 if p.framework.copies_choices { 1.0 + 1.0 / f64::from(moe.topk) } else { 0.0 };
-            self.stream(visits * h, apart, apart, (1, 1));
+            self.stream(visits * wide, apart, apart, (1, 1));
             let before = self.forward;
             // Backward the weights' gradients need what experts made, unless the weights act inside of them or in an operator of their own.
             let backward = if self.weighs_on_the_way() { 3.0 } else { 2.0 };
@@ -66,7 +70,7 @@ impl Block<'_, '_> {
             if scattered {
                 self.forward.run(self.added(visits * h));
             }
-            self.stream(visits * h, apart, apart, (1, 1));
+            self.stream(visits * wide, apart, apart, (1, 1));
             after = after.plus(self.forward.since(before));
         }
         if by_products {
@@ -110,10 +114,8 @@ impl Block<'_, '_> {
         let (up, down) = (product(parts, inputs * width, m.hidden), product(1, m.hidden, width));
         let before = self.forward;
         self.expert_products(up);
-        if parts > 1 {
-            // Each of a group of products, or of those of one expert after another, has its own gradient of the input.
-            self.add_gradients(arrived * h, parts as u32 - 1);
-        }
+        // Each of a group of products, or of those of one expert after another, has its own gradient of the input.
+        self.read_stream(arrived * h, parts as u32);
         let made = self.activation_inputs(arrived * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
         let before = self.forward;
@@ -377,7 +379,7 @@ impl Block<'_, '_> {
     fn fill_gradients(&mut self, g: Gemm) {
         let p = self.p;
         let experts = g.batch as f64;
-        let width = if p.framework.casts_weights { 4.0 } else { p.width };
+        let width = if p.framework.casts_weights { p.width.max(4.0) } else { p.width };
         let all = experts * (g.n * g.k) as f64 * width;
         let moved = (experts + 2.0 + 3.0 * (experts - 1.0)) * all;
         let kernels = 3 * g.batch.min(1 << 16) as u32 - 1;
@@ -402,7 +404,7 @@ impl Block<'_, '_> {
     fn look_up(&mut self, experts: u64, elements: f64) {
         let loops = experts.min(1 << 16) as u32;
         self.forward.kernels += 8 * loops;
-        let each = self.p.device.stream(4.0 * elements * self.p.width);
+        let each = self.p.device.stream(4.0 * elements * self.p.residual_width());
         self.input.run_many(f64::from(loops) * each, 12 * loops);
     }
 
@@ -535,6 +537,7 @@ impl Block<'_, '_> {
     /// The same where rows change their places: scattered rows pass at a share of the streaming rate.
     fn permute(&mut self, elements: f64, forward: f64, backward: f64, kernels: (u32, u32)) {
         let rate = if self.p.framework.fused.permutation { PERMUTED } else { PERMUTED_UNFUSED };
+        let rate = rate * self.p.width / self.p.residual_width();
         let before = self.launched();
         self.stream(elements, forward / rate, backward / rate, kernels);
         self.beside_compiled(before);

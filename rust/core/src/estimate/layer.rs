@@ -152,15 +152,6 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    /// Bytes of an element of the residual stream.
-    pub(super) fn residual_width(&self) -> f64 {
-        if self.framework.held.fp32_residual {
-            4.0
-        } else {
-            self.width
-        }
-    }
-
     /// Whether parameters are gathered layer by layer in every pass.
     pub(super) fn gathers_each_pass(&self) -> bool {
         gathers_each_pass(&self.shard, self.framework)
@@ -188,7 +179,7 @@ impl<'a> Pricer<'a> {
 
     /// Bytes that this device sends to the next stage for one micro-batch.
     pub fn boundary_bytes(&self) -> f64 {
-        let whole = self.tokens * self.model.hidden as f64 * self.width;
+        let whole = self.tokens * self.model.hidden as f64 * self.residual_width();
         if self.shard.sp || self.framework.sharded_sends {
             whole / self.shard.tp as f64
         } else {
@@ -213,14 +204,16 @@ impl<'a> Pricer<'a> {
         seconds + gathered
     }
 
-    /// The embedding: a look-up, its gradient a scatter-add.
+    /// The embedding: a look-up, its gradient a scatter-add into zeros as large as the tables, which are added to stored gradients.
     pub fn embedding(&self) -> End {
         let m = self.model;
-        let row = m.hidden as f64 * self.width;
+        let row = m.hidden as f64 * self.residual_width();
         let mut forward = Pass::default();
         let mut backward = Pass::default();
         forward.run(self.device.stream(2.0 * self.tokens * row));
         backward.run(self.device.stream(3.0 * self.tokens * row));
+        let rows = self.vocab_rows() + m.position_rows.max(self.learned_rows());
+        self.table_gradient((rows * m.hidden) as f64, &mut backward);
         if !self.framework.whole_vocabulary {
             // Rows live on one rank each: a sum over the group, scattered at once with sequence parallel.
             forward.tensor += self.tensor_sum(self.tokens * row);
@@ -271,7 +264,15 @@ impl<'a> Pricer<'a> {
         let kept = self.norm_kept(self.residual_tokens * h as f64)
             + self.column_tokens() * h as f64 * self.width;
         self.norm(&mut forward, &mut input, self.residual_tokens, h as f64);
+        if self.is_wide() && !self.is_joined() {
+            let cast = self
+                .device
+                .stream(self.residual_tokens * h as f64 * (self.residual_width() + self.width));
+            forward.run(cast);
+            input.run(cast);
+        }
         let logits = Gemm::new(self.tokens as u64, rows, h);
+        self.cast_weights((rows * h) as f64, &mut forward, &mut weight);
         forward.run(self.device.plain(logits));
         input.run(self.device.plain(logits.input_gradient()));
         weight.run(self.weight_gradient(logits, false));
@@ -430,7 +431,7 @@ impl<'a> Pricer<'a> {
 
     /// A norm over `width` channels of `tokens` tokens.
     pub(super) fn norm(&self, forward: &mut Pass, backward: &mut Pass, tokens: f64, width: f64) {
-        let bytes = tokens * width * self.width;
+        let bytes = tokens * width * self.norm_width();
         let passes = self.norm_kernel().traffic();
         forward.run_many(self.device.stream(passes.forward * bytes), passes.kernels.0);
         backward.run_many(self.device.stream(passes.backward * bytes), passes.kernels.1);

@@ -130,6 +130,8 @@ pub struct Holdings {
     pub messages: u64,
     /// Bytes of casts of its weights that wait for the backward pass.
     pub casts: Bytes,
+    /// Bytes of casts that are counted with its parameters but not made.
+    pub uncast: Bytes,
     /// No micro-batch comes after the first: gradients that pass are not there before its backward pass.
     pub single: bool,
 }
@@ -227,7 +229,7 @@ pub fn items(
     let at_work = held.gathered_parameters.min(dense_again + expert_again);
     buffers += at_work * framework.held.gathered_copy_bytes;
     let lasting = buffers;
-    parameters += held.casts.0;
+    parameters = parameters.saturating_sub(held.uncast.0) + held.casts.0;
     let experts = if framework.wide_experts { 0 } else { held.expert_parameters };
     let cast = held.dense_parameters - held.end_parameters + experts;
     parameters += cast * held.cast_sixteenths / 16;

@@ -25,6 +25,7 @@ mod pass;
 pub mod pipeline;
 pub mod repeats;
 pub mod replica;
+mod residual;
 mod selective;
 pub mod servers;
 pub mod shard;

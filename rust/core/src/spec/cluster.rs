@@ -152,6 +152,8 @@ pub struct GemmCurve {
     pub fp8_row_efficiency: Option<f64>,
     /// The same of the 4-bit peak, on chips that have one.
     pub fp4_efficiency: Option<f64>,
+    /// The same of the peak of vector units in 32 bits; none where products in 32 bits sustain what those in 16 do.
+    pub fp32_efficiency: Option<f64>,
     /// Products of 8-bit operands take them as they lie; else only along the dimension that they sum over.
     pub fp8_any_layout: bool,
     /// Inner dimension that costs as much again in prologue and epilogue: time grows as (k + half_k)/k.
@@ -427,6 +429,7 @@ impl Chip {
         self.gemm.odd_slowdown.map_or(Ok(()), |v| positive(v, "gemm.odd_slowdown"))?;
         self.gemm.sum_gb_per_s.map_or(Ok(()), |v| positive(v, "gemm.sum_gb_per_s"))?;
         self.gemm.fp4_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp4_efficiency"))?;
+        self.gemm.fp32_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp32_efficiency"))?;
         require(
             self.peak_tflops.fp4.is_none() || self.gemm.fp4_efficiency.is_some(),
             "gemm.fp4_efficiency",

@@ -183,6 +183,7 @@ impl Table<'_> {
             boundary: Bytes::from_f64(boundary),
             messages: place.micro_batches * self.arrivals(place),
             single: place.micro_batches == 1,
+            uncast: self.uncast(place),
             casts: places.map_or(Bytes::ZERO, |places| {
                 self.casts(dense_parameters + expert_parameters - end_parameters) * places
             }),
@@ -216,6 +217,19 @@ impl Table<'_> {
         let cast = self.problem.framework.casts_weights;
         if cast {
             Bytes::from_f64(weights as f64 * width)
+        } else {
+            Bytes::ZERO
+        }
+    }
+
+    /// Bytes of casts that are counted with each parameter and made of none of an embedding's, whose 32-bit rows begin a stream in 32
+    /// bits; of one that is the head too they are.
+    fn uncast(&self, place: &Place) -> Bytes {
+        let framework = &self.problem.framework;
+        let first = (0..place.vpp).any(|chunk| place.ends(chunk).0);
+        let counted = framework.bytes.parameter > 4 && framework.held.fp32_residual;
+        if first && counted && !self.problem.model.tied_embeddings {
+            self.casts(self.embedding.cost.dense_parameters)
         } else {
             Bytes::ZERO
         }
