@@ -24,10 +24,10 @@ RUST_ORDER = """
     estimate::flops estimate::torus estimate::choice estimate::collective estimate::compute
     estimate::fused_attention estimate::shard estimate::shortest estimate::host estimate::pass
     testing
-    estimate::layer estimate::repeats estimate::block estimate::casts estimate::launches
-    estimate::gathers estimate::selective estimate::attention estimate::experts estimate::memory
-    estimate::longest estimate::pipeline::order estimate::pipeline estimate::pipeline::late
-    estimate::pipeline::tape
+    estimate::layer estimate::repeats estimate::block estimate::casts estimate::residual
+    estimate::launches estimate::gathers estimate::selective estimate::attention
+    estimate::experts estimate::memory estimate::longest estimate::pipeline::order
+    estimate::pipeline estimate::pipeline::late estimate::pipeline::tape
     estimate::replica estimate::servers estimate::least
     estimate::stage estimate::stage::held estimate::stage::parts
     estimate

@@ -75,3 +75,22 @@ def test_some_releases_and_windows_make_a_mask_of_every_batch(shelf: Shelf) -> N
     assert first("Llama-2-7B", "2024-06") != "efficient_masked"
     assert first("Mistral-7B", "2024-04") != "efficient_masked"
     assert first("Gemma-3-12B", "2025-11") == "efficient_masked"
+
+
+def test_autocast_keeps_the_stream_as_wide_as_the_embedding(shelf: Shelf) -> None:
+    alone = {"gpus": "8", "dp": "8", "tp": "1", "pp": "1", "zero": "0"}
+
+    def said(framework: str, notes: str = "", **row: str) -> tuple[bool, bool]:
+        run = run_of(framework=framework, notes=notes, **{**alone, **row})
+        used = setup(run, shelf).problem.framework
+        return used.casts_weights, used.held.fp32_residual
+
+    assert said("PyTorch DDP") == said("HF Trainer") == said("nanoGPT") == (True, True)
+    assert said("PyTorch DDP", "states in bf16") == (False, False)
+    assert said("PyTorch DDP", "residual stream in bf16") == said("nanochat") == (True, False)
+    assert said("PyTorch DDP", "embedding in 16 bits") == (True, False)
+    # torchtitan without FSDP, until replicas were FSDP's too.
+    assert said("torchtitan", date="2026-03") == (True, True)
+    assert said("torchtitan", date="2026-04") == (False, False)
+    assert said("torchtitan", date="2026-03", zero="fsdp") == (False, False)
+    assert said("torchtitan", date="2026-03", dp="4", tp="2") == (False, False)

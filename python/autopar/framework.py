@@ -249,7 +249,9 @@ class Held:
             their gradients reduced after the last.
         gathered_inputs: The input of a column-parallel product is kept as it was gathered over the
             tensor-parallel group, not as this rank's share of it.
-        fp32_residual: The residual stream is in 32 bits, whatever the products are computed in.
+        fp32_residual: The residual stream is in 32 bits, whatever the products are computed in,
+            which cast what they read of it: each by itself, or in the kernel before it where
+            elementwise operators are joined.
         returned_keys: The model's pass returns each layer's keys and values, which live with its
             output: also those of layers that are computed again.
         copied_attention: The result of attention is copied for the output projection where a

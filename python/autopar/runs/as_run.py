@@ -292,9 +292,9 @@ STOPS_EARLY_SINCE = "2026-01"
 def _mixed(framework: Framework, run: Run) -> Framework:
     """Automatic mixed precision: of torchtitan without FSDP, and over an embedding in 16 bits.
 
-    Where nothing shards or cuts a model torchtitan computes under torch.autocast (pytorch/torchtitan
-    pull request 1303 of June 2025: maybe_enable_amp; pull request 2458 of early 2026 ended that).
-    The stream of activations is as wide as what the embedding gives.
+    Where nothing shards or cuts a model torchtitan computes under torch.autocast (its pull request
+    1303 of June 2025: maybe_enable_amp; pull request 2458 of early 2026 ended that). The stream of
+    activations is as wide as what the embedding gives.
     """
     whole = (run.tp or 1) * (run.pp or 1) * (run.cp or 1) == 1 and run.zero == "0"
     if whole and framework.name.startswith("torchtitan") and run.month < REPLICATES_SINCE:
@@ -427,8 +427,8 @@ def _stored(framework: Framework, run: Run) -> Framework:
         copy = 2 if said(run, NARROW_COPY) else 0
         stored = replace(stored, parameter=2, gradient=2, gradient_sent=2, optimizer=4 + copy)
         # torch.autocast casts nothing that is as narrow already (autocast_mode.cpp: cached_cast).
-        narrow = replace(framework.held, fp32_residual=False)
-        framework = replace(framework, casts_weights=False, held=narrow)
+        held = replace(framework.held, fp32_residual=False)
+        framework = replace(framework, casts_weights=False, held=held)
         if copy:
             narrow = min(framework.held.update_bytes, copy)
             framework = replace(framework, held=replace(framework.held, update_bytes=narrow))

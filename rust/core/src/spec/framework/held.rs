@@ -21,7 +21,8 @@ pub struct Held {
     /// The input of a column-parallel product is kept as it was gathered over the tensor-parallel group, not as this rank's
     /// share of it.
     pub gathered_inputs: bool,
-    /// The residual stream is in 32 bits, whatever the products are computed in.
+    /// The residual stream is in 32 bits, whatever the products are computed in, which cast what they read of it: each by itself, or in
+    /// the kernel before it where elementwise operators are joined.
     pub fp32_residual: bool,
     /// The model's pass returns each layer's keys and values, which live with its output: also those of layers that are
     /// computed again (huggingface/transformers: `use_cache`, on unless its own checkpointing turns it off).
