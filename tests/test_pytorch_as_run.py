@@ -94,3 +94,26 @@ def test_autocast_keeps_the_stream_as_wide_as_the_embedding(shelf: Shelf) -> Non
     assert said("torchtitan", date="2026-04") == (False, False)
     assert said("torchtitan", date="2026-03", zero="fsdp") == (False, False)
     assert said("torchtitan", date="2026-03", dp="4", tp="2") == (False, False)
+
+
+def test_groups_are_multiplied_in_a_loop_where_pytorch_has_no_kernel_for_a_chip(
+    shelf: Shelf,
+) -> None:
+    def looped(chip: str, framework: str = "torchtitan", notes: str = "") -> bool:
+        run = run_of(framework=framework, chip=chip, notes=notes)
+        return setup(run, shelf).problem.framework.fused.looped_gemm
+
+    assert all(map(looped, ("A100-80GB", "RTX 4090", "RTX 5090", "L40S")))
+    assert not any(map(looped, ("H100", "GH200", "B200", "GB300", "MI300X")))
+    # Kernels of others know those chips; experts in turn are no group.
+    assert not looped("A100-80GB", "HF Trainer", "megablocks")
+    assert not looped("A100-80GB", "HF Trainer")
+
+
+def test_a_host_that_waits_for_every_kernel_launches_nothing_ahead(shelf: Shelf) -> None:
+    def waits(notes: str) -> bool:
+        run = run_of(framework="HF Trainer", notes=notes)
+        return setup(run, shelf).problem.framework.blocking_launches
+
+    assert waits("every kernel waited for (CUDA_LAUNCH_BLOCKING)")
+    assert not any(map(waits, ("CUDA_LAUNCH_BLOCKING=0", "no CUDA_LAUNCH_BLOCKING")))

@@ -42,6 +42,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
             knows no kernel, FlashAttention of the time it was.
     """
     framework = operators.fused(_dispatch(_overlapped(entry.framework, run), run), run)
+    framework = operators.grouped(framework, run, shelf)
     framework = _recomputed(operators.attended(framework, run, attention), run)
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
     framework = _stored(_loss(_softmax(_mixed(framework, run), run), entry, run), run)
@@ -173,6 +174,8 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
     """
     if re.search(OWN_SHARDS, f"{run.framework} {run.notes}", re.I):
         framework = replace(framework, distributed_tensor_us=0.0)
+    if said(run, r"CUDA_LAUNCH_BLOCKING\b(?![ =:]*0)"):
+        framework = replace(framework, blocking_launches=True)
     if re.search(PLAIN_MODULES, f"{run.framework} {run.notes}", re.I):
         plain = next(e for e in shelf.frameworks if e.framework.name == "megatron-2022")
         framework = replace(

@@ -3,9 +3,11 @@
 import re
 from dataclasses import replace
 
+from autopar import catalog
 from autopar.framework import Fp8Scaling, Framework, Fused
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK, said
+from autopar.runs.shelf import Shelf
 from autopar.spec import Attention
 
 
@@ -83,6 +85,35 @@ SCALINGS: dict[Fp8Scaling, str] = {
     "current": r"(current scaling|tensor-?wise|fp8[-_ ]cs)\b",
     "block": r"(block-?wise|Float8BlockScaling)\b",
 }
+
+
+def grouped(framework: Framework, run: Run, shelf: Shelf) -> Framework:
+    """PyTorch's own grouped product, which is a loop where its chip has no kernel for it.
+
+    One was written for compute capability 9 and 10. On other chips by NVIDIA the host reads how
+    many rows each group has and launches a product for each (pytorch/pytorch, native/cuda/
+    GroupedBlas.cpp: _grouped_mm_cuda; native/GroupedMMUtils.h: _grouped_mm_fallback; issue 186620).
+    """
+    own = framework.name.startswith(GROUPS_BY_PYTORCH) and framework.fused.grouped_gemm
+    found = shelf.chips.get(run.chip)
+    if not own or not found or said(run, ONE_KERNEL_FOR_EXPERTS):
+        return framework
+    chip = catalog.chip(found.name)
+    if chip.vendor != "NVIDIA" or chip.architecture == "hopper":
+        return framework
+    if chip.architecture == "blackwell" and not chip.chip.name.startswith("rtx"):
+        return framework
+    return replace(framework, fused=replace(framework.fused, looped_gemm=True))
+
+
+GROUPS_BY_PYTORCH = (
+    "torchtitan",
+    "fsdp",
+    "pytorch-ddp",
+    "ddp-compiled",
+    "kempnerforge",
+    "prime-rl",
+)
 
 
 # pytorch/torchtitan: models of Qwen3 and gpt-oss rotate halves of a head, in 32 bits since pull
