@@ -142,6 +142,8 @@ impl Prices {
             ),
             boundary: Bytes::from_f64(if shard.pipelined { self.boundary } else { 0.0 }),
             single: problem.workload.global_batch_size == shard.dp * shard.mbs,
+            // Of a head as of an embedding, which is the least.
+            uncast: memory::uncast(problem, ends),
             ..Holdings::default()
         };
         let items = memory::items(&held, shard, on_host, &problem.framework);

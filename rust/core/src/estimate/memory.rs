@@ -7,7 +7,7 @@ use super::layer::{gathers_each_pass, reduces_each_pass};
 use super::shard::{fetches_from_host, Shard};
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::{Framework, Gradients};
-use crate::spec::problem::Schedule;
+use crate::spec::problem::{Problem, Schedule};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -149,6 +149,18 @@ pub fn cast_sixteenths(framework: &Framework, precision: Precision, any_layout: 
         Precision::Fp8 => 16 * framework.held.fp8_weight_bytes,
         Precision::Fp4 if engine => 2 * 9,
         _ => 0,
+    }
+}
+
+/// Bytes of casts that are counted with each of so many parameters of an embedding and not made: where its 32-bit rows begin a
+/// stream in 32 bits no product reads them, unless it is the head too.
+pub fn uncast(problem: &Problem, parameters: u64) -> Bytes {
+    let framework = &problem.framework;
+    let counted = framework.casts_weights && framework.bytes.parameter > 4;
+    if counted && framework.held.fp32_residual && !problem.model.tied_embeddings {
+        Bytes::from_f64(parameters as f64 * problem.workload.precision.activation_bytes())
+    } else {
+        Bytes::ZERO
     }
 }
 

@@ -222,17 +222,10 @@ impl Table<'_> {
         }
     }
 
-    /// Bytes of casts that are counted with each parameter and made of none of an embedding's, whose 32-bit rows begin a stream in 32
-    /// bits; of one that is the head too they are.
+    /// Bytes of casts that are counted with an embedding's parameters but not made.
     fn uncast(&self, place: &Place) -> Bytes {
-        let framework = &self.problem.framework;
         let first = (0..place.vpp).any(|chunk| place.ends(chunk).0);
-        let counted = framework.bytes.parameter > 4 && framework.held.fp32_residual;
-        if first && counted && !self.problem.model.tied_embeddings {
-            self.casts(self.embedding.cost.dense_parameters)
-        } else {
-            Bytes::ZERO
-        }
+        memory::uncast(self.problem, if first { self.embedding.cost.dense_parameters } else { 0 })
     }
 
     /// The groups in which a stage's gradients are summed, where their places are given.
