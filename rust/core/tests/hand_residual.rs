@@ -91,4 +91,7 @@ fn an_embedding_that_begins_a_stream_in_32_bits_is_not_cast() {
     f.bytes.parameter = 6;
     let held = Holdings { dense_parameters: 1000, uncast: Bytes(2 * 50), ..Holdings::default() };
     assert_eq!(memory::items(&held, &whole(), false, &f).parameters, Bytes(6 * 950 + 4 * 50));
+    // A tenth of them on each of ten ranks.
+    let sharded = Shard { dp: 10, zero: 3, shard_group: 10, ..whole() };
+    assert_eq!(memory::items(&held, &sharded, false, &f).parameters, Bytes(6 * 95 + 4 * 5));
 }

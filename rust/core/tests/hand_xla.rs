@@ -48,8 +48,8 @@ fn results_that_are_scattered_are_added_at_a_fortieth_of_the_streaming_rate() {
 
 #[test]
 fn tokens_that_every_rank_gathers_are_sorted_once() {
-    // By an exchange of copies they are sorted by expert where they arrive too, and back: of 1,024 rows in 2 MiB four passes at 0.2
-    // of the streaming rate forward, and four backward, beside two kernels forward and two backward.
+    // By an exchange of copies they are sorted by expert where they arrive too, and back: forward of 1,024 rows in 2 MiB four passes
+    // at 0.2 of the streaming rate, in one kernel more.
     let mut problem = experts();
     let kernel = problem.cluster.groups[0].chip.host.kernel_us * 1e-6;
     let copies = expert_layer(&problem, 4);

@@ -184,7 +184,9 @@ impl<'a> Device<'a> {
             linear_half_k,
             linear_bytes,
             in_units: precision != Precision::Fp32,
-            vector: peaks.fp32.map(|peak| peak * 1e12 * chip.gemm.efficiency * pace),
+            vector: peaks.fp32.map(|peak| {
+                peak * 1e12 * chip.gemm.fp32_efficiency.unwrap_or(chip.gemm.efficiency) * pace
+            }),
             width,
             memory: chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency,
             kernel: chip.host.kernel_us * 1e-6,

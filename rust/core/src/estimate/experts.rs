@@ -25,7 +25,9 @@ impl Block<'_, '_> {
         let wide = h * p.residual_width() / p.width;
         // Router: 32-bit scores, top-k, and the permutation's index.
         self.scores(Gemm::new(own_tokens as u64, u64::from(moe.experts), m.hidden));
-        self.read_stream(own_tokens * h, 1);
+        if !p.framework.wide_router {
+            self.read_stream(own_tokens * h, 1);
+        }
         // Gradients of what the router, routed and shared experts read are added up.
         self.add_gradients(own_tokens * h, 1 + u32::from(moe.shared_ffn > 0));
         self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, self.router());
@@ -91,7 +93,7 @@ impl Block<'_, '_> {
             (1.0, load_of_the_fullest(visits, s.ep, variation))
         };
         let load = filled * fullest;
-        self.exchange(moe, filled * visits * h * self.p.width, fullest);
+        let way_back = self.exchange(moe, filled * visits * h * self.p.width, fullest);
         let arrived = visits * s.etp as f64 * load;
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
         let rows = (arrived / experts as f64).ceil() as u64;
@@ -188,8 +190,7 @@ impl Block<'_, '_> {
         self.beside_compiled(launched);
         after = after.plus(self.forward.since(before));
         if p.framework.held.weighted_result_bytes == 0 && !self.reads_results() {
-            // The way back takes as long as the way there.
-            self.unread = Pass { expert: self.forward.expert / 2.0, ..after };
+            self.unread = Pass { expert: way_back, ..after };
         }
     }
 
@@ -197,7 +198,8 @@ impl Block<'_, '_> {
     /// router_gating_linear; pytorch/torchtitan, docs on float8: filter_fqns). Recompute of single operators runs it again.
     ///
     /// In 32 bits its input is cast (2 + 4 bytes), and kept so, and the input's gradient cast back (4 + 2), which of both a compiler
-    /// makes part of what is beside them; so are weights and their gradient. On eight B200 gpt-oss-20b, 24 layers with 32
+    /// makes part of what is beside them, where the stream is not that wide itself; so are weights and their gradient that are not
+    /// kept in 32 bits. On eight B200 gpt-oss-20b, 24 layers with 32
     /// experts and a width of 2,880, took 80.4 us a token in 16 bits and 80.7 so, with layers computed again 99.5 and 100.1
     /// (pytorch/torchtitan pull request 2389): 12 and 25 ns a layer.
     fn scores(&mut self, g: Gemm) {
@@ -221,13 +223,15 @@ impl Block<'_, '_> {
         if p.framework.fused.activation {
             self.forward.compute += d.traffic(4.0 * tokens);
             self.input.compute += d.traffic(4.0 * tokens);
-        } else {
+        } else if !p.is_wide() {
             self.forward.run(d.stream(6.0 * tokens));
             self.input.run(d.stream(6.0 * tokens));
             self.kept += 4.0 * tokens;
         }
-        self.forward.run(d.stream(6.0 * weights));
-        self.weight.run(d.stream(6.0 * weights));
+        if !p.framework.casts_weights {
+            self.forward.run(d.stream(6.0 * weights));
+            self.weight.run(d.stream(6.0 * weights));
+        }
         self.matrix = self.matrix.max(weights);
     }
 
@@ -458,7 +462,7 @@ impl Block<'_, '_> {
     /// Dispatch and combine of `bytes` from each rank: all-to-all over the expert group, of which one rank receives, and on the way back
     /// sends, `fullest` times as much; then over the expert's own tensor-parallel group. What all ranks gather are tokens, not copies of
     /// them, over both groups at once (NVIDIA/Megatron-LM, token_dispatcher.py, MoEAllGatherTokenDispatcher).
-    fn exchange(&mut self, moe: &Moe, bytes: f64, fullest: f64) {
+    fn exchange(&mut self, moe: &Moe, bytes: f64, fullest: f64) -> f64 {
         let p = self.p;
         let s = p.shard;
         let gathers = p.framework.expert_dispatch == ExpertDispatch::Gather;
@@ -507,6 +511,7 @@ impl Block<'_, '_> {
         }
         self.input.expert += 2.0 * once;
         self.input.kernels += launches;
+        once
     }
 
     /// Whether tokens arrive by the ranks that sent them: of all ranks' tokens, where each gathers these, it takes those of its own
@@ -521,8 +526,8 @@ impl Block<'_, '_> {
     }
 
     /// Beside tokens of which a rank would send copies of `bytes`, every rank gathers which experts each of them chose, a byte for each
-    /// expert there is, and each expert's weight, whose gradients are summed and scattered (the same, token_permutation:
-    /// routing_map and probs).
+    /// expert there is, and each expert's weight, whose gradients are summed and scattered (NVIDIA/Megatron-LM, transformer/moe/
+    /// token_dispatcher.py, MoEAllGatherTokenDispatcher: routing_map and probs).
     fn gather_choices(&mut self, moe: &Moe, bytes: f64, group: Group) {
         let p = self.p;
         let tokens = bytes / (f64::from(moe.topk) * p.model.hidden as f64 * p.width);
@@ -534,7 +539,7 @@ impl Block<'_, '_> {
         self.summed += 1;
     }
 
-    /// The same where rows change their places: scattered rows pass at a share of the streaming rate.
+    /// A stream of `elements` whose rows change their places: they pass at a share of the streaming rate.
     fn permute(&mut self, elements: f64, forward: f64, backward: f64, kernels: (u32, u32)) {
         let rate = if self.p.framework.fused.permutation { PERMUTED } else { PERMUTED_UNFUSED };
         let rate = rate * self.p.width / self.p.residual_width();

@@ -119,7 +119,7 @@ impl Block<'_, '_> {
         let (launch, overlap) = (p.launch(), p.framework.overlap);
         let &Moved { gather, reduce, parameters, ways, .. } = moved;
         let hidden = |seconds, pass: Pass, overlapped| {
-            p.hidden(seconds, p.free(pass, launch, ways.map(|share| seconds * share)), overlapped)
+            p.hidden(seconds, p.free(pass, launch, seconds, ways), overlapped)
         };
         let (beside, apart) = if overlap.gradient_scatter { (reduce, 0.0) } else { (0.0, reduce) };
         let released = self.released(parameters);
@@ -236,20 +236,25 @@ impl Pricer<'_> {
         }
     }
 
-    /// How long a pass hides communication that takes so many seconds inside a domain and on the network: as long as it lasts,
-    /// but for what it sends on the same wires itself.
+    /// How long a pass hides communication of `seconds`, such shares of which pass inside a domain and on the network: as long as
+    /// it lasts, but for what it sends in the open on the same wires itself. What it hides of that is not counted again.
     ///
     /// Axes of a torus have wires of their own. What holds for any group of shards does not know their wires.
-    fn free(&self, pass: Pass, launch: Launch, moved: [f64; 2]) -> f64 {
+    fn free(&self, pass: Pass, launch: Launch, seconds: f64, ways: [f64; 2]) -> f64 {
         let lasts = pass.lasts(launch);
         if self.shortest.is_some() || self.fabric.has_axes() {
             return lasts;
         }
         let mut taken = [0.0; 2];
-        taken[usize::from(self.fabric.leaves(self.shard.tensor_group()))] += pass.tensor;
-        taken[usize::from(self.fabric.leaves(self.shard.expert_group()))] += pass.expert;
-        let shows = |way: usize| moved[way] - (lasts - taken[way]).max(0.0);
-        lasts.min(moved[0] + moved[1] - shows(0).max(shows(1)))
+        for (open, group) in [
+            (pass.tensor, self.shard.tensor_group()),
+            (pass.context, self.shard.context_group()),
+            (pass.expert, self.shard.expert_group()),
+        ] {
+            taken[usize::from(self.fabric.leaves(group))] += open;
+        }
+        let shows = |way: usize| seconds * ways[way] - (lasts - taken[way]).max(0.0);
+        lasts.min(seconds - shows(0).max(shows(1)))
     }
 
     /// What communication of `seconds` adds beside a computation, where it is overlapped.
@@ -282,12 +287,12 @@ impl Pricer<'_> {
         input.kernels += if reduces { moved.pieces } else { 0 };
         let together = self.framework.held.gathered_ends && !self.framework.ends_apart;
         let behind = !first && !together;
-        let backward = input.plus(weight).lasts(launch);
-        let shows =
-            |seconds, pass: f64, overlapped| self.hidden(seconds, pass, overlapped && behind);
-        forward.shard += shows(moved.gather, forward.lasts(launch), overlap.parameter_gather);
+        let shows = |seconds, pass: Pass, overlapped| {
+            self.hidden(seconds, self.free(pass, launch, seconds, moved.ways), overlapped && behind)
+        };
+        forward.shard += shows(moved.gather, *forward, overlap.parameter_gather);
         let scattered = overlap.gradient_reduce && overlap.gradient_scatter;
-        input.shard += shows(moved.reduce, backward, scattered);
+        input.shard += shows(moved.reduce, input.plus(weight), scattered);
         let (out, into) = self.copied(moved.parameters);
         forward.shard += out;
         input.shard += into;

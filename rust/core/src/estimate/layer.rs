@@ -216,19 +216,23 @@ impl<'a> Pricer<'a> {
         self.table_gradient((rows * m.hidden) as f64, &mut backward);
         if !self.framework.whole_vocabulary {
             // Rows live on one rank each: a sum over the group, scattered at once with sequence parallel.
-            forward.tensor += self.tensor_sum(self.tokens * row);
+            let summed =
+                if self.framework.sums_in_fp32 { self.width } else { row / m.hidden as f64 };
+            forward.tensor += self.tensor_sum(self.tokens * m.hidden as f64 * summed);
         }
         backward.tensor += self.tensor_gather(self.tokens * row);
         if self.workload.dropout {
-            forward.run(self.device.stream(2.5 * self.residual_tokens * row));
-            backward.run(self.device.stream(2.5 * self.residual_tokens * row));
+            let passed = self.residual_tokens * (2.0 * row + m.hidden as f64);
+            forward.run(self.device.stream(passed));
+            backward.run(self.device.stream(passed));
         }
         if m.embedding_norm {
             forward.run(self.device.stream(2.0 * self.residual_tokens * row));
             backward.run(self.device.stream(5.0 * self.residual_tokens * row));
         }
-        let mask = if self.workload.dropout { 0.5 } else { 0.0 };
-        let norm = if m.embedding_norm { 1.0 } else { 0.0 };
+        // A mask is one byte an element.
+        let mask = if self.workload.dropout { m.hidden as f64 } else { 0.0 };
+        let norm = if m.embedding_norm { row } else { 0.0 };
         let parameters = self.vocab_rows() * m.hidden
             + m.position_rows.max(self.learned_rows()) * m.hidden
             + if m.embedding_norm { m.norm_parameters() } else { 0 };
@@ -238,9 +242,9 @@ impl<'a> Pricer<'a> {
             cost: LayerCost {
                 forward: forward.split(launch),
                 input_gradient: backward.split(launch),
-                kept: Bytes::from_f64((mask + norm) * self.residual_tokens * row),
-                kept_selective: Bytes::from_f64((mask + norm) * self.residual_tokens * row),
-                kept_input: Bytes::from_f64((mask + norm) * self.residual_tokens * row),
+                kept: Bytes::from_f64((mask + norm) * self.residual_tokens),
+                kept_selective: Bytes::from_f64((mask + norm) * self.residual_tokens),
+                kept_input: Bytes::from_f64((mask + norm) * self.residual_tokens),
                 dense_parameters: parameters,
                 dense_whole: self.whole(self.vocab_rows() * m.hidden)
                     + self.whole(m.position_rows.max(self.learned_rows()) * m.hidden)

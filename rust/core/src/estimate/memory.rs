@@ -138,8 +138,9 @@ pub struct Holdings {
 
 /// Bytes, in sixteenths, of the casts of a weight that are kept beside it for products in `precision`.
 ///
-/// By rows alone where products take any layout (`any_layout`). In 4 bits the weight itself stays in 16 (NVIDIA-NeMo/Megatron-Bridge refuses fp4_param_gather). Megatron has Transformer
-/// Engine keep its casts by rows and by columns from the first micro-batch to the last; others cast for each pass.
+/// By rows alone where products take any layout (`any_layout`). In 4 bits the weight itself stays in 16 (NVIDIA-NeMo/Megatron-Bridge
+/// refuses fp4_param_gather). Megatron has Transformer Engine keep its casts by rows and by columns from the first micro-batch to the
+/// last; others cast for each pass.
 pub fn cast_sixteenths(framework: &Framework, precision: Precision, any_layout: bool) -> u64 {
     let engine = framework.eight_bit_gathers.activations && framework.held.fp8_input_bytes == 1;
     match precision {
@@ -181,16 +182,28 @@ pub fn items(
     let (mut update, mut roots) = (0u64, 0u64);
     let mut working_set = held.working_set.0;
     let (dense_again, expert_again) = held.regathered_parameters;
-    for (count, left, again, replicas) in [
-        (held.dense_parameters, held.whole_parameters.0, dense_again, shard.replica_group()),
+    for (count, left, again, uncast, replicas) in [
+        (
+            held.dense_parameters,
+            held.whole_parameters.0,
+            dense_again,
+            held.uncast.0,
+            shard.replica_group(),
+        ),
         (
             held.expert_parameters,
             held.whole_parameters.1,
             expert_again,
+            0,
             shard.expert_replica_group(),
         ),
     ] {
         let left = left.min(count);
+        // As many of the casts that are not made as of the parameters.
+        let stored = |here: u64| {
+            let less = u128::from(here) * u128::from(uncast) / u128::from(count.max(1));
+            (here * bytes.parameter).saturating_sub(less as u64)
+        };
         let ranks = group_size(shard, replicas);
         let share = |from: u8| {
             if shard.zero >= from {
@@ -203,7 +216,7 @@ pub fn items(
         let whole = if shard.zero == 3 && !gathers && ranks > 1 { count - left } else { 0 };
         let copy = framework.held.gathered_copy_bytes;
         if (1..3).contains(&shard.zero) && copy > 0 && ranks > 1 {
-            parameters += share(1) * bytes.parameter + (count - left - again) * copy;
+            parameters += stored(share(1)) + (count - left - again) * copy;
             // Scattered as they are reduced: in the only micro-batch, or in each; otherwise they add up whole.
             let scattered = held.single || (reduces && shard.zero == 2);
             gradients += (if scattered { share(1) } else { count }) * bytes.gradient;
@@ -225,7 +238,7 @@ pub fn items(
         // What is gathered and kept whole lies beside the shards that are updated, where the optimizer has no copy of its own.
         let kept = shard.zero == 2 && each && ranks > 1 && !bytes.updates_a_copy();
         let beside = if kept { share(2) - left } else { 0 };
-        parameters += (share(3) + whole + beside) * bytes.parameter;
+        parameters += stored(share(3) + whole + beside);
         if !(gathers && framework.held.gradients == Gradients::Replace) {
             let reduced = (if each { share(2) } else { count }) * bytes.gradient;
             // Until they are reduced they add up whole, as they will travel; each that is leaves a share in its place.
@@ -241,7 +254,7 @@ pub fn items(
     let at_work = held.gathered_parameters.min(dense_again + expert_again);
     buffers += at_work * framework.held.gathered_copy_bytes;
     let lasting = buffers;
-    parameters = parameters.saturating_sub(held.uncast.0) + held.casts.0;
+    parameters += held.casts.0;
     let experts = if framework.wide_experts { 0 } else { held.expert_parameters };
     let cast = held.dense_parameters - held.end_parameters + experts;
     parameters += cast * held.cast_sixteenths / 16;

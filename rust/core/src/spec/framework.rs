@@ -1,10 +1,12 @@
 //! The training framework: what it fuses, overlaps, shards and allocates. Choices and byte counts, no multipliers.
 
+mod bytes;
 mod held;
 mod offload;
 
 use crate::error::{require, Error};
 use crate::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
+pub use bytes::NumberBytes;
 pub use held::{Communicators, GatheredUnit, Gradients, Held};
 pub use offload::Offload;
 use serde::{Deserialize, Serialize};
@@ -463,35 +465,6 @@ pub struct EightBitGathers {
     pub activations: bool,
     /// Parameters that ZeRO gathers.
     pub parameters: bool,
-}
-
-/// Bytes of each stored number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NumberBytes {
-    /// Parameters as the layers read them.
-    pub parameter: u64,
-    /// Gradients as they are accumulated.
-    pub gradient: u64,
-    /// Gradients as they travel.
-    pub gradient_sent: u64,
-    /// Optimizer state: a copy in full precision and two moments.
-    pub optimizer: u64,
-}
-
-impl NumberBytes {
-    /// Bytes of a parameter's 32-bit weight and two moments.
-    pub const FULL_STATE: u64 = 12;
-
-    /// Whether the optimizer holds all of them, and so the weights a second time.
-    pub fn updates_a_copy(&self) -> bool {
-        self.optimizer >= Self::FULL_STATE
-    }
-
-    /// Bytes of one of the two moments.
-    fn moment(&self) -> u64 {
-        self.optimizer.min(8) / 2
-    }
 }
 
 impl Framework {

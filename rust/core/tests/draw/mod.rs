@@ -151,7 +151,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.shard_copies.reduced = draw.once_in(2);
     f.eight_bit_gathers.activations = draw.once_in(2);
     f.eight_bit_gathers.parameters = draw.once_in(2);
-    f.fp8_scaling = draw.pick(&[Fp8Scaling::Current, Fp8Scaling::Block, Fp8Scaling::Row]);
+    f.fp8_scaling =
+        draw.pick(&[Fp8Scaling::Delayed, Fp8Scaling::Current, Fp8Scaling::Block, Fp8Scaling::Row]);
     f.loss_in_16_bits = draw.once_in(4);
     f.shards = draw.pick(&[Shards::Slices, Shards::Slices, Shards::Tensors]);
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
@@ -171,7 +172,10 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.pads_experts = f.neighbouring_experts;
     f.casts_by_rows = f.neighbouring_experts;
     f.wide_experts = f.sequence_copies;
-    f.wide_router = f.looks_up_tokens;
+    if f.held.fp32_residual && f.casts_weights {
+        f.bytes.parameter = 6;
+    }
+    f.wide_router = f.recompute_gathers;
     f.softmax_longest = 128 * u64::from(f.sequence_copies);
     f.sliced_experts = f.casts_weights;
     f.distributed_tensor_us = f.gather_copy_us * 0.5;
@@ -370,6 +374,13 @@ fn chip(draw: &mut Draw) -> Chip {
     chip.network.gathers_by_level = chip.link.topology == Topology::Mesh;
     chip.host.kernel_us = draw.pick(&[0.1, 1.0, 3.0]);
     chip.host.pcie_gb_per_s = draw.scale(1.0, 50.0);
+    chip.gemm.fp8_any_layout = chip.host.kernel_us > 1.0;
+    chip.gemm.fp32_efficiency = (chip.host.kernel_us > 1.0).then_some(0.4);
+    chip.link.processor_share = match chip.link.topology {
+        Topology::Pcie => 1.0,
+        Topology::Switch => 0.3,
+        _ => 0.0,
+    };
     chip
 }
 
