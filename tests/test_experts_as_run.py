@@ -1,5 +1,7 @@
 """What the words of a row say of its experts."""
 
+import pytest
+
 from autopar.runs.setups import setup
 from autopar.runs.shelf import Shelf
 from stated import run_of
@@ -38,7 +40,11 @@ def test_experts_are_forced_even_in_turn_by_those_who_do_so(shelf: Shelf) -> Non
     assert in_turn("NeMo AutoModel", "balanced gate")
     assert in_turn("torchtitan", "routing forced round robin")
     assert in_turn("torchtitan-npu", "balanced routing forced")
+    assert in_turn("torchtitan", "moe_force_load_balance=true")
     assert not in_turn("Primus (Megatron-LM, ROCm)", "DeepEP")
+    assert not in_turn("torchtitan", "tokens are not forced even")
+    # Even, but in no order.
+    assert not in_turn("torchtitan", "random routing")
     # Random logits.
     assert not in_turn("Megatron-LM")
 
@@ -80,16 +86,6 @@ def test_a_capacity_alone_is_no_graph_of_the_whole_step(shelf: Shelf) -> None:
     assert launch_us("expert capacity (tokendrop); full-iteration CUDA graph") == 0
 
 
-def test_an_exchange_lies_behind_compute_whatever_it_is_called(shelf: Shelf) -> None:
-    def hidden(notes: str) -> bool:
-        run = run_of(framework="Megatron-LM", date="2026-03", notes=notes, **MIXTURE)
-        return setup(run, shelf).problem.framework.overlap.expert
-
-    assert hidden("EP overlap")
-    assert hidden("expert-parallel communication overlap")
-    assert not hidden("no expert-parallel overlap")
-
-
 def test_megatron_s_module_mlp_is_that_of_dense_layers(shelf: Shelf) -> None:
     def again(recompute: str) -> str:
         run = run_of(framework="Megatron-LM", date="2026-03", recompute=recompute, **MIXTURE)
@@ -99,23 +95,67 @@ def test_megatron_s_module_mlp_is_that_of_dense_layers(shelf: Shelf) -> None:
     assert again("selective: mlp, core_attn") == again("selective: core_attn") == "selective"
 
 
-def test_loads_vary_where_routers_choose_freely_and_nobody_forces_them_even(shelf: Shelf) -> None:
-    def variation(framework: str, notes: str = "", experts: str = "128", told: str = "") -> float:
-        cells = {"experts": experts, "topk": "2", "expert_ffn": "2048", "zero": "1"}
-        run = run_of(
-            **cells, framework=framework, notes=notes, expert_load_variation=told, date="2026-01"
-        )
-        return setup(run, shelf).problem.workload.expert_load_variation
+def variation(shelf: Shelf, framework: str, notes: str = "", **cells: str) -> float:
+    """Returns by how much of their mean loads of experts vary in a row."""
+    mixture = {"experts": "128", "topk": "2", "expert_ffn": "2048", "zero": "1"}
+    run = run_of(**mixture | cells, framework=framework, notes=notes, date="2026-01")
+    return setup(run, shelf).problem.workload.expert_load_variation
 
-    assert variation("Megatron-LM") == 0.0
-    for free in ("natural routing", "balance of the experts not forced", "routers not forced"):
-        assert variation("Megatron-LM", free) == 1.0
-    assert variation("torchtitan") == variation("torchtitan", "no CUDA graphs") == 1.0
-    for even in ("routing FORCED round robin", "tokens forced even over experts", "balanced gate"):
-        assert variation("torchtitan", even) == 0.0
-    assert variation("torchtitan", "loads had settled by then") == 0.25
-    assert variation("torchtitan", experts="8") == 0.1
-    assert variation("torchtitan", told="0.5") == 0.5
+
+def test_loads_vary_where_routers_choose_freely_and_nobody_forces_them_even(shelf: Shelf) -> None:
+    for free in ("torchtitan", "FSDP2", "DeepSpeed", "PyTorch DDP", "HF Trainer"):
+        assert variation(shelf, free) == 1.0
+    for even in ("Megatron-LM", "Megatron-DeepSpeed"):
+        assert variation(shelf, even) == 0.0
+    assert variation(shelf, "torchtitan", "no CUDA graphs") == 1.0
+    for settled in ("loads had settled by then", "settled loads"):
+        assert variation(shelf, "torchtitan", settled) == 0.25
+    for settling in ("loads had not settled", "before loads had settled"):
+        assert variation(shelf, "torchtitan", settling) == 1.0
+    assert variation(shelf, "torchtitan", experts="8") == 0.1
+    assert variation(shelf, "torchtitan", expert_load_variation="0.5") == 0.5
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "natural routing",
+        "balance of the experts not forced",
+        "routers not forced",
+        "tokens are not forced even",
+        "without forced balance",
+        "no forced balance",
+        "no random routing",
+        "moe_force_load_balance=false",
+        "no --moe-router-force-load-balancing",
+    ],
+)
+def test_a_row_says_that_its_routers_choose_freely(shelf: Shelf, notes: str) -> None:
+    assert variation(shelf, "Megatron-LM", notes) == 1.0
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "routing FORCED round robin",
+        "tokens forced even over experts",
+        "tokens force-balanced",
+        "balanced gate",
+        "moe_force_load_balance=true",
+        "debug_force_load_balance",
+        "--moe-router-force-load-balancing",
+        "forced load balancing",
+        "load balancing forced",
+        "near-uniform routing",
+        "expert choice routing",
+        "no natural routing",
+        "not natural routing",
+        "its router does not choose freely",
+    ],
+)
+def test_a_row_says_that_its_experts_are_loaded_evenly(shelf: Shelf, notes: str) -> None:
+    assert variation(shelf, "torchtitan", notes) == 0.0
+    assert variation(shelf, "Megatron-LM", notes) == 0.0
 
 
 def test_torchtitan_multiplied_32_bit_numbers_in_its_routers_for_half_a_year(shelf: Shelf) -> None:
@@ -131,4 +171,4 @@ def test_torchtitan_multiplied_32_bit_numbers_in_its_routers_for_half_a_year(she
     ]
 
 
-MIXTURE = {"experts": "8", "top_k": "2", "model": "Mixtral-8x7B"}
+MIXTURE = {"experts": "8", "topk": "2", "model": "Mixtral-8x7B"}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from autopar.entries import FrameworkEntry
 from autopar.framework import Framework, Graphs, Named, NumberBytes
 from autopar.runs import operators
+from autopar.runs.loads import FORCED
 from autopar.runs.rows import Run
 from autopar.runs.said import said
 from autopar.runs.shelf import Shelf, words_of
@@ -90,7 +91,7 @@ def _dispatch(framework: Framework, run: Run) -> Framework:
     if hidden or re.search(OPEN_EXCHANGE, run.notes, re.I):
         framework = replace(framework, overlap=replace(framework.overlap, expert=hidden))
     in_turn = re.search(IN_TURN, f"{framework.name} {run.framework}", re.I)
-    if in_turn and re.search(FORCED_EVEN, run.notes, re.I):
+    if in_turn and said(run, FORCED):
         framework = replace(framework, neighbouring_experts=True)
         if re.search(NO_SCORES, in_turn[0], re.I):
             framework = replace(framework, fused=replace(framework.fused, router=True))
@@ -148,10 +149,6 @@ HIDDEN_EXCHANGE = (
     r"|(all-to-all|a2a) overlapped\b"
 )
 BESIDE_ITS_LAYER = r"moe-alltoall-overlap-comm\b"
-FORCED_EVEN = (
-    r"\b(experts|routing|tokens) (is |are |were )?forced even\b|\bbalanced gate\b"
-    r"|\brouting forced round robin\b|\bbalanced routing forced\b"
-)
 # Who forces them so by giving token after token the next experts: AMD-AGI/Primus, core/
 # transformer/moe/router.py (PrimusTopKRouter); pytorch/torchtitan, models/moe
 # (_debug_force_load_balance_routing); NVIDIA-NeMo/Automodel, components/moe/layers.py

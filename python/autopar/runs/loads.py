@@ -1,9 +1,8 @@
 """How unevenly the experts of a measured run were loaded, as its row tells."""
 
-import re
-
 from autopar.entries import FrameworkEntry
 from autopar.runs.rows import Run
+from autopar.runs.said import SWITCHED_OFF, said
 from autopar.spec import Model
 
 
@@ -15,29 +14,47 @@ def load_variation(run: Run, entry: FrameworkEntry, model: Model, assumed: list[
     """
     if run.expert_load_variation is not None:
         return run.expert_load_variation
-    if model.moe is None or re.search(EVEN, run.notes, re.I):
+    if model.moe is None or said(run, EVEN):
         return 0.0
-    if not re.search(FREE, run.notes, re.I) and not entry.run.routes_freely:
+    if not said(run, FREE) and not entry.run.routes_freely:
         return 0.0
     if model.moe.experts <= FEW:
         variation = OF_FEW
     else:
-        variation = OF_SETTLED if re.search(SETTLED, run.notes, re.I) else OF_FREE
+        variation = OF_SETTLED if said(run, SETTLED) else OF_FREE
     assumed.append(f"expert_load_variation={variation}")
     return variation
 
 
+# The options: NVIDIA/Megatron-LM arguments, --moe-router-force-load-balancing; pytorch/torchtitan,
+# debug.moe_force_load_balance.
+SWITCH = r"[-\w]*force[-_]load[-_]balanc(e|ing)\w*\b"
+BALANCE = r"((router|load) )?balanc(e|ed|ing)"
+FORCED = (
+    rf"force(d|s)? (even(ly)?|round[- ]robin|{BALANCE})\b|force-balanced\b|balanced gate\b"
+    rf"|(routing|experts|tokens|loads|(?<!load )(?<!router ){BALANCE}) "
+    r"((is|are|was|were) )?forced\b|recipes? forces? it\b"
+    rf"|(?=\w)(?<!\w-)(?<!no --)(?<!not --)(?<!without --){SWITCH}(?!{SWITCHED_OFF})"
+)
+UNEVEN = r"(natural|uneven|free|real|imbalanced) routing\b"
+# Drawn, or so that each expert takes as many tokens (arXiv:2202.09368); and what is not free.
 EVEN = (
-    r"\bforced? (even|round robin|balance|router balance)\w*|\bforce-balanced\b"
-    r"|\b(routing|experts|tokens|balance) (is |are |was |were )?forced\b|\bbalanced gate\b"
-    r"|\brecipes? forces? it\b|\b(near-)?uniform routing\b|\brandom routing\b"
+    rf"{FORCED}|(?<!non-)(?<!near-)((near-)?uniform|random) routing\b"
+    r"|expert[- ]choice\b|experts choose( their)? tokens\b"
+    rf"|(no|not|without) {UNEVEN}|not choose freely\b"
 )
 FREE = (
-    r"\b(natural|uneven|free|real|imbalanced) routing\b|\bchooses? freely\b"
-    r"|\brouting is that of the (trained )?model\b"
-    r"|\b(balance( of the experts)?|routers?|routing|experts) (is |are |was |were )?not forced\b"
+    rf"{UNEVEN}|chooses? freely\b|routing is that of the (trained )?model\b"
+    r"|(balance( of the experts)?|balancing|routers?|routing|experts|tokens|loads) "
+    r"((is|are|was|were) )?not forced\b"
+    rf"|(no|not|without) (a )?(forced? (routing|{BALANCE})|force-balanced|balanced gate)\b"
+    r"|(no|not|without) (random|(near-)?uniform) routing\b"
+    rf"|(no|not|without) (--)?{SWITCH}|{SWITCH}{SWITCHED_OFF}"
 )
-SETTLED = r"\b(loads|routing) (had |have |has )?settled\b"
+SETTLED = (
+    r"(?<!before )(?<!before the )"
+    r"((loads|routing) ((had|have|has) )?settled|settled (loads|routing))\b"
+)
 
 # Loads of many small experts vary by about their mean in the first hundreds of steps, and where a
 # trained router gets other data than it was balanced on. Told by the balancing loss, one more than

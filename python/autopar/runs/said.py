@@ -10,4 +10,13 @@ def said(run: Run, pattern: str) -> re.Match[str] | None:
     return re.search(rf"{TAKEN_BACK}({pattern})", f"{run.framework} {run.notes}", re.I)
 
 
-TAKEN_BACK = r"(?<!no )(?<!not )(?<!without )\b"
+# What a row denies, and what it only sets itself against.
+TAKEN_BACK = (
+    r"(?<!no )(?<!not )(?<!without )"
+    r"(?<!unlike )(?<!than )(?<!instead of )(?<!vs )(?<!vs\. )(?<!versus )(?<!against )\b"
+)
+# What takes back the name of a switch before it.
+SWITCHED_OFF = (
+    r"[ =:]*\b((is|are|was|were) )?((turned|switched) )?"
+    r"(off|false|disabled|unused|unset|not (used|on|set|enabled))\b"
+)

@@ -313,7 +313,7 @@ def _maker(run: Run, shelf: Shelf) -> str:
 
 
 # FSDP as what a row is called by, not what it is set against.
-FULLY_SHARDED = rf"(?<!than )(?<!unlike ){TAKEN_BACK}FSDP[12]?\b(?! (off|was)\b)"
+FULLY_SHARDED = rf"{TAKEN_BACK}FSDP[12]?\b(?! (off|was)\b)"
 
 # A model that was not compiled, whatever was of its kernels, its loss or other rows.
 EAGER = (
