@@ -487,8 +487,31 @@ def test_a_row_names_the_scaling_of_its_8_bits(shelf: Shelf) -> None:
     assert scaling(framework="Megatron-Bridge 25.11", date="2025-11") == "current"
     assert scaling(framework="Megatron-Bridge 25.11", notes="delayed scaling") == "delayed"
     assert scaling(notes="current scaling (fp8_cs)") == scaling(notes="tensorwise") == "current"
-    assert scaling(notes="expert overlap, delayed wgrad") == "delayed"
-    assert scaling(notes="fp8 blockwise") == scaling(notes="Float8BlockScaling") == "block"
+    assert scaling(notes="current scaling instead of delayed scaling") == "current"
+    assert scaling(notes="dynamic scaling") == "current"
+    for block in ("fp8 blockwise", "blockwise fp8", "block-wise scaling", "Float8BlockScaling"):
+        assert scaling(notes=block) == "block"
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "expert overlap, delayed wgrad",
+        "delayed-wgrad",
+        "wgrad delayed",
+        "gradient all-reduce delayed to the last micro-batch",
+        "faster than delayed scaling",
+        "block-wise activation checkpointing",
+        "blockwise recompute",
+        "fp8; blockwise wrapping",
+        "unlike fp8 blockwise",
+        "dynamic loss scaling",
+    ],
+)
+def test_what_is_not_of_8_bits_names_no_scaling(shelf: Shelf, notes: str) -> None:
+    for framework, usual in (("megatron-core", "delayed"), ("Megatron-Bridge 25.11", "current")):
+        run = run_of(precision="fp8", framework=framework, date="2025-11", notes=notes)
+        assert setup(run, shelf).problem.framework.fp8_scaling == usual
 
 
 def test_experts_of_the_older_grouped_products_are_in_16_bits(shelf: Shelf) -> None:

@@ -81,9 +81,12 @@ def fused(framework: Framework, run: Run) -> Framework:
 
 # Recipes of Transformer Engine and of pytorch/ao, as Megatron-LM's --fp8-recipe and rows name them.
 SCALINGS: dict[Fp8Scaling, str] = {
-    "delayed": r"delayed\b(?! wgrad| weight)",
-    "current": r"(current scaling|tensor-?wise|fp8[-_ ]cs)\b",
-    "block": r"(block-?wise|Float8BlockScaling)\b",
+    "delayed": r"(delayed ?(tensor )?scal(ing|es)|fp8[-_ ]recipe[ =:]+delayed|fp8[-_ ]ds)\b",
+    "current": r"((Float8)?current ?scaling|dynamic scaling|tensor-?wise|fp8[-_ ]cs)\b",
+    # Checkpoints and FSDP may be by blocks too, of layers.
+    "block": r"(fp8|float8|8-bit)[-_ ](recipe[ =:]+)?block-?wise\b(?! (act|check|recomp|wrap))"
+    r"|block-?wise[- ](fp8|float8|8-bit|scal(ing|es)|recipe|quanti\w+)\b"
+    r"|(Float8)?block[- ]?scaling\b",
 }
 
 
