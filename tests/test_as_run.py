@@ -163,30 +163,6 @@ def test_operators_that_a_script_leaves_apart_are_read_from_words(shelf: Shelf) 
     assert said("softmax in one kernel; gate and up apart")[3:] == ("fused", "gate_apart")
 
 
-def test_mindspeed_s_scripts_say_what_hides_and_how_sequences_are_exchanged(shelf: Shelf) -> None:
-    def said(notes: str) -> tuple[str, str]:
-        run = run_of(framework="ModelLink", chip="910B", notes=notes)
-        used = setup(run, shelf).problem.framework
-        return used.overlap.tensor, used.context_exchange
-
-    assert said("MC2")[0] == "pipelined"
-    assert said("no MC2 (scripts give no --use-mc2)")[0] == "none"
-    assert said("ring attention")[1] == "ring"
-
-    def of(notes: str, date: str) -> tuple[str, int]:
-        run = run_of(framework="MindSpeed-LLM", chip="910B", date=date, notes=notes)
-        used = setup(run, shelf).problem.framework
-        return used.expert_dispatch, used.attention_padding
-
-    assert of("", "2024-08") == of("allgather dispatcher", "2025-06") == ("gather", 128)
-    assert of("mla-fa-without-pad", "2025-06") == ("copies", 0)
-    # Of the legacy kind a table that says MC2 of all is not believed, a script is.
-    run = run_of(framework="ModelLink Legacy", chip="910B", notes="MC2")
-    script = replace(run, notes="MC2 (its script gives --use-mc2)")
-    kinds = [setup(one, shelf).problem.framework.overlap.tensor for one in (run, script)]
-    assert kinds == ["none", "pipelined"]
-
-
 def test_parameters_that_stay_gathered_in_8_bits_lie_so(shelf: Shelf) -> None:
     def said(notes: str, zero: str = "2") -> tuple[bool, int, int]:
         run = run_of(framework="FSDP2 compiled", precision="fp8", notes=notes, zero=zero)
@@ -400,16 +376,6 @@ def test_splash_attention_has_the_blocks_that_a_row_names(shelf: Shelf) -> None:
     assert (kernel("flash kernel"), kernel("splash kernel")) == ("tpu-flash", "splash-512")
 
 
-def test_context_is_exchanged_as_a_row_says(shelf: Shelf) -> None:
-    def exchange(notes: str) -> str:
-        run = run_of(framework="MaxText", notes=notes, cp="2", dp="2")
-        return setup(run, shelf).problem.framework.context_exchange
-
-    assert exchange("") == exchange("context by all-gather of keys and values") == "gather"
-    assert exchange("context by all-to-all of heads") == exchange("DeepSpeed-Ulysses") == "heads"
-    assert exchange("context by ring with causal balance") == exchange("ring attention") == "ring"
-
-
 def test_pytorch_s_attention_with_a_mask_is_another_kernel(shelf: Shelf) -> None:
     def used(notes: str, date: str, attention: str = "sdpa") -> tuple[str, ...]:
         run = run_of(framework="PyTorch FSDP", attention=attention, notes=notes, date=date)
@@ -451,30 +417,6 @@ def test_operators_in_one_kernel_are_read_from_words(shelf: Shelf) -> None:
     assert used(framework="torchtune").fused.optimizer
     assert used(framework="nanoGPT").fused.optimizer
     assert not used(framework="nanoGPT", notes="no fused AdamW").fused.optimizer
-
-
-def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: Shelf) -> None:
-    def said(notes: str) -> tuple[str, bool, float]:
-        used = setup(run_of(notes=notes), shelf).problem.framework
-        return used.expert_dispatch, used.overlap.expert, used.launch_us
-
-    usual = said("")
-    assert usual[:2] == ("copies", False)
-    assert said("DeepEP dispatch") == ("once_a_node", False, usual[2])
-    assert said("1F1B with EP communication overlap") == ("copies", True, usual[2])
-    assert said("HybridEP, expert overlap, delayed wgrad")[1]
-    assert said("full-iteration CUDA graphs") == ("copies", False, 0.0)
-    # Recipes of July 2026 hide it; a row may say that its own did not.
-    recipe = run_of(framework="Megatron-Bridge", notes="MXFP8", date="2026-07")
-    assert setup(recipe, shelf).problem.framework.overlap.expert
-    denied = replace(recipe, notes="MXFP8; no expert overlap")
-    assert not setup(denied, shelf).problem.framework.overlap.expert
-    mxfp8 = run_of(framework="Megatron-Bridge 26.04", notes="MXFP8; all-to-all dispatch")
-    used = setup(mxfp8, shelf).problem.framework
-    assert (used.expert_dispatch, used.fp8_scaling) == ("copies", "block")
-    assert said("HybridEP, no all-to-all dispatch")[0] == "once_a_node"
-    assert said("all-gather dispatcher")[0] == said("AllGather dispatch")[0] == "gather"
-    assert said("no DeepEP; CUDA graphs not in the table; no EP overlap") == usual
 
 
 def test_a_row_names_the_scaling_of_its_8_bits(shelf: Shelf) -> None:

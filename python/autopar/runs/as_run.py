@@ -8,7 +8,7 @@ from autopar.framework import Framework, Graphs, Named, NumberBytes
 from autopar.runs import operators
 from autopar.runs.loads import FORCED
 from autopar.runs.rows import Run
-from autopar.runs.said import said
+from autopar.runs.said import SWITCHED_OFF, said
 from autopar.runs.shelf import Shelf, words_of
 from autopar.runs.trained import noted
 from autopar.spec import Attention
@@ -104,9 +104,10 @@ def _overlapped(framework: Framework, run: Run) -> Framework:
         beside = not told[1]
         overlap = replace(framework.overlap, gradient_reduce=beside, parameter_gather=beside)
         framework = replace(framework, overlap=overlap)
-    if said(run, HEADS_EXCHANGED):
+    called = framework.context_exchange == "blocks"
+    if said(run, HEADS_EXCHANGED) and not said(run, HEADS_AND_KEYS):
         framework = replace(framework, context_exchange="heads")
-    elif said(run, KEYS_IN_A_RING):
+    elif said(run, KEYS_IN_A_RING if called else rf"{KEYS_IN_A_RING}|{RING_ATTENTION}"):
         framework = replace(framework, context_exchange="ring")
     if framework.name.startswith("mindspeed"):
         return _of_mindspeed(framework, run)
@@ -114,10 +115,15 @@ def _overlapped(framework: Framework, run: Run) -> Framework:
 
 
 HEADS_EXCHANGED = (
-    r"cp_comm_type a2a\b|context by all-to-all of heads\b|(\w+-)?ulysses\b(?! \d+ by ring)"
+    r"cp_comm_type a2a\b|context by all-to-all of heads\b"
+    r"|(?<!-)(?<!beats )(?<!compared to )(?<!compared with )(\w+-)*ulysses\b"
 )
+# Ulysses inside of rings or around them, as USP has it (arXiv:2405.07719).
+BY = r"[-+ x/&\d]*((by|and|with)\b[-+ x/&\d]*)?"
+HEADS_AND_KEYS = rf"USP\b|ulysses\b{BY}ring\b|ring\b( attention)?{BY}ulysses\b"
+KEYS_IN_A_RING = r"(context by (a )?|zigzag )ring\b|ring-flash-attn\b"
 # What PyTorch calls so is attention in blocks, whose keys it gathers.
-KEYS_IN_A_RING = r"context by (a )?ring\b|(?<!for )ring attention\b(?! of PyTorch)"
+RING_ATTENTION = r"(?<!for )(?<!zigzag )ring attention\b(?! of PyTorch)"
 
 
 def _of_mindspeed(framework: Framework, run: Run) -> Framework:
@@ -140,12 +146,12 @@ EXPERTS_FILLED = r"hybrid-?ep\b|(?<![-_])(moe[-_])?router[-_ ]padding(?![-\w]* (
 # NVIDIA/Megatron-LM arguments: --overlap-grad-reduce and --overlap-param-gather are off by default.
 BESIDE_THE_PASSES = r"\b((?:no|without) )?overlap of gradients (?:or|and|nor) parameters"
 
+EXCHANGE = r"(all-to-all|a2a|EP|expert([- ]parallel)?)( comm(unication)?)?"
 # MindSpeed's moe-alltoall-overlap-comm hides behind what the same layer has beside it (its
 # docs/features/megatron_moe), which is little of it, as runs without it bear out.
 HIDDEN_EXCHANGE = (
-    r"dualpipe|(all-to-all|a2a|EP|expert([- ]parallel)?) (comm(unication)? )?overlap\b(?! off)"
-    r"|overlap_moe_expert_parallel_comm\b"
-    r"|overlap\w* (of )?(all-to-all|a2a|EP)\b"
+    rf"dualpipe|({EXCHANGE} overlap|overlap_moe_expert_parallel_comm"
+    rf"|overlap\w* (of )?(all-to-all|a2a|EP))\b(?!{SWITCHED_OFF})"
     r"|(all-to-all|a2a) overlapped\b"
 )
 BESIDE_ITS_LAYER = r"moe-alltoall-overlap-comm\b"
@@ -158,7 +164,8 @@ IN_TURN = r"\bprimus\b|torchtitan|automodel"
 # (the same, nemo_automodel 0.7.0), as few as a fused router has.
 NO_SCORES = r"automodel"
 OPEN_EXCHANGE = (
-    r"\b(no|not|without) (all-to-all|a2a|EP|expert([- ]parallel)?) (comm(unication)? )?overlap"
+    rf"\b(no|not|without) {EXCHANGE} overlap|\b{EXCHANGE} ((is|was) )?not overlapped\b"
+    rf"|\b({EXCHANGE} overlap|(overlap_moe_expert_parallel_comm|moe_a2a_overlap)){SWITCHED_OFF}"
 )
 
 
