@@ -105,6 +105,8 @@ def test_an_exchange_lies_behind_compute_whatever_it_is_called(shelf: Shelf) -> 
         return setup(run, shelf).problem.framework.overlap.expert
 
     assert hidden("EP overlap")
+    assert hidden("DualPipeV")
+    assert not hidden("DualPipe off")
     assert hidden("expert-parallel communication overlap")
     assert not hidden("no expert-parallel overlap")
     assert not hidden("faster than EP overlap")

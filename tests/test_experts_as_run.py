@@ -108,6 +108,7 @@ def test_loads_vary_where_routers_choose_freely_and_nobody_forces_them_even(shel
     for even in ("Megatron-LM", "Megatron-DeepSpeed"):
         assert variation(shelf, even) == 0.0
     assert variation(shelf, "torchtitan", "no CUDA graphs") == 1.0
+    assert variation(shelf, "Megatron-LM", "aux-loss-free routing") == 0.0
     for settled in ("loads had settled by then", "settled loads"):
         assert variation(shelf, "torchtitan", settled) == 0.25
     for settling in ("loads had not settled", "before loads had settled"):

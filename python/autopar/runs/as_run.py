@@ -150,7 +150,7 @@ EXCHANGE = r"(all-to-all|a2a|EP|expert([- ]parallel)?)( comm(unication)?)?"
 # MindSpeed's moe-alltoall-overlap-comm hides behind what the same layer has beside it (its
 # docs/features/megatron_moe), which is little of it, as runs without it bear out.
 HIDDEN_EXCHANGE = (
-    rf"dualpipe|({EXCHANGE} overlap|overlap_moe_expert_parallel_comm"
+    rf"(dualpipe\w*|{EXCHANGE} overlap|overlap_moe_expert_parallel_comm"
     rf"|overlap\w* (of )?(all-to-all|a2a|EP))\b(?!{SWITCHED_OFF})"
     r"|(all-to-all|a2a) overlapped\b"
 )

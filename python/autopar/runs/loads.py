@@ -36,7 +36,7 @@ FORCED = (
     r"((is|are|was|were) )?forced\b|recipes? forces? it\b"
     rf"|(?=\w)(?<!\w-)(?<!no --)(?<!not --)(?<!without --){SWITCH}(?!{SWITCHED_OFF})"
 )
-UNEVEN = r"(natural|uneven|free|real|imbalanced) routing\b"
+UNEVEN = r"(natural|uneven|(?<!-)free|real|imbalanced) routing\b"
 # Drawn, or so that each expert takes as many tokens (arXiv:2202.09368); and what is not free.
 EVEN = (
     rf"{FORCED}|(?<!non-)(?<!near-)((near-)?uniform|random) routing\b"
@@ -47,7 +47,7 @@ FREE = (
     rf"{UNEVEN}|chooses? freely\b|routing is that of the (trained )?model\b"
     r"|(balance( of the experts)?|balancing|routers?|routing|experts|tokens|loads) "
     r"((is|are|was|were) )?not forced\b"
-    rf"|(no|not|without) (a )?(forced? (routing|{BALANCE})|force-balanced|balanced gate)\b"
+    rf"|(no|not|without) (forced? (routing|{BALANCE})|force-balanced|balanced gate)\b"
     r"|(no|not|without) (random|(near-)?uniform) routing\b"
     rf"|(no|not|without) (--)?{SWITCH}|{SWITCH}{SWITCHED_OFF}"
 )
