@@ -8,8 +8,8 @@ from autopar.framework import Framework, Graphs, Named, NumberBytes
 from autopar.runs import operators
 from autopar.runs.loads import FORCED
 from autopar.runs.rows import Run
-from autopar.runs.said import SWITCHED_OFF, said
-from autopar.runs.shelf import Shelf, words_of
+from autopar.runs.said import HF, SWITCHED_OFF, said
+from autopar.runs.shelf import FULLY_SHARDED, Shelf, words_of
 from autopar.runs.trained import noted
 from autopar.spec import Attention
 
@@ -178,7 +178,7 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
     """
     if re.search(OWN_SHARDS, f"{run.framework} {run.notes}", re.I):
         framework = replace(framework, distributed_tensor_us=0.0)
-    if said(run, r"CUDA_LAUNCH_BLOCKING\b(?![ =:]*0)"):
+    if said(run, BLOCKS):
         framework = replace(framework, blocking_launches=True)
     if re.search(PLAIN_MODULES, f"{run.framework} {run.notes}", re.I):
         plain = next(e for e in shelf.frameworks if e.framework.name == "megatron-2022")
@@ -205,6 +205,10 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
     return framework
 
 
+BLOCKS = (
+    r"(?<!unset )CUDA_LAUNCH_BLOCKING\b"
+    r"(?![ =:]*((is|was) )?(0|false|off|unset|disabled|not (set|used))\b)"
+)
 PLAIN_MODULES = r"\b(no|not|without) (TE|Transformer Engine)\b"
 OWN_SHARDS = r"\b(no|not|without) DTensors?\b"
 NOT_ALL_IN_GRAPHS = (
@@ -300,22 +304,29 @@ def _mixed(framework: Framework, run: Run) -> Framework:
     """Automatic mixed precision: of torchtitan without FSDP, and over an embedding in 16 bits.
 
     Where nothing shards or cuts a model torchtitan computes under torch.autocast (its pull request
-    1303 of June 2025: maybe_enable_amp; pull request 2458 of early 2026 ended that). The stream of
-    activations is as wide as what the embedding gives.
+    1303 of June 2025: maybe_enable_amp; pull request 2458 of early 2026 ended that), and so does
+    what kept that code, as a row says. The stream of activations is as wide as what the embedding
+    gives.
     """
     whole = (run.tp or 1) * (run.pp or 1) * (run.cp or 1) == 1 and run.zero == "0"
-    if whole and framework.name.startswith("torchtitan") and run.month < REPLICATES_SINCE:
+    whole &= run.precision != "fp32" and not re.search(FULLY_SHARDED, run.framework, re.I)
+    then = AUTOCAST_SINCE <= run.month < REPLICATES_SINCE or said(run, r"autocast\b")
+    if whole and then and framework.name.startswith("torchtitan"):
         stored = NumberBytes(parameter=6, gradient=4, gradient_sent=4, optimizer=8)
         held = replace(framework.held, fp32_residual=True, bucket_copies=True)
         framework = replace(framework, casts_weights=True, bytes=stored, held=held)
-    if said(run, NARROW_STREAM):
+    by_script = framework.name in ("pytorch-ddp", "ddp-compiled") and not said(run, HF)
+    if said(run, NARROW_STREAM) or (by_script and said(run, NARROW_EMBEDDING)):
         framework = replace(framework, held=replace(framework.held, fp32_residual=False))
     return framework
 
 
+AUTOCAST_SINCE = "2025-06"
 REPLICATES_SINCE = "2026-04"
 # karpathy/nanochat, nanochat/gpt.py: transformer.wte.to(dtype=torch.bfloat16).
-NARROW_STREAM = r"nanochat|(residual stream|embeddings?) in (bf16|16 bits)\b"
+NARROW_STREAM = r"nanochat|residual stream in (bf16|16 bits)\b"
+# Of a script that is nobody else's, not of positions.
+NARROW_EMBEDDING = r"(?<!rotary )(?<!position )(?<!positional )embedding in (bf16|16 bits)\b"
 
 
 def _softmax(framework: Framework, run: Run) -> Framework:
@@ -405,7 +416,6 @@ NARROW_LOSS = r"loss of 16-bit logits"
 # and theirs, 4 bytes each, beside the logits (duoan/picotron, tests/bench_tp.py and bench_cp.py).
 WIDE_LOSS = r"loss of 32-bit logits"
 LOSS_OUTSIDE = r"loss outside (of )?the model"
-HF = r"HF\b|Hugging ?Face|TRL\b"
 # Dao-AILab/flash-attention, losses/cross_entropy.py; karpathy/llm.c, llmc/fused_classifier.cuh;
 # IST-DASLab/llmq, src/kernels/fused_classifier.cu.
 LOSS_KERNEL = r"xentropy\b|fused classifier|llm\.c\b|LLM\.Q\b"
@@ -495,7 +505,7 @@ def _pieces(run: Run) -> int:
     and eight where nobody says (torchtune, torchtitan).
     """
     words = f"{run.framework} {run.notes}"
-    if pieces := noted(r"loss in (\d+) (?:pieces|chunks)|vocabulary tiled by (\d+)", words):
+    if pieces := noted(rf"loss in (\d+) (?:pieces|chunks)|{TILED}[ =:]*(\d+)", words):
         return pieces
     if rows := noted(r"loss in blocks of (\d+) of the vocabulary", words):
         return -(-(run.vocab or 0) // rows) or 8
@@ -544,7 +554,8 @@ LOSS_IN_PLACE = (
     r"(TE|Transformer Engine) (fused )?cross[- ]?entropy|cross[- ]?entropy of TE|Primus\b(?!-)|"
     + LIGER_LOSS
 )
+# AI-Hypercomputer/maxtext: num_vocab_tiling.
+TILED = r"(?:vocabulary tiled by|num_vocab_tiling)"
 IN_PIECES = (
-    r"loss in (\w+ (pieces|chunks)|blocks)|vocabulary tiled|chunked (loss|cross-?entropy)|"
-    + LIGER_LOSS
+    rf"loss in (\w+ (pieces|chunks)|blocks)|{TILED}|chunked (loss|cross-?entropy)|" + LIGER_LOSS
 )

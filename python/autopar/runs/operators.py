@@ -6,7 +6,7 @@ from dataclasses import replace
 from autopar import catalog
 from autopar.framework import Fp8Scaling, Framework, Fused
 from autopar.runs.rows import Run
-from autopar.runs.said import TAKEN_BACK, said
+from autopar.runs.said import HF, TAKEN_BACK, TRAINS_THEIRS, said
 from autopar.runs.shelf import Shelf
 from autopar.spec import Attention
 
@@ -54,7 +54,7 @@ def fused(framework: Framework, run: Run) -> Framework:
         one = replace(one, optimizer=False)
     if said(run, r"grouped[- _]?(gemm|mm|matmul|products?)\b"):
         one = replace(one, grouped_gemm=True)
-    hugging_face = said(run, r"(HF|Hugging ?Face|TRL)\b")
+    hugging_face = said(run, HF)
     if hugging_face and run.month >= HF_GROUPED_SINCE:
         one = replace(one, grouped_gemm=True)
     if re.search(EXPERTS_IN_TURN, run.notes, re.I):
@@ -127,8 +127,7 @@ WIDE_ROTATION_SINCE = "2026-04"
 
 def _tanh_of_gpt2(run: Run) -> bool:
     """Whether Hugging Face's GPT-2, GPT-J or GPT-Neo computed GELU (`gelu_new`) term by term."""
-    theirs = said(run, r"(HF|Hugging ?Face)\b")
-    return bool(theirs and re.search(r"\bgpt-?(2|j|neo)\b", run.model, re.I))
+    return bool(said(run, HF) and re.search(r"\bgpt-?(2|j|neo)\b", run.model, re.I))
 
 
 def _tiled(framework: Framework, run: Run) -> Framework:
@@ -278,7 +277,7 @@ def _key_heads(framework: Framework, run: Run, attention: Attention) -> Framewor
     if said(run, r"key heads repeated\b"):
         return replace(framework, repeats_key_heads=True)
     own = framework.name.startswith(("fsdp", "pytorch-ddp", "ddp-compiled", "deepspeed"))
-    if not (own and said(run, r"(HF|Hugging ?Face|TRL)\b")) or framework.projections != "apart":
+    if not (own and said(run, HF)) or framework.projections != "apart":
         return framework
     if attention == "unfused":
         repeats = True
@@ -304,9 +303,12 @@ def _masked(run: Run) -> bool:
     padded = r"padded( or cut)? to (the (full|longest)|max|\d+ tokens)"
     always = run.month in ALWAYS_MASKED and re.search(ALWAYS_MASKED_MODELS, run.model, re.I)
     windowed = (run.seq_len or 0) > 1024 and re.search(r"\bgemma-?3\b", run.model, re.I)
-    if said(run, r"(HF|Hugging ?Face|TRL)\b") and (always or windowed or said(run, padded)):
+    if said(run, f"{HF}|{TRAINS_THEIRS}") and (always or windowed or said(run, padded)):
         return True
-    return bool(said(run, r"padded\b[^;]*\bwith masks?\b|masks? (is|are) (a )?dense tensors?\b"))
+    return bool(said(run, rf"padded\b[^;]*\bwith masks?\b|{DENSE_MASK}"))
+
+
+DENSE_MASK = r"masks? (is|are) (a )?dense tensors?\b(?![^;]*\b(only|baselines?|others?)\b)"
 
 
 # Releases 4.38 to 4.40 of huggingface/transformers, 21 February to 17 May 2024: issue 30010, pull

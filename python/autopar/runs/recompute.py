@@ -28,17 +28,34 @@ UNSAID = ("unknown", "?", "n/a", "na", "-", "not stated", "unspecified")
 
 # NVIDIA/Megatron-LM, megatron/core/transformer/transformer_config.py: recompute_modules.
 MODULES = set("core_attn moe_act layernorm mla_up_proj mlp moe shared_experts".split())
+# Modules of which only a part has a name here.
+WHOLE_MODULES = {"mlp", "moe", "shared_experts"}
+# Profiles of what hands names to it.
+MEGATRON = r"megatron|nemo(?!-automodel)|mindspeed|flagscale"
 
 
-def recompute_said(run: Run) -> str:
+def recompute_said(run: Run, entry: FrameworkEntry) -> str:
     """Returns a row's words for recompute, of a mixture without Megatron's module `mlp`.
 
     That is the MLP of dense layers, of which a mixture has few or none.
+
+    Raises:
+        SpecError: The words name a module that is computed again as a whole.
     """
-    parts = set(re.split(r"[ ,:+]+", run.recompute.lower())) - {"selective"}
-    if not run.experts or "mlp" not in parts or not parts <= MODULES:
+    text = run.recompute.lower()
+    parts = set(re.split(r"[ ,:+()]+", text)) - {"selective", ""}
+    if not parts <= MODULES:
         return run.recompute
-    return ", ".join(sorted(parts - {"mlp"})) or "none"
+    mixture = (run.experts or 1) > 1
+    if mixture and "mlp" in parts and re.match(MEGATRON, entry.framework.name):
+        parts -= {"mlp"}
+        text = ", ".join(sorted(parts)) or "none"
+    else:
+        text = run.recompute
+    if whole := sorted(parts & WHOLE_MODULES):
+        what = f"no estimate for {shown(run.recompute)}, of which {whole[0]} is a whole module"
+        raise SpecError("recompute", what, "Leave the row out, or name the parts: `mlp alone`.")
+    return text
 
 
 def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Recompute:
@@ -58,7 +75,7 @@ def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Re
     if words and words <= NORMS | ACTIVATIONS | FILLERS:
         norm, activation = (chunk if words & named else 0 for named in (NORMS, ACTIVATIONS))
         if not norm and not activation:
-            return Recompute()
+            raise SpecError("recompute", f"no estimate for {shown(text)}")
         return Recompute(
             "parts", 0, regathers=False, operators=NamedLayers(norm=norm, activation=activation)
         )
@@ -73,7 +90,10 @@ def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Re
         return Recompute("block", max(1, round(chunk * int(share[1]) / int(share[2]))))
     if turn := re.search(r"every (?:(\d+)(?:st|nd|rd|th)?|other|second|third|fourth) layer", text):
         apart = {"other": 2, "second": 2, "third": 3, "fourth": 4}
-        return Recompute("block", max(1, chunk // int(turn[1] or apart[turn[0].split()[1]])))
+        layers = chunk // max(int(turn[1] or apart[turn[0].split()[1]]), 1)
+        if re.search(SPARED, text):
+            return Recompute("block", chunk - layers) if layers < chunk else Recompute()
+        return Recompute("block", max(1, layers))
     if products := re.search(r"minimal(_flash)?|\bdots_", f"{text} {notes}"):
         core = 0 if products[1] else chunk
         again = NamedLayers(norm=chunk, attention=core, activation=chunk)
@@ -89,6 +109,10 @@ def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Re
     if re.search(r"\bcheckpoint(s|ing)?\b", text):
         return Recompute("uniform", 1)
     raise SpecError("recompute", f"no estimate for {shown(text)}")
+
+
+# What is said of layers that keep what they made.
+SPARED = r"\b(not|no|without|but|except|kept?|keeps|saved?|saves|stored|spared|skip(s|ped)?)\b"
 
 
 def possible_recomputes(run: Run, chunk: int) -> Iterator[Recompute]:

@@ -20,3 +20,10 @@ SWITCHED_OFF = (
     r"[ =:]*\b((is|are|was|were) )?((turned|switched) )?"
     r"(off|false|disabled|unused|unset|not (used|on|set|enabled))\b"
 )
+# Hugging Face's models, not what else is theirs.
+HF = (
+    r"(HF|Hugging ?Face)\b"
+    r"(?!('s)? (data|token|(hub|format|weights)\b|checkpoints? (loaded|convert)))|TRL\b"
+)
+# Who trains them by their code.
+TRAINS_THEIRS = r"LLaMA-?Factory\b|Axolotl\b|XTuner\b|(ms-)?swift\b"

@@ -17,7 +17,7 @@ from autopar.cluster import Chip, Cluster
 from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
-from autopar.runs.as_run import HF, NARROW_STATES, as_run, offloads_checkpoints
+from autopar.runs.as_run import NARROW_STATES, as_run, offloads_checkpoints
 from autopar.runs.loads import load_variation
 from autopar.runs.recompute import (
     NOTHING,
@@ -28,7 +28,7 @@ from autopar.runs.recompute import (
     within,
 )
 from autopar.runs.rows import Run
-from autopar.runs.said import TAKEN_BACK, said
+from autopar.runs.said import HF, TAKEN_BACK, said
 from autopar.runs.shelf import Shelf, devices, framework, stores_scores, words_of
 from autopar.runs.stages import schedule_of, stage_chips, stage_chunks, stage_layers
 from autopar.runs.trained import noted, trained
@@ -319,7 +319,7 @@ def _plan(
     mbs = (run.mbs,) if run.mbs else _micro_batches(run, degrees, entry)
     stated = is_stated(run.recompute)
     usual = "full" if offloads_checkpoints(run) else entry.run.recompute
-    habit = recompute_said(run) if stated else "" if run.recompute else usual
+    habit = recompute_said(run, entry) if stated else "" if run.recompute else usual
 
     def plans(mbs: int, vpp: int) -> Iterator[Plan]:
         """Yields the plans with given micro-batches and chunks, the faster ones first."""

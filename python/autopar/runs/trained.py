@@ -6,6 +6,7 @@ from typing import Any
 
 from autopar.errors import SpecError
 from autopar.runs.rows import Run
+from autopar.runs.said import TAKEN_BACK
 from autopar.runs.shelf import GATED, Shelf, kin
 from autopar.spec import Model, Moe, Window
 
@@ -70,7 +71,8 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
     if like is None:
         block = LLAMA_BLOCK if gated else GPT_BLOCK | {"position_rows": positions}
         block = block | {"tied_embeddings": (tied or not gated) and not apart}
-        return replace(Model(**shape, **block), window=_window(run.notes))
+        model = replace(Model(**shape, **block), window=_window(run.notes))
+        return _normed(model, run.notes)
     tied = (like.tied_embeddings or tied) and not apart
     model = replace(like, **shape, tied_embeddings=tied)
     if not wide:
@@ -80,11 +82,9 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
     if document := noted(r"packed documents of (?:about )?(\d+) tokens", run.notes):
         # As many pairs as causal attention within documents has: half their length for a token.
         model = replace(model, window=Window(size=max(document // 2, 1)))
-    if re.search(r"\b(hybrid|sandwich)\b[^;]{0,12} norms\b", run.notes, re.I):
-        model = replace(model, norms_per_layer=4)
     if "alibi" in run.notes.lower():
         model = replace(model, position="alibi", position_rows=0)
-    return model
+    return _normed(model, run.notes)
 
 
 LLAMA_BLOCK: dict[str, Any] = {"norm": "rmsnorm", "position": "rope", "activation": "swiglu"}
@@ -100,14 +100,31 @@ GPT_BLOCK: dict[str, Any] = {
 }
 
 
+def _normed(model: Model, notes: str) -> Model:
+    """Returns a model with norms behind its sub-layers too where notes say so."""
+    if re.search(rf"{TAKEN_BACK}(hybrid|sandwich)( \(\w+\))?[- ]norms?\b", notes, re.I):
+        return replace(model, norms_per_layer=4)
+    return model
+
+
 def _window(notes: str) -> Window | None:
-    """Returns the sliding window that notes tell, in all layers but those that they leave out."""
-    size = noted(r"sliding window of (\d+)", notes)
-    if size is None:
-        return None
-    told = {2: r"every other layer|alternat", 4: r"three layers in four"}
-    layers = (every for every, words in told.items() if re.search(words, notes, re.I))
-    return Window(size=size, global_every=next(layers, 0))
+    """Returns the sliding window that notes tell, in all layers but those that they leave out.
+
+    Which those are stands in the clause of the window.
+    """
+    for clause in re.split(r"[;,](?!\d{3}\b)", notes):
+        if found := re.search(WINDOW, clause, re.I):
+            size = int(found[1].replace(",", "")) * (1024 if found[2] else 1)
+            told = {2: r"every other layer|alternat", 4: r"three layers in four"}
+            layers = (every for every, words in told.items() if re.search(words, clause, re.I))
+            return Window(size=size, global_every=next(layers, 0))
+    return None
+
+
+WINDOW = (
+    rf"{TAKEN_BACK}(?<!without a )sliding[- ]windows?(?: size)?(?: of)?(?: size)?[ =:]{{1,2}}"
+    r"(\d{1,3}(?:,\d{3})+|\d+)(?: ?(k))?\b(?! (?:is |was )?(?:off|disabled|not used)\b)"
+)
 
 
 def _completed(run: Run, model: Model) -> Run:
@@ -143,7 +160,7 @@ def _moe(
         return replace(moe, first_dense=min(moe.first_dense, run.layers or 0))
     stated["expert_ffn"] = stated["expert_ffn"] or _expert_ffn(run, shape, matrices, dense, assumed)
     if run.shared_ffn is None:
-        stated["shared_ffn"] = noted(rf"shared[ -]experts?(?:{WIDTH}| of (\d{{3,}})\b)", run.notes)
+        stated["shared_ffn"] = noted(SHARED, run.notes)
     return Moe(**{"topk": 1} | {key: value for key, value in stated.items() if value is not None})
 
 
@@ -162,6 +179,11 @@ CAPACITY = r"\bcapacity(?:[ _]factor)?(?: of)?[ =:]{0,2}(\d+(?:\.\d+)?)\b(?!\.\d
 DROPPED = r"(?<!no )\b(expert capacity\b|token[- ]?drop)"
 EXPERT = r"(?<!shared[ -])\bexperts?"
 WIDTH = r"[ _-](?:ffn|intermediate(?:[ _]size)?|width)\D{0,3}(\d+)"
+# Not of so many steps.
+SHARED = (
+    rf"{TAKEN_BACK}shared[ -]experts?"
+    rf"(?:{WIDTH}| of (\d{{3,}})\b(?! (?:steps|iterations|tokens|samples|sequences|updates)\b))"
+)
 SIZE = re.compile(r"(?<![\dxa.])(\d+(?:\.\d+)?) ?([BT])\b", re.I)  # Of "295B-A21B" the first.
 
 
