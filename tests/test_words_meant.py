@@ -107,6 +107,8 @@ def test_megatron_s_module_mlp_is_of_dense_layers(shelf: Shelf) -> None:
         ("every fourth layer", 8),
         ("every fourth layer is kept", 24),
         ("all but every 4th layer", 24),
+        ("all but attention of every 4th layer", 8),
+        ("every 4th layer, no offload", 8),
     ],
 )
 def test_layers_that_are_spared_leave_the_others(text: str, layers: int, shelf: Shelf) -> None:

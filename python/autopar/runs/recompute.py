@@ -112,7 +112,7 @@ def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Re
 
 
 # What is said of layers that keep what they made.
-SPARED = r"\b(not|no|without|but|except|kept?|keeps|saved?|saves|stored|spared|skip(s|ped)?)\b"
+SPARED = r"\b(but|except|without) every\b|\b(not|kept?|keeps|spared|skip(s|ped)?)\b"
 
 
 def possible_recomputes(run: Run, chunk: int) -> Iterator[Recompute]:
