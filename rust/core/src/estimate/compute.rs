@@ -230,7 +230,7 @@ impl<'a> Device<'a> {
 
     /// Seconds of a product of 32-bit numbers on vector units, where their rate is known and activations are narrower.
     ///
-    /// With as few columns as a router has, a library splits the depth of what has too few tiles, so that no processor waits.
+    /// No processor waits for tiles, of which a router's few columns make few: assumed, as a library may split the depth instead.
     pub fn widened(&self, g: Gemm) -> Option<f64> {
         let rate = self.vector.filter(|_| self.width < 4.0)?;
         let (m, n, k) = (g.m as f64, g.n as f64, g.k as f64);
