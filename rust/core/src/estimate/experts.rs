@@ -268,7 +268,8 @@ impl Block<'_, '_> {
         }
     }
 
-    /// Keeps what the weights multiply inside of an expert, of so many `elements` in `parts` one after another: in separate operators the activation's
+    /// Keeps what the weights multiply inside of an expert, of so many `elements` in `parts` one after another: in separate operators
+    /// the activation's
     /// result beside what becomes of it (NVIDIA/Megatron-LM, megatron/core/transformer/moe/experts.py, bias_act_func: `glu`,
     /// times the permuted probabilities, which are in 32 bits, and a cast).
     fn weight_inner(&mut self, elements: f64, parts: u32) {
@@ -320,7 +321,8 @@ impl Block<'_, '_> {
     }
 
     /// Tokens put into the experts' places, and their results taken from there with their weights: products of each of `sequences`, or
-    /// of all as one, with a matrix of its tokens by all places (AI-Hypercomputer/maxtext, layers/moe.py, dense_matmul). Backward two more for what was
+    /// of all as one, with a matrix of its tokens by all places (AI-Hypercomputer/maxtext, layers/moe.py, dense_matmul). Backward two
+    /// more for what was
     /// taken, by places and by weights, and one for what was put.
     fn places(&mut self, tokens: f64, sequences: u64, moe: &Moe) {
         let d = &self.p.device;

@@ -32,8 +32,8 @@ impl Torus {
     /// The box of `devices` that a job has of a pod, or nothing where devices are not wired as a torus.
     ///
     /// Its sides are as equal as their prime factors allow. Of two axes one closes where it spans the pod; of three where it
-    /// is made of whole cubes of four, which optical switches join, and none does of a box smaller than one (Google Cloud, TPU v5p:
-    /// "Slices smaller than a full cube are 3D connected, however, they don't have wrap-around links").
+    /// is made of whole cubes of four, which optical switches join, and none does of a box smaller than one (Google Cloud,
+    /// documentation of TPU v5p).
     pub(super) fn new(topology: Topology, pod: u64, devices: u64) -> Option<Torus> {
         let axes = match topology {
             Topology::Torus2d => 2,
