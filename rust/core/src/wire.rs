@@ -138,7 +138,7 @@ pub fn measured_seconds(problem: &str, plan: &str, rate: &str) -> Result<String,
 /// become calls of shared subgraphs, as JSON.
 ///
 /// # Errors
-/// As [`estimate`].
+/// As [`estimate()`].
 pub fn stage_communications(problem: &str, plan: &str, limit: u64) -> Result<String, Error> {
     let problem = read_problem(problem)?;
     let plan: Plan = read("plan", plan)?;
@@ -149,7 +149,7 @@ pub fn stage_communications(problem: &str, plan: &str, limit: u64) -> Result<Str
 /// fewer micro-batches.
 ///
 /// # Errors
-/// As [`estimate`].
+/// As [`estimate()`].
 pub fn timeline(problem: &str, plan: &str) -> Result<String, Error> {
     let problem = read_problem(problem)?;
     let plan: Plan = read("plan", plan)?;

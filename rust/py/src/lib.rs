@@ -1,7 +1,7 @@
 //! The door: `autopar._core`, the verbs of `autopar_core::wire` as Python functions.
 //!
 //! Documents go in and come out as JSON text, tables of plans as NumPy arrays. Nothing is decided here: arguments are gathered
-//! and the core is called through the [`gate`].
+//! and the core is called through the `gate`.
 
 mod gate;
 

@@ -278,7 +278,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Prices `plan`, which must pass [`check`] apart from its device count and memory.
+    /// Prices `plan`, which must pass [`crate::plan::rules::check`] apart from its device count and memory.
     pub fn new(tables: &Tables<'_>, plan: &Plan) -> Step {
         let (stages, clocks, sends) = Step::stages(tables, plan);
         let micro_batches = plan.micro_batches(tables.problem);

@@ -1,4 +1,4 @@
-//! What parameters and reshards cost: with [`super::work`], which prices operators, the only judge of the operator level.
+//! What parameters and reshards cost: with `work`, which prices operators, the only judge of the operator level.
 //!
 //! An operator of the graph's forward pass carries its gradient's cost in training. Work that is repeated is paid by
 //! everyone.

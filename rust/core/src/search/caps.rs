@@ -5,7 +5,7 @@
 //! room for fewer than the model's layers takes longer than T. Before their order is known, n stages of a kind have at most
 //! the n largest of its rooms.
 //!
-//! Where all stages save memory in one way ([`super::stall::Way`]), what they hold together is the most that any one way lets them
+//! Where all stages save memory in one way (`stall::Way`), what they hold together is the most that any one way lets them
 //! hold, not the sum of the most at each.
 
 use super::counts::Composition;

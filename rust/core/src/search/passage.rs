@@ -4,8 +4,8 @@
 //! sequences faster. The time of an operator is made of what its sequences need, each as much, and of what rounding up to
 //! whole tiles, waves and rows, the depth of a weight gradient's product, launches, and the steps of a collective add to it: the
 //! sum of such, or the longer of two, or the faster of several ways, is never less than its sequences' part. What runs beside
-//! something else takes the longer of both and a share of the shorter, and so grows with both. At [`ROWS`] rows for every rank and
-//! expert what is added is far less than [`SLACK`].
+//! something else takes the longer of both and a share of the shorter, and so grows with both. At `ROWS` rows for every rank and
+//! expert what is added is far less than `SLACK`.
 
 use crate::estimate::least::Prices;
 use crate::estimate::shard::Shard;

@@ -1,8 +1,8 @@
 //! Lower bounds on every plan of a class, memory included, before any layer is placed.
 //!
 //! A stage that holds x layers needs at least some seconds a micro-batch: x times a layer's passes while everything fits,
-//! more for what memory makes it recompute, and beyond some x nothing fits. The lower convex hull of that curve is its
-//! [`Rungs`]. Let g_j(x_j) be the curves' values. Paths through the schedule say that a step T is at least
+//! more for what memory makes it recompute, and beyond some x nothing fits. The edges of that curve's lower convex hull are
+//! its rungs. Let g_j(x_j) be the curves' values. Paths through the schedule say that a step T is at least
 //! `sum_j c_ij g_j + tail_0` for every stage i, with `c_ij` the times that the path through stage i meets stage j; it ends
 //! on the first stage, with that stage's tail. So for any `y_i >= 0` of sum Y, `T Y >= sum_j w_j g_j(x_j) + Y tail_0` with
 //! `w_j = sum_i y_i c_ij`: the least of the right side over all `x` that add up to the model's layers is found by climbing the cheapest rungs first.

@@ -6,7 +6,7 @@
 //! time and money is among them, but for others with exactly its time and money. With several prices the cheapest plan of a
 //! count need not be its fastest; then nothing is said of money. Where only what nothing beats is wanted, what other counts
 //! have found bounds the search of one, which then ends as soon as no plan of it can matter, and all are sifted together before
-//! any is searched by itself ([`super::sieve`]).
+//! any is searched by itself (`sieve`).
 
 use super::best::{Best, Candidate};
 use super::cell::divisors;

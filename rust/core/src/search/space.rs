@@ -1,6 +1,6 @@
 //! The space of candidate classes, in a fixed order. It knows rules, not costs.
 //!
-//! A [`Cell`] is one way to divide the devices by tp, cp, pp and dp. In a cell the other axes are
+//! A `Cell` is one way to divide the devices by tp, cp, pp and dp. In a cell the other axes are
 //! independent lists ([`Axes`]), so its size is their product, and a cut at any level counts all classes below it. A
 //! class is complete but for its layer split, recompute and offload, which are optimised inside it.
 
