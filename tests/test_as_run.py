@@ -244,8 +244,13 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     assert said("AITER")[:2] == ("aiter", "fa2")
     assert said("Composable Kernel v3")[:2] == ("aiter", "fa2")
     assert said("attention of TE (AITER, a16)")[0] == "aiter-a16"
-    maxtext = run_of(framework="MaxText", notes="AITER", chip="MI355X", date="2026-06")
-    assert setup(maxtext, shelf).problem.framework.attention_kernels[:2] == ("aiter-a16", "aiter")
+    for framework in ("MaxText", "Megatron-LM (ROCm)"):
+        amd = run_of(framework=framework, notes="AITER", chip="MI355X", date="2026-06")
+        assert setup(amd, shelf).problem.framework.attention_kernels[:2] == ("aiter-a16", "aiter")
+        wide = setup(replace(amd, notes="AITER, a32"), shelf).problem.framework
+        assert wide.attention_kernels[0] == "aiter"
+    wide = setup(replace(amd, notes="Lumen"), shelf).problem.framework
+    assert wide.attention_kernels[0] == "aiter"
     assert said("no AITER") == said("no Liger") == usual
     sparse = run_of(framework="Megatron-LM", date="2026-01", notes="permutation not fused")
     assert not setup(sparse, shelf).problem.framework.fused.permutation

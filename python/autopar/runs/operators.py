@@ -242,6 +242,8 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     kernels = framework.attention_kernels
     if release := re.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
         kernels = KERNELS[release[1]] + kernels
+    if said(run, WIDE_SUMS):
+        kernels = tuple(one for one in kernels if one != "aiter-a16")
     if said(run, AITER):
         if said(run, NARROW_SUMS):
             kernels = ("aiter-a16", *kernels)
@@ -329,4 +331,6 @@ FLASH_RELEASE = rf"{TAKEN_BACK}(?:fa|flash[- ]?attention)[- ]?v?([1-4])\b"
 AITER = r"(aiter|primus|(composable kernels?|ck) v3)\b"
 # Its backward pass that adds up the queries' gradient in 16 bits (fmha_bwd_..._a16).
 NARROW_SUMS = r"aiter,? a16\b"
+# And in 32 bits, as Lumen calls it (ROCm/aiter, aiter/ops/mha.py: flash_attn_func).
+WIDE_SUMS = r"aiter,? a32\b|\blumen\b"
 KERNELS = {"1": ("fa1",), "2": ("fa2",), "3": ("fa3",), "4": ("cudnn",)}
