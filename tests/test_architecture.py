@@ -58,8 +58,8 @@ PYTHON_ORDER = """
     cluster framework spec bulk report fit forms graph sharding placement wire schema files protobuf
     entries catalog entry_files
     points
-    runs.rows runs runs.said runs.loads runs.shelf runs.trained runs.operators runs.as_run
-    runs.recompute runs.stages
+    runs.rows runs runs.said runs.loads runs.remat runs.shelf runs.trained runs.operators
+    runs.as_run runs.recompute runs.stages
     frontends frontends.apss frontends.hf_config frontends.hf
     frontends.shell_words frontends.shell frontends.places frontends.launch
     frontends.mindformers_operators frontends.mindformers_recompute

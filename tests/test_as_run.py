@@ -1,6 +1,6 @@
 """What the words of a row say of its framework."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -198,6 +198,57 @@ def test_what_is_computed_again_may_be_all_but_attention(shelf: Shelf) -> None:
     again = setup(run, shelf).problem.framework.named
     assert (again.norm, again.attention, again.expansion, again.activation) == (True,) * 4
     assert not again.projections
+
+
+def test_what_a_policy_of_jax_keeps_is_read_by_its_tensors(shelf: Shelf) -> None:
+    def said(recompute: str = "", notes: str = "") -> tuple[set[str], set[str], float]:
+        run = run_of(framework="MaxText", recompute=recompute, notes=notes)
+        found = setup(run, shelf)
+        framework = found.problem.framework
+        kept = {name for name, again in asdict(framework.named).items() if not again}
+        on_host = {name for name, waits in asdict(framework.held.offloaded).items() if waits}
+        assert found.plan.stages[0].recompute.granularity == "selective"
+        assert "recompute" not in found.open
+        return kept, on_host, framework.held.offloaded_share
+
+    products = {"projections", "output", "expansion", "contraction"}
+    attention = {"projections", "output"}
+    assert said("minimal") == said("dots_saveable") == (products, set(), 0)
+    assert said("minimal_flash") == (products | {"attention"}, set(), 0)
+    assert said("minimal_offloaded") == (products, products, 0)
+    assert said("save_dot_except_mlpwi") == (attention | {"contraction"}, set(), 0)
+    assert said("qkv_proj_offloaded") == ({"projections"}, {"projections"}, 0)
+    # Of one's own: what goes to the host, in words or as arguments.
+    listed = "custom remat, offloaded to host: decoder_layer_input,out_proj,q,k,v"
+    arguments = "remat_policy=custom decoder_layer_input=offload out_proj=offload "
+    arguments += "query_proj=offload key_proj=offload value_proj=offload context=remat"
+    assert said(notes=listed) == said("full", arguments)
+    assert said(notes=listed) == (attention, attention | {"input"}, 0)
+    kept = "remat custom: kept on device are layer input, context, q, k, v, qkv"
+    assert said(notes=kept) == ({"projections", "attention"}, set(), 0)
+    # Keys and values without queries spare no projection; experts' results may wait too.
+    some = "remat custom: layer input and mlpwo offloaded to host, k and v kept"
+    assert said(notes=some) == ({"contraction"}, {"input", "contraction"}, 0)
+
+
+def test_states_have_the_width_of_maxtext_s_weights(shelf: Shelf) -> None:
+    def said(notes: str) -> tuple[int, int, int]:
+        stored = setup(run_of(framework="MaxText", notes=notes), shelf).problem.framework.bytes
+        return stored.parameter, stored.gradient, stored.optimizer
+
+    assert said("weight_dtype bfloat16") == said("weight_dtype=bf16") == (2, 2, 4)
+    assert said("weight_dtype=float32") == (2, 4, 10)
+
+
+def test_heads_of_further_tokens_keep_logits_of_their_own(shelf: Shelf) -> None:
+    def said(framework: str, notes: str) -> int:
+        run = run_of(framework=framework, notes=notes)
+        return setup(run, shelf).problem.framework.held.logit_bytes
+
+    alone = said("MaxText", "")
+    assert said("MaxText", "one MTP layer besides") == 2 * alone
+    assert said("MaxText", "2 multi-token prediction layers") == 3 * alone
+    assert said("torchtitan", "one MTP layer besides") == said("torchtitan", "")
 
 
 def test_who_reduces_gradients_once_a_step_is_read_from_words(shelf: Shelf) -> None:

@@ -82,9 +82,6 @@ def test_the_layers_of_each_stage(
 
 
 # All but the results of products.
-PRODUCTS_KEPT = NamedLayers(norm=32, attention=32, activation=32)
-
-
 @pytest.mark.parametrize(
     ("text", "recompute"),
     [
@@ -105,12 +102,9 @@ PRODUCTS_KEPT = NamedLayers(norm=32, attention=32, activation=32)
         ("gradient checkpointing", Recompute("uniform", 1)),
         ("full AC", Recompute("uniform", 1)),
         ("nothing_saveable", Recompute("uniform", 1)),
-        ("minimal", Recompute("parts", 0, regathers=False, operators=PRODUCTS_KEPT)),
-        ("dots_saveable", Recompute("parts", 0, regathers=False, operators=PRODUCTS_KEPT)),
-        (
-            "minimal_flash",
-            Recompute("parts", 0, regathers=False, operators=replace(PRODUCTS_KEPT, attention=0)),
-        ),
+        ("minimal", Recompute("selective")),
+        ("dots_saveable", Recompute("selective")),
+        ("save_qkv_proj", Recompute("selective")),
         ("SAC", Recompute("selective")),
         ("none", Recompute()),
         ("full", Recompute("uniform", 1)),

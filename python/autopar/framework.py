@@ -186,15 +186,42 @@ class Named:
             gathered.
         projections: Products that make queries, keys and values, with norms and rotation of these.
         attention: The core of attention: scores, softmax and values.
+        output: The product that closes attention, and the addition behind it.
+        dispatch: Copies of tokens in the order of their experts, where these are on one rank.
         expansion: The products that open an MLP.
         activation: The nonlinearity of an MLP with its gate.
+        contraction: The products that close experts, whose results their weights multiply.
     """
 
     norm: bool = False
     projections: bool = False
     attention: bool = False
+    output: bool = False
+    dispatch: bool = False
     expansion: bool = False
     activation: bool = False
+    contraction: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offloaded:
+    """Tensors of a layer by what made them: which of them wait in host memory.
+
+    Attributes:
+        input: The layer's input.
+        projections: Queries, keys and values.
+        attention: The result of attention's core.
+        output: What follows attention's closing product: the input of the second norm.
+        expansion: What opens an MLP.
+        contraction: What closes experts.
+    """
+
+    input: bool = False
+    projections: bool = False
+    attention: bool = False
+    output: bool = False
+    expansion: bool = False
+    contraction: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +312,8 @@ class Held:
             arrive, both ways and for each chunk, from the first step on.
         offloaded_share: Share of what each chunk keeps of a micro-batch that waits in host memory,
             whatever layers a plan sends there; a setting of a run.
+        offloaded: What of each layer waits in host memory between its passes, of what selective
+            recompute keeps; a setting of a run.
         parameters_on_host: Shards of parameters that each pass gathers wait in host memory, and so
             do those of reduced gradients, of one replica all of them; a setting of a run.
         logit_bytes: Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
@@ -316,6 +345,7 @@ class Held:
     stage_buffers: bool = False
     message_buffers: bool = False
     offloaded_share: float = 0.0
+    offloaded: Offloaded = Offloaded()
     parameters_on_host: bool = False
     logit_bytes: int = 12
     split_logit_bytes: int = 12

@@ -4,8 +4,8 @@ import re
 from dataclasses import replace
 
 from autopar.entries import FrameworkEntry
-from autopar.framework import Framework, Graphs, Named, NumberBytes
-from autopar.runs import operators
+from autopar.framework import Framework, Graphs, Named, NumberBytes, Offloaded
+from autopar.runs import operators, remat
 from autopar.runs.loads import FORCED
 from autopar.runs.rows import Run
 from autopar.runs.said import HF, SWITCHED_OFF, said
@@ -276,7 +276,10 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
         # Around what FSDP1 shards; FSDP2 knows a forward pass that is run again (_fsdp_state.py).
         around = framework.name.startswith("fsdp") and not said(run, r"FSDP2\b")
         framework = replace(framework, recompute_stops_early=False, recompute_gathers=around)
-    if named := AGAIN.get(run.recompute.lower()):
+    if (tensors := remat.kept(run)) is not None:
+        framework = replace(framework, held=replace(framework.held, offloaded=tensors.offloaded))
+        again = tensors.again
+    elif named := AGAIN.get(run.recompute.lower()):
         again = named
     elif PROJECTIONS in run.recompute:
         words = set(words_of(run.recompute))
@@ -456,6 +459,8 @@ def _stored(framework: Framework, run: Run) -> Framework:
     if said(run, DROPPED_GRADIENTS):
         framework = replace(framework, held=replace(framework.held, gradients="passing"))
     offloaded = run.offload_fraction
+    if offloaded is None and framework.held.offloaded != Offloaded():
+        offloaded = 0.0  # By their names.
     if offloaded is None:
         offloaded = 1.0 if offloads_checkpoints(run) else 0.0
     on_host = bool(said(run, PARAMETERS_ON_HOST))
@@ -475,7 +480,16 @@ def _stored(framework: Framework, run: Run) -> Framework:
         held = replace(held, whole_experts=True)
     if said(run, IN_PIECES):
         held = replace(held, loss_pieces=_pieces(run))
+    if held.planned and (layers := said(run, MTP)):
+        # Each predicts by the head, and its logits wait for the backward pass as the others do.
+        several = 1 + (1 if layers["layers"].lower() == "one" else int(layers["layers"]))
+        held = replace(held, logit_bytes=several * held.logit_bytes)
+        held = replace(held, split_logit_bytes=several * held.split_logit_bytes)
     return replace(framework, bytes=stored, held=held)
+
+
+# Layers that predict further tokens, which are in no column.
+MTP = r"(?P<layers>one|[1-9]) (MTP|multi-token[ -]prediction) layers?\b"
 
 
 def offloads_checkpoints(run: Run) -> bool:
@@ -523,6 +537,9 @@ NARROW_STATES = (
     r"states (all )?(in )?(bf16|16 bits)\b|(all|pure)[- ](bf16|16[- ]bits?)\b"
     r"|bf16 weights and (bf16 )?(adamw?|optimizer) states\b"
     r"|no (fp32|32-bit) (copy|copies|master)\b"
+    # AI-Hypercomputer/maxtext, configs/base.yml: mu_dtype inherits from weight_dtype, and so does
+    # the second moment (optax: zeros like the parameters).
+    r"|weight_dtype[ =]*b(f|float)16\b"
 )
 NARROW_COPY = r"bf16_master_weights|master weights in (16 bits|bf16)"
 NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"

@@ -8,10 +8,10 @@ from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import NamedLayers, Recompute
 from autopar.runs.as_run import ACTIVATIONS, AGAIN, FILLERS, NORMS, PROJECTIONS
+from autopar.runs.remat import NOTHING, kept
 from autopar.runs.rows import Run
 from autopar.runs.shelf import words_of
 
-NOTHING = ("none", "no", "off", "0", "false")
 # kwai/Megatron-Kwai (Yuan et al., USENIX ATC 2024): what is cheap to compute again.
 PART_OF_EACH_LAYER = "layer-partial"
 
@@ -42,6 +42,8 @@ def recompute_said(run: Run, entry: FrameworkEntry) -> str:
     Raises:
         SpecError: The words name a module that is computed again as a whole.
     """
+    if kept(run) is not None:
+        return "selective"
     text = run.recompute.lower()
     parts = set(re.split(r"[ ,:+()]+", text)) - {"selective", ""}
     if not parts <= MODULES:
@@ -59,11 +61,7 @@ def recompute_said(run: Run, entry: FrameworkEntry) -> str:
 
 
 def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Recompute:
-    """Returns what a text says is recomputed in chunks of so many layers.
-
-    JAX's policies that keep the results of products (MaxText's `minimal`) compute all else again,
-    attention too, whose kernel is none of these, unless they keep what it made (`minimal_flash`).
-    """
+    """Returns what a text says is recomputed in chunks of so many layers."""
     text = text.lower()
     if text in NOTHING or re.match(r"(no|without)\b", text):
         return Recompute()
@@ -94,10 +92,6 @@ def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Re
         if re.search(SPARED, text):
             return Recompute("block", chunk - layers) if layers < chunk else Recompute()
         return Recompute("block", max(1, layers))
-    if products := re.search(r"minimal(_flash)?|\bdots_", f"{text} {notes}"):
-        core = 0 if products[1] else chunk
-        again = NamedLayers(norm=chunk, attention=core, activation=chunk)
-        return Recompute("parts", 0, regathers=False, operators=again)
     if re.search(r"selective|attn|attention|\bcore\b|\bsac\b|\bop\b", text):
         return Recompute("selective")
     if groups := re.search(r"uniform\D{0,3}(\d+)", text):

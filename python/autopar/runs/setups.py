@@ -20,13 +20,13 @@ from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Wo
 from autopar.runs.as_run import NARROW_STATES, as_run, offloads_checkpoints
 from autopar.runs.loads import load_variation
 from autopar.runs.recompute import (
-    NOTHING,
     is_stated,
     possible_recomputes,
     recompute_of,
     recompute_said,
     within,
 )
+from autopar.runs.remat import NOTHING, kept
 from autopar.runs.rows import Run
 from autopar.runs.said import HF, TAKEN_BACK, said
 from autopar.runs.shelf import Shelf, devices, framework, stores_scores, words_of
@@ -317,7 +317,7 @@ def _plan(
     schedule = schedule_of(run)
     vpps, said = stage_chunks(run, entry, schedule, layers)
     mbs = (run.mbs,) if run.mbs else _micro_batches(run, degrees, entry)
-    stated = is_stated(run.recompute)
+    stated = is_stated(run.recompute) or kept(run) is not None
     usual = "full" if offloads_checkpoints(run) else entry.run.recompute
     habit = recompute_said(run, entry) if stated else "" if run.recompute else usual
 

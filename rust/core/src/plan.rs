@@ -147,6 +147,10 @@ impl NamedLayers {
             attention: n < self.attention,
             expansion: n < self.expansion,
             activation: n < self.activation,
+            // No launcher marks these.
+            output: false,
+            dispatch: false,
+            contraction: false,
         };
         (named, n < self.gather)
     }

@@ -222,7 +222,16 @@ pub fn framework() -> Framework {
 
 /// No operator of a layer.
 pub fn named() -> Named {
-    Named { norm: false, projections: false, attention: false, expansion: false, activation: false }
+    Named {
+        norm: false,
+        projections: false,
+        attention: false,
+        output: false,
+        dispatch: false,
+        expansion: false,
+        activation: false,
+        contraction: false,
+    }
 }
 
 /// As Megatron-Core holds it, with two GiB of context where tensors, replicas and a pipeline communicate.
@@ -257,6 +266,7 @@ pub fn held() -> Held {
         overlapped_pass: false,
         whole_experts: false,
         offloaded_share: 0.0,
+        offloaded: Offloaded::default(),
         parameters_on_host: false,
         logit_bytes: 12,
         split_logit_bytes: 12,

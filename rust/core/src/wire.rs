@@ -371,6 +371,12 @@ fn read_searched(document: &str) -> Result<Problem, Error> {
         "Leave it out: a search offloads whole layers.",
     )?;
     require(
+        !problem.framework.held.offloaded.any(),
+        "problem.framework.held.offloaded",
+        || "no search takes it, found true".to_owned(),
+        "Leave it out: a search offloads whole layers.",
+    )?;
+    require(
         !problem.framework.held.parameters_on_host,
         "problem.framework.held.parameters_on_host",
         || "no search takes it, found true".to_owned(),

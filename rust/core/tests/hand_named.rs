@@ -11,7 +11,7 @@ use autopar_core::estimate::replica::Groups;
 use autopar_core::estimate::shard::{LayerCost, Shard};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::{ContextExchange, Named, Selective};
+use autopar_core::spec::framework::{ContextExchange, Named, Offloaded, Selective};
 use autopar_core::spec::kernels::NormKernel;
 use autopar_core::spec::model::{Activation, LayerKind, Norm, Position};
 use autopar_core::spec::problem::Problem;
@@ -55,10 +55,20 @@ fn each_operator_drops_what_it_makes_and_the_backward_pass_reads() {
     let projections = alone(Named { projections: true, ..named() });
     assert_eq!(projections, Bytes(SH * 3 + SH * 5 / 2));
     // All together leave the inputs of the two norms.
-    let every =
-        Named { norm: true, projections: true, attention: true, expansion: true, activation: true };
+    let every = Named {
+        norm: true,
+        projections: true,
+        attention: true,
+        expansion: true,
+        activation: true,
+        ..named()
+    };
     let cost = layer(&llama(every), whole());
     assert_eq!(cost.kept_selective, Bytes(SH * 4));
+    // With what closes attention, the input of the first.
+    let closed = layer(&llama(Named { output: true, ..every }), whole());
+    assert_eq!(closed.kept_selective, Bytes(SH * 2));
+    assert!(closed.recompute_selective.compute > cost.recompute_selective.compute);
     assert_eq!(norm + projections + attention + expansion + activation, dropped(&cost));
     // The output product, the second of the MLP and the residual additions are not run again.
     assert!(cost.recompute_selective.compute < cost.forward.compute);
@@ -193,4 +203,48 @@ fn every_second_product_s_recompute_repeats_gathers_and_no_sum_or_exchange_of_a_
     let [forward, again] = launches(whole());
     assert_eq!(launches(Shard { tp: 4, sp: true, ..whole() }), [forward + 4, again + 2]);
     assert_eq!(launches(Shard { cp: 2, ..whole() }), [forward + 1, again]);
+}
+
+#[test]
+fn tensors_that_wait_on_the_host_by_name_leave_the_device_and_two_layers_of_them_travel() {
+    // Kept of a layer: its input (2 bytes), queries, keys and values with the rotated copies (5.5), and what closes attention (2), of
+    // which input and queries go to the host: four layers lie there, and two layers' pass through buffers.
+    let again = Named { norm: true, attention: true, expansion: true, activation: true, ..named() };
+    let mut problem = llama(again);
+    problem.framework.held.logit_bytes = 0;
+    let stage = Stage { chip: 0, layers: 4, recompute: Recompute::Selective, offload: 0 };
+    let plan = Plan { dp: 8, ..testing::plan(vec![stage]) };
+    let memory = |p: &Problem| estimate(p, &plan).unwrap().stages[0].memory;
+    let plain = memory(&problem);
+    problem.framework.held.offloaded =
+        Offloaded { input: true, projections: true, ..Offloaded::default() };
+    let offloaded = memory(&problem);
+    let layer = SH * 2 + SH * 11 / 2;
+    assert_eq!(plain.activations - offloaded.activations, Bytes(4 * layer));
+    assert_eq!(offloaded.working_set - plain.working_set, Bytes(2 * layer));
+    // A host that is slow enough holds the passes up, once each way.
+    problem.cluster.groups[0].chip.host.pcie_gb_per_s = 1e3;
+    let fast = estimate(&problem, &plan).unwrap().step_s;
+    problem.framework.offload.pinned = true;
+    problem.cluster.groups[0].chip.host.pcie_gb_per_s = 1e-3;
+    let slow = estimate(&problem, &plan).unwrap().step_s - fast;
+    assert!(slow < 2.0 * 4.0 * layer as f64 / 1e6 && slow > 1.8 * 4.0 * layer as f64 / 1e6);
+}
+
+#[test]
+fn copies_and_results_of_experts_on_one_rank_are_made_again_by_name() {
+    // Eight experts, two a token: copies in their order and results are 2 bytes of 2 h each.
+    let mut problem = llama(named());
+    problem.model.moe = Some(testing::moe(8, 2, H));
+    let kept = |again: Named| {
+        let mut problem = problem.clone();
+        problem.framework.named = again;
+        let pricer = Pricer::new(&problem, 0, whole());
+        block::price(&pricer, LayerKind { moe: true, ..problem.model.layer_kind(0) }).cost
+    };
+    let dispatch = kept(Named { dispatch: true, ..named() });
+    assert_eq!(dropped(&dispatch), Bytes(SH * 4));
+    let contraction = kept(Named { contraction: true, ..named() });
+    assert_eq!(dropped(&contraction), Bytes(SH * 4));
+    assert!(contraction.recompute_selective.compute > dispatch.recompute_selective.compute);
 }

@@ -148,7 +148,7 @@ impl Block<'_, '_> {
         let (before, kept) = (self.forward, self.kept);
         self.core_attention(kind, heads);
         self.attention_may_repeat(before, self.kept - kept + output);
-        let products = self.products;
+        let (products, before, gathered) = (self.products, self.forward, self.gathered);
         let exit = self.linear(Gemm::new(tokens, h, v_out));
         self.product_made(p.tokens * h as f64, true, m.o_bias);
         self.products_spared(products, m.o_bias);
@@ -165,6 +165,10 @@ impl Block<'_, '_> {
             if kind.moe {
                 self.beside_compiled(launched);
             }
+            // The next norm keeps it as its input.
+            let made = if m.norms_per_layer > 0 { p.residual_bytes() } else { 0.0 };
+            self.may_repeat(Operator::Output, before, made);
+            self.repeats.each[Operator::Output as usize].0.tensor -= self.gathered - gathered;
         }
     }
 

@@ -516,6 +516,9 @@ impl<'p, 'a> Block<'p, 'a> {
                 recompute_full,
                 kept: Bytes::from_f64(self.kept),
                 kept_selective: Bytes::from_f64(kept_selective),
+                kept_offloaded: Bytes::from_f64(
+                    self.repeats.offloaded(p.framework.held.offloaded, p.residual_bytes()),
+                ),
                 kept_input: Bytes::from_f64(input_bytes + returned),
                 dense_parameters: self.dense_parameters.round() as u64,
                 expert_parameters: self.expert_parameters.round() as u64,

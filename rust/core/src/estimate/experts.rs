@@ -49,6 +49,7 @@ impl Block<'_, '_> {
             ByProducts::None => 0,
         };
         let by_products = moe.capacity_factor > 0.0 && groups > 0;
+        let unsent = self.forward;
         if by_products {
             self.places(own_tokens, groups, moe);
         } else if !once {
@@ -65,6 +66,9 @@ impl Block<'_, '_> {
             let apart =
                 if p.framework.copies_choices { 1.0 + 1.0 / f64::from(moe.topk) } else { 0.0 };
             self.stream(visits * wide, apart, apart, (1, 1));
+            if s.ep * s.etp == 1 {
+                self.may_repeat(Operator::Dispatch, unsent, 0.0);
+            }
             let before = self.forward;
             // Backward the weights' gradients need what experts made, unless the weights act inside of them or in an operator of their own.
             let backward = if self.weighs_on_the_way() { 3.0 } else { 2.0 };
@@ -114,14 +118,23 @@ impl Block<'_, '_> {
             })
         };
         let (up, down) = (product(parts, inputs * width, m.hidden), product(1, m.hidden, width));
-        let before = self.forward;
+        let (before, before_matrix) = (self.forward, self.matrix);
         self.expert_products(up);
+        if parts > 1 && p.framework.fused.grouped_gemm {
+            // Gate and up are a matrix each.
+            self.matrix = before_matrix.max((up.batch * up.n * up.k / parts) as f64);
+        }
         // Each of a group of products, or of those of one expert after another, has its own gradient of the input.
         self.read_stream(arrived * h, parts as u32);
         let made = self.activation_inputs(arrived * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
         let before = self.forward;
         self.expert_products(down);
+        self.may_repeat(
+            Operator::Contraction,
+            before,
+            visits * h * p.framework.held.weighted_result_bytes as f64,
+        );
         after = after.plus(self.forward.since(before));
         let passes = if by_products {
             0.0
@@ -165,8 +178,11 @@ impl Block<'_, '_> {
         if weighed {
             self.weight_inner(arrived * width as f64, apart);
         }
-        self.kept += self.activation_kept(arrived * width as f64, !p.framework.wide_experts)
-            + p.linear_input(arrived * h, !p.framework.wide_experts);
+        let sent = p.linear_input(arrived * h, !p.framework.wide_experts);
+        if s.ep * s.etp == 1 {
+            self.repeats.each[Operator::Dispatch as usize].1 += sent;
+        }
+        self.kept += self.activation_kept(arrived * width as f64, !p.framework.wide_experts) + sent;
         // Products that are not grouped are of one expert at a time.
         let at_once = arrived / f64::from(apart);
         self.transient =
@@ -332,13 +348,18 @@ impl Block<'_, '_> {
         let put = d.linear(Gemm::batched(sequences, places, h, own));
         let taken = d.linear(Gemm::batched(sequences, own, h, places));
         let weights = d.linear(Gemm::batched(sequences, own, places, h));
+        // One matrix of ones and one of weights are read again.
+        let masks = 2.0 * tokens * places as f64 * self.p.width;
+        let before = self.forward;
         self.forward.run(put);
+        if self.p.shard.ep == 1 {
+            self.may_repeat(Operator::Dispatch, before, masks);
+        }
         self.forward.run(taken);
         for product in [taken, put, weights] {
             self.input.run(product);
         }
-        // One matrix of ones and one of weights are read again.
-        self.kept += 2.0 * tokens * places as f64 * self.p.width;
+        self.kept += masks;
     }
 
     /// Operations of a grouped product in whole tiles over those of `rows` tokens for each of `experts`.

@@ -33,7 +33,7 @@ pub(super) struct Launched {
     core: u32,
     summed: u32,
     exchanged: u32,
-    repeated: [u32; 6],
+    repeated: [u32; 9],
 }
 
 impl Block<'_, '_> {

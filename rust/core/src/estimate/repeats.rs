@@ -3,7 +3,7 @@
 use super::host::Launch;
 use super::pass::Pass;
 use super::shard::{LayerCost, Split};
-use crate::spec::framework::Named;
+use crate::spec::framework::{Named, Offloaded};
 use crate::units::Bytes;
 
 /// An operator of [`Named`].
@@ -14,15 +14,18 @@ pub(super) enum Operator {
     Gather,
     Projections,
     Attention,
+    Output,
+    Dispatch,
     Expansion,
     Activation,
+    Contraction,
 }
 
 /// The operators of a layer that may be computed again by themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Repeats {
     /// For each [`Operator`] its forward pass, and the bytes that it makes and the backward pass reads.
-    pub(super) each: [(Pass, f64); 6],
+    pub(super) each: [(Pass, f64); 9],
     /// Bytes of this rank's share of what norms made, which are kept where it is gathered again and the norm is not.
     pub(super) shares: f64,
     /// The layer's backward pass, before which they run.
@@ -32,8 +35,27 @@ pub struct Repeats {
 impl Repeats {
     /// The pass of the operators that are named, and of gathers if they are run again; and the bytes that they make.
     pub(super) fn sum(&self, named: Named, gather: bool) -> (Pass, f64) {
-        let Named { norm, projections, attention, expansion, activation } = named;
-        let again = [norm, gather, projections, attention, expansion, activation];
+        let Named {
+            norm,
+            projections,
+            attention,
+            output,
+            dispatch,
+            expansion,
+            activation,
+            contraction,
+        } = named;
+        let again = [
+            norm,
+            gather,
+            projections,
+            attention,
+            output,
+            dispatch,
+            expansion,
+            activation,
+            contraction,
+        ];
         let chosen = self.each.iter().zip(again).filter(|(_, again)| *again);
         let shares = if norm && gather { self.shares } else { 0.0 };
         chosen.fold((Pass::default(), shares), |(all, made), ((pass, own), _)| {
@@ -41,13 +63,30 @@ impl Repeats {
         })
     }
 
+    /// Bytes of what waits in host memory, of a layer with an input of so many.
+    pub(super) fn offloaded(&self, tensors: Offloaded, input: f64) -> f64 {
+        let made = |operator: Operator, waits: bool| {
+            if waits {
+                self.each[operator as usize].1
+            } else {
+                0.0
+            }
+        };
+        (if tensors.input { input } else { 0.0 })
+            + made(Operator::Projections, tensors.projections)
+            + made(Operator::Attention, tensors.attention)
+            + made(Operator::Output, tensors.output)
+            + made(Operator::Expansion, tensors.expansion)
+            + made(Operator::Contraction, tensors.contraction)
+    }
+
     /// Kernels of each operator.
-    pub(super) fn kernels(&self) -> [u32; 6] {
+    pub(super) fn kernels(&self) -> [u32; 9] {
         self.each.map(|(pass, _)| pass.kernels)
     }
 
     /// Has each operator launch so many.
-    pub(super) fn set_kernels(&mut self, kernels: [u32; 6]) {
+    pub(super) fn set_kernels(&mut self, kernels: [u32; 9]) {
         self.each.iter_mut().zip(kernels).for_each(|((pass, _), n)| pass.kernels = n);
     }
 

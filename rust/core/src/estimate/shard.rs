@@ -212,6 +212,8 @@ pub struct LayerCost {
     pub kept: Bytes,
     /// Kept with selective recompute.
     pub kept_selective: Bytes,
+    /// Of that, what waits in host memory by the tensors' names.
+    pub kept_offloaded: Bytes,
     /// Kept when the layer is recomputed: its input.
     pub kept_input: Bytes,
     /// Parameters of the dense part on this device, before ZeRO.
@@ -235,6 +237,7 @@ impl std::ops::Add for LayerCost {
             recompute_full: self.recompute_full + o.recompute_full,
             kept: self.kept + o.kept,
             kept_selective: self.kept_selective + o.kept_selective,
+            kept_offloaded: self.kept_offloaded + o.kept_offloaded,
             kept_input: self.kept_input + o.kept_input,
             dense_parameters: self.dense_parameters + o.dense_parameters,
             expert_parameters: self.expert_parameters + o.expert_parameters,
@@ -261,6 +264,8 @@ pub struct Totals {
     pub kept: Bytes,
     /// Kept with selective recompute.
     pub kept_selective: Bytes,
+    /// Of that, what waits in host memory by the tensors' names.
+    pub kept_offloaded: Bytes,
     /// Kept when the layer is recomputed.
     pub kept_input: Bytes,
     /// Parameters of the dense part.
@@ -283,6 +288,7 @@ impl From<&LayerCost> for Totals {
             recompute_full: c.recompute_full.total(),
             kept: c.kept,
             kept_selective: c.kept_selective,
+            kept_offloaded: c.kept_offloaded,
             kept_input: c.kept_input,
             dense_parameters: c.dense_parameters,
             expert_parameters: c.expert_parameters,
@@ -309,6 +315,7 @@ impl Totals {
             recompute_full: time(self.recompute_full, o.recompute_full),
             kept: bytes(self.kept, o.kept),
             kept_selective: bytes(self.kept_selective, o.kept_selective),
+            kept_offloaded: bytes(self.kept_offloaded, o.kept_offloaded),
             kept_input: bytes(self.kept_input, o.kept_input),
             dense_parameters: count(self.dense_parameters, o.dense_parameters),
             expert_parameters: count(self.expert_parameters, o.expert_parameters),

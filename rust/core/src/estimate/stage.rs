@@ -48,6 +48,7 @@ pub struct Table<'a> {
 struct Widest {
     kept: Bytes,
     kept_input: Bytes,
+    offloaded: Bytes,
     core: Bytes,
     transient: Bytes,
     gathered: u64,
@@ -168,6 +169,7 @@ impl<'a> Table<'a> {
             Widest {
                 kept: w.kept.max(c.kept),
                 kept_input: w.kept_input.max(c.kept_input),
+                offloaded: w.offloaded.max(c.kept_offloaded),
                 core: w.core.max(c.kept - c.kept_selective),
                 transient: w.transient.max(layer.transient),
                 gathered: w.gathered.max(layer.gathered),
@@ -324,7 +326,7 @@ impl<'a> Table<'a> {
                 cost.again.total() + cost.gather
             }
         };
-        if place.offload > 0 || self.offloaded_share() > 0.0 {
+        if place.offload > 0 || self.offloaded_share() > 0.0 || self.offloads_tensors() {
             let (out, back) = self.offload_beyond(place, chunk, &passes);
             passes.forward += out;
             passes.input_gradient += back;

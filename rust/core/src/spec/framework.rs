@@ -7,7 +7,7 @@ mod offload;
 use crate::error::{require, Error};
 use crate::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
 pub use bytes::NumberBytes;
-pub use held::{Communicators, GatheredUnit, Gradients, Held};
+pub use held::{Communicators, GatheredUnit, Gradients, Held, Offloaded};
 pub use offload::Offload;
 use serde::{Deserialize, Serialize};
 
@@ -322,10 +322,16 @@ pub struct Named {
     pub projections: bool,
     /// The core of attention: scores, softmax and values.
     pub attention: bool,
+    /// The product that closes attention, and the addition behind it.
+    pub output: bool,
+    /// Copies of tokens in the order of their experts, where these are on one rank.
+    pub dispatch: bool,
     /// The products that open an MLP.
     pub expansion: bool,
     /// The nonlinearity of an MLP with its gate.
     pub activation: bool,
+    /// The products that close experts, whose results their weights multiply.
+    pub contraction: bool,
 }
 
 /// What of an operand shares a scale where products run in 8 bits.

@@ -8,7 +8,7 @@ pub mod plans;
 use autopar_core::spec::cluster::{Chip, Cluster, DeviceGroup, FabricLevel, NetworkLink, Topology};
 use autopar_core::spec::framework::{
     ByProducts, Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers,
-    Gradients, Held, Named, Projections, Selective, Shards, TensorOverlap,
+    Gradients, Held, Named, Offloaded, Projections, Selective, Shards, TensorOverlap,
 };
 use autopar_core::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
@@ -212,8 +212,11 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         norm: true,
         projections: true,
         attention: !f.fused.activation,
+        output: f.fused.residual,
+        dispatch: f.fused.activation,
         expansion: f.fused.residual,
         activation: true,
+        contraction: f.fused.activation,
     };
     if f.fused_reduce_bytes == 1 << 12 {
         f.fused_reduce_places = vec![1, 4, 30];
@@ -254,8 +257,9 @@ fn held(draw: &mut Draw) -> Held {
         whole_experts: false,
         stage_buffers: draw.once_in(4),
         message_buffers: draw.once_in(4),
-        offloaded_share: 0.0,      // A run's setting: no search takes it.
-        parameters_on_host: false, // Another.
+        offloaded_share: 0.0,            // A run's setting: no search takes it.
+        offloaded: Offloaded::default(), // Another.
+        parameters_on_host: false,       // Another.
         logit_bytes: draw.pick(&[8, 12]),
         split_logit_bytes: draw.pick(&[8, 12, 16]),
         cached_logit_bytes: 4,

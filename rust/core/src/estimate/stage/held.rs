@@ -13,6 +13,11 @@ impl Table<'_> {
         self.problem.framework.held.offloaded_share
     }
 
+    /// Whether tensors wait in host memory by their names.
+    pub(super) fn offloads_tensors(&self) -> bool {
+        self.problem.framework.held.offloaded.any()
+    }
+
     /// Activations of one micro-batch that the layers of a chunk keep, wherever they wait.
     fn kept_of_layers(&self, place: &Place, chunk: u64) -> Bytes {
         let (from, count) = self.range(place, chunk);
@@ -51,6 +56,10 @@ impl Table<'_> {
     /// Activations of one micro-batch that wait in host memory: a share of what the chunk keeps, or of its last layers, which are
     /// not recomputed.
     pub(super) fn offloaded_bytes(&self, place: &Place, chunk: u64) -> Bytes {
+        if self.offloads_tensors() && place.recompute == Recompute::Selective {
+            let (from, count) = self.range(place, chunk);
+            return self.layers(from, count).kept_offloaded;
+        }
         let share = self.offloaded_share();
         if share > 0.0 {
             return Bytes::from_f64(self.kept_of_layers(place, chunk).0 as f64 * share);
@@ -275,6 +284,8 @@ impl Table<'_> {
         let travelling = if self.offloaded_share() > 0.0 && place.pp > 1 {
             let shares = (0..place.vpp).map(|chunk| self.offloaded_bytes(place, chunk));
             shares.max().unwrap_or_default() * 2
+        } else if self.offloads_tensors() {
+            self.widest.offloaded * 2
         } else if place.offload > 0 || self.offloaded_share() > 0.0 {
             layer * 2
         } else {

@@ -62,6 +62,9 @@ pub struct Held {
     /// Share of what each chunk keeps of a micro-batch that waits in host memory, whatever layers a plan sends there: a setting of
     /// a run, which no search takes (kwai/Megatron-Kwai, `--pipeline-parallel-aware-offloading-ratio`).
     pub offloaded_share: f64,
+    /// What of each layer waits in host memory between its passes, of what selective recompute keeps: a setting of a run, which no
+    /// search takes (jax.checkpoint_policies.save_and_offload_only_these_names).
+    pub offloaded: Offloaded,
     /// Shards of parameters that each pass gathers wait in host memory, and so do those of reduced gradients; of one replica all
     /// of them: a setting of a run, which no search takes (PyTorch FSDP, `CPUOffload`; DeepSpeed, `offload_param`).
     pub parameters_on_host: bool,
@@ -73,6 +76,32 @@ pub struct Held {
     pub cached_logit_bytes: u64,
     /// In how many pieces the loss is computed, one after another: so many times fewer logits are there at once.
     pub loss_pieces: u64,
+}
+
+/// Tensors of a layer by what made them: which of them wait in host memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Offloaded {
+    /// The layer's input.
+    pub input: bool,
+    /// Queries, keys and values.
+    pub projections: bool,
+    /// The result of attention's core.
+    pub attention: bool,
+    /// What follows attention's closing product: the input of the second norm.
+    pub output: bool,
+    /// What opens an MLP.
+    pub expansion: bool,
+    /// What closes experts.
+    pub contraction: bool,
+}
+
+impl Offloaded {
+    /// Whether any of them does.
+    pub fn any(self) -> bool {
+        let Offloaded { input, projections, attention, output, expansion, contraction } = self;
+        input || projections || attention || output || expansion || contraction
+    }
 }
 
 /// How long gradients live.
