@@ -99,7 +99,8 @@ def kept(run: Run) -> Kept | None:
     if not column or column.startswith("all but"):
         return None
     words = rf"\b({'|'.join(sorted(POLICIES, key=len, reverse=True))})\b"
-    if policy := re.search(words, f"{column} {notes}"):
+    policy = re.search(words, column) or re.search(rf"remat[\w=]*(?: policy)?[ :]*{words}", notes)
+    if policy:
         return POLICIES[policy[1]]
     if re.search(_DOTS, f"{column} {notes}"):
         return POLICIES["minimal"]
