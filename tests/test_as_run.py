@@ -456,23 +456,25 @@ def test_operators_in_one_kernel_are_read_from_words(shelf: Shelf) -> None:
 
     plain = used()
     assert plain.fused.norm == "eager"
-    unfused = plain.fused.activation, plain.fused.residual, plain.fused.optimizer
-    assert not any(unfused)
+    assert not any((plain.fused.activation, plain.fused.residual))
+    assert plain.fused.optimizer == "separate"
     assert used("fused LayerNorm").fused == replace(plain.fused, norm="fused")
     assert used("fused bias-GELU").fused == replace(plain.fused, activation=True)
     assert used("fused dropout").fused == replace(plain.fused, residual=True)
-    assert used("fused AdamW").fused == replace(plain.fused, optimizer=True)
+    assert used("fused AdamW").fused == replace(plain.fused, optimizer="native")
     # Its modules under FSDP, not the whole of what stands beside them.
     under = used("layers with Transformer Engine")
     joined = replace(plain.fused, norm="fused", activation=True, rope="fused")
     assert (under.fused, under.projections, under.repeats_key_heads) == (joined, "packed", False)
     assert used("layers without Transformer Engine").fused == plain.fused
     # Hugging Face's default since PyTorch 2.8.
-    assert used(framework="HF Trainer FSDP", date="2025-09").fused.optimizer
-    assert not used(framework="HF Trainer FSDP", date="2025-07").fused.optimizer
-    assert used(framework="torchtune").fused.optimizer
-    assert used(framework="nanoGPT").fused.optimizer
-    assert not used(framework="nanoGPT", notes="no fused AdamW").fused.optimizer
+    assert used(framework="HF Trainer FSDP", date="2025-09").fused.optimizer == "native"
+    assert used(framework="HF Trainer FSDP", date="2025-07").fused.optimizer == "separate"
+    assert used(framework="torchtune").fused.optimizer == "native"
+    assert used(framework="nanoGPT").fused.optimizer == "native"
+    assert used(framework="nanoGPT", notes="no fused AdamW").fused.optimizer == "separate"
+    # DeepSpeed's own kernel stays its own.
+    assert used("fused AdamW", framework="DeepSpeed").fused.optimizer == "fused"
 
 
 def test_a_row_names_the_scaling_of_its_8_bits(shelf: Shelf) -> None:

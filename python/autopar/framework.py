@@ -11,6 +11,7 @@ NormKernel: TypeAlias = Literal[
 ]
 RotaryKernel: TypeAlias = Literal["separate", "eager", "widened", "complex", "compiled", "fused"]
 SoftmaxKernel: TypeAlias = Literal["separate", "compiled", "fused"]
+AdamKernel: TypeAlias = Literal["separate", "native", "fused"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_products"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 ByProducts: TypeAlias = Literal["none", "sequence", "micro_batch"]
@@ -53,7 +54,8 @@ class Fused:
         router: A router's scores with its choice, the scores for its balancing loss, and that
             loss, in a kernel each.
         expert_bias: Biases of grouped experts added in one pass over all of them.
-        optimizer: Adam reads and writes each number once; else each of its operations by itself.
+        optimizer: Adam: each of its operations by itself (`separate`), one kernel as PyTorch has it
+            (`native`), or one kernel of another (`fused`).
     """
 
     norm: NormKernel
@@ -72,7 +74,7 @@ class Fused:
     gate: bool = True
     clamp: bool = True
     gelu: bool = True
-    optimizer: bool = True
+    optimizer: AdamKernel = "fused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,9 +49,9 @@ def fused(framework: Framework, run: Run) -> Framework:
         one = replace(one, residual=True)
     by_default = run.month >= FUSED_ADAM_SINCE and said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")
     if by_default or said(run, r"fused ?(adamw?|optimizer)\b|8-?bit adam"):
-        one = replace(one, optimizer=True)
+        one = replace(one, optimizer="native" if one.optimizer == "separate" else one.optimizer)
     if re.search(r"\b(no|not|without) fused ?(adamw?|optimizer)\b", run.notes, re.I):
-        one = replace(one, optimizer=False)
+        one = replace(one, optimizer="separate")
     if said(run, r"grouped[- _]?(gemm|mm|matmul|products?)\b"):
         one = replace(one, grouped_gemm=True)
     hugging_face = said(run, HF)

@@ -4,7 +4,7 @@ use crate::estimate::shard::Shard;
 use crate::plan::{Plan, Stage};
 use crate::spec::cluster::*;
 use crate::spec::framework::*;
-use crate::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
+use crate::spec::kernels::{AdamKernel, NormKernel, RotaryKernel, SoftmaxKernel};
 use crate::spec::model::*;
 use crate::spec::problem::*;
 use crate::spec::workload::*;
@@ -131,7 +131,7 @@ pub fn framework() -> Framework {
             gate: true,
             clamp: true,
             gelu: true,
-            optimizer: true,
+            optimizer: AdamKernel::Fused,
         },
         overlap: Overlap {
             gradient_reduce: true,

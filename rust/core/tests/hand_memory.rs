@@ -9,6 +9,7 @@ use autopar_core::estimate::shard::Shard;
 use autopar_core::estimate::{estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::framework::{Communicators, Framework, GatheredUnit, Gathers, Gradients};
+use autopar_core::spec::kernels::AdamKernel;
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::Precision;
 use autopar_core::testing::{self, whole};
@@ -189,7 +190,8 @@ fn the_optimizer_s_copies_are_there_when_the_activations_are_gone() {
 #[test]
 fn adam_in_separate_operators_holds_the_roots_of_all_second_moments() {
     // 200 + 400 + 1200 and 4 bytes of 100 roots, which tensor by tensor lie where activations were: none is taken for them.
-    let separate = |f: &mut Framework| (f.held.update_bytes, f.fused.optimizer) = (0, false);
+    let separate =
+        |f: &mut Framework| (f.held.update_bytes, f.fused.optimizer) = (0, AdamKernel::Separate);
     let items = one_step(separate, 100);
     assert_eq!(
         (items.update, items.allocated(), items.reserved()),
@@ -210,7 +212,7 @@ fn what_was_gathered_for_the_passes_is_gone_when_the_optimizer_steps() {
     // Eight ranks of FSDP, 64,000 parameters in all: shards of 2 + 4 + 12 bytes, and roots of 4 in place of a layer's
     // 16-bit parameters and gradients on their way.
     let mut f = testing::framework();
-    (f.gathers, f.fused.optimizer, f.bucket_bytes) = (Gathers::MicroBatch, false, 0);
+    (f.gathers, f.fused.optimizer, f.bucket_bytes) = (Gathers::MicroBatch, AdamKernel::Separate, 0);
     let held = Holdings {
         dense_parameters: 64_000,
         gathered_parameters: 1000,

@@ -7,6 +7,7 @@ use super::layer::{gathers_each_pass, reduces_each_pass};
 use super::shard::{fetches_from_host, parameter_sent, Owned, Shard};
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::{Framework, Gradients, Shards};
+use crate::spec::kernels::AdamKernel;
 use crate::spec::problem::Problem;
 use crate::spec::workload::Precision;
 use crate::units::Time;
@@ -307,8 +308,8 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: Fused) ->
 /// The norm reads, and clipping reads and writes, the gradients that a rank updates with; the next step's zeroing writes those
 /// that it keeps. Adam reads the gradient, reads and writes 32-bit weights, two moments and any copy of the gradients that the
 /// step makes, and where those weights are a copy writes the parameters: on the device at its memory bandwidth, or on the host
-/// at what its process's threads move there, with gradients and parameters crossing PCIe. In separate operators its numbers pass
-/// memory [`ADAM_PASSES`] times.
+/// at what its process's threads move there, with gradients and parameters crossing PCIe. What its kernels were timed at is
+/// [`AdamKernel`]'s.
 fn update_rate(
     shard: &Shard,
     on_host: bool,
@@ -327,19 +328,16 @@ fn update_rate(
         Gradients::Passing | Gradients::Replace => 0.0,
     };
     let gradients = (zeroed + 3.0 * mine) * bytes.gradient as f64 / device;
-    // The optimizer's weights and both moments; without a copy of them the weights are the parameters.
+    // The optimizer's weights and both moments; without a copy of them the weights are the parameters, of 32 bits at most: casts
+    // of these that lie beside them are the passes'.
     let (copied, state) = if bytes.updates_a_copy() {
         (bytes.parameter, bytes.optimizer)
     } else {
-        (0, bytes.parameter + bytes.optimizer)
+        (0, bytes.parameter.min(4) + bytes.optimizer)
     };
-    let fused = (bytes.gradient + 2 * (state + framework.held.update_bytes) + copied) as f64;
-    let passes = if framework.fused.optimizer || on_host {
-        fused
-    } else {
-        fused.max(state as f64 / 3.0 * ADAM_PASSES + copied as f64)
-    };
-    let update = mine * passes;
+    let once = (bytes.gradient + 2 * (state + framework.held.update_bytes)) as f64;
+    let kernel = if on_host { AdamKernel::Fused } else { framework.fused.optimizer };
+    let update = mine * (kernel.traffic(once, state as f64 / 3.0) + copied as f64);
     if on_host {
         // Where parameters are on the host too, both have crossed with each pass.
         let there = fetches_from_host(shard, framework) && (ranks > 1 || shard.alone());
@@ -370,11 +368,6 @@ fn crossing_rate(shard: &Shard, framework: &Framework, chip: &Chip, replicas: Gr
     let mine = 1.0 / shard.sharded(replicas).size.max(1) as f64;
     mine * offload.pass_bytes.saturating_sub(counted) as f64 / offload.wire(&chip.host)
 }
-
-/// Reads and writes of Adam in separate operators: weights decayed (2), the first moment moved towards the gradient (3), the
-/// second scaled (2) and the gradient's square added (3), its root (2), divided (2), epsilon added (2), and the weights
-/// moved by the quotient of both (4): pytorch/pytorch (torch/optim/adamw.py, `_multi_tensor_adamw`).
-const ADAM_PASSES: f64 = 20.0;
 
 /// Time of the gradient norm and the optimizer step on a stage's parameters.
 pub fn update(end: &StepEnd, rates: &Rates, on_host: bool) -> Time {

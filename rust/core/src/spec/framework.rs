@@ -5,7 +5,7 @@ mod held;
 mod offload;
 
 use crate::error::{require, Error};
-use crate::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
+use crate::spec::kernels::{AdamKernel, NormKernel, RotaryKernel, SoftmaxKernel};
 pub use bytes::NumberBytes;
 pub use held::{Communicators, GatheredUnit, Gradients, Held, Offloaded};
 pub use offload::Offload;
@@ -250,8 +250,8 @@ pub struct Fused {
     pub router: bool,
     /// Biases of grouped experts added in one pass over all of them, not expert by expert.
     pub expert_bias: bool,
-    /// Adam reads and writes each number once; else each of its operations passes memory by itself.
-    pub optimizer: bool,
+    /// Adam: one kernel, PyTorch's or another's, or each of its operations by itself.
+    pub optimizer: AdamKernel,
 }
 
 /// Communication that runs behind computation.
@@ -477,10 +477,9 @@ impl Framework {
     /// Bytes of a parameter of the roots of second moments, which Adam in separate operators takes of all tensors before it divides
     /// by them (pytorch/pytorch, torch/optim/adamw.py, `_multi_tensor_adamw`: `_foreach_sqrt`).
     pub fn root_bytes(&self) -> u64 {
-        if self.fused.optimizer {
-            0
-        } else {
-            self.bytes.moment()
+        match self.fused.optimizer {
+            AdamKernel::Separate => self.bytes.moment(),
+            AdamKernel::Native | AdamKernel::Fused => 0,
         }
     }
 

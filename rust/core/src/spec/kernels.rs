@@ -97,6 +97,39 @@ impl RotaryKernel {
     }
 }
 
+/// How Adam runs.
+///
+/// A kernel that reads four tensors and writes three, or passes over many tensors at a time, streams slower than a copy. Timed on an
+/// H200 under PyTorch 2.11 (tests/published/hfh200.csv), and published of an A100 in 32 bits (IMvision12/trinix@5bd60d48,
+/// benchmarks/OPTIMIZER.md, PyTorch 2.8: 63.3 ms a billion parameters in separate operators, 22.3 in one kernel of Triton), both
+/// take 1.4 to 1.6 times as long as their bytes at the rate of a copy. In one kernel 16-bit numbers take 1.9 times as long there,
+/// and 1.0 to 1.3 times on an H100 with slower memory (pytorch/pytorch pull request 119842).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdamKernel {
+    /// PyTorch's operators over lists of tensors: weights decayed (2), the first moment moved towards the gradient (3), the second
+    /// scaled (2) and the gradient's square added (3), its root (2), divided (2), epsilon added (2), and the weights moved by the
+    /// quotient of both (4): 20 reads and writes (pytorch/pytorch, torch/optim/adamw.py, `_multi_tensor_adamw`).
+    Separate,
+    /// PyTorch's one kernel over lists of tensors (`fused=True`), which reads and writes each number once.
+    Native,
+    /// One kernel of others, which nobody timed apart: each number read and written once.
+    Fused,
+}
+
+impl AdamKernel {
+    /// Bytes of a copy that take as long, where it reads or writes `once` bytes of a parameter each once, and works on numbers of so
+    /// many bytes.
+    pub fn traffic(self, once: f64, number: f64) -> f64 {
+        const OVER_A_COPY: f64 = 1.5;
+        match self {
+            AdamKernel::Separate => once.max(OVER_A_COPY * 20.0 * number),
+            AdamKernel::Native => OVER_A_COPY * once,
+            AdamKernel::Fused => once,
+        }
+    }
+}
+
 /// How scale, mask and softmax of scores that are stored run: widths of a score matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -145,6 +178,27 @@ mod tests {
         let (plain, wide) = (NormKernel::Fused.traffic(), NormKernel::Widened.traffic());
         assert!((wide.forward - plain.forward - 4.0).abs() < 1e-9);
         assert!((wide.backward - plain.backward - 6.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn adam_takes_what_it_was_timed_at() {
+        // Milliseconds of so many parameters, of numbers of 2 and 4 bytes: a copy passes 4,320 GB/s on an H200, 1,774 on an A100. In
+        // one kernel a gradient is read, and weights and moments are read and written: seven numbers.
+        let timed = |kernel: AdamKernel, parameters: f64, number: f64, rate: f64| {
+            1e3 * parameters * kernel.traffic(7.0 * number, number) / rate
+        };
+        let (h200, a100) = (4.32e12, 1.774e12);
+        for (milliseconds, estimate) in [
+            (21.8, timed(AdamKernel::Separate, 1.50e9, 2.0, h200)),
+            (22.1, timed(AdamKernel::Separate, 1.57e9, 2.0, h200)),
+            (40.8, timed(AdamKernel::Separate, 3.05e9, 2.0, h200)),
+            (14.6, timed(AdamKernel::Native, 1.50e9, 4.0, h200)),
+            (63.3, timed(AdamKernel::Separate, 1e9, 4.0, a100)),
+        ] {
+            assert!((estimate / milliseconds - 1.0).abs() < 0.08, "{estimate} of {milliseconds}");
+        }
+        // 16-bit numbers in one kernel keep arithmetic busy: 9.8 ms.
+        assert!(timed(AdamKernel::Native, 1.57e9, 2.0, h200) > 0.75 * 9.8);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use autopar_core::spec::framework::{
     ByProducts, Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers,
     Gradients, Held, Named, Offloaded, Projections, Selective, Shards, TensorOverlap,
 };
-use autopar_core::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
+use autopar_core::spec::kernels::{AdamKernel, NormKernel, RotaryKernel, SoftmaxKernel};
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -145,7 +145,12 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.fused.expert_bias = f.fused.permutation;
     f.fused.clamp = !f.fused.permutation;
     f.fused.gelu = f.fused.clamp;
-    f.fused.optimizer = draw.once_in(2);
+    let one_kernel = draw.once_in(2);
+    f.fused.optimizer = match (one_kernel, f.fused.permutation) {
+        (false, _) => AdamKernel::Separate,
+        (true, false) => AdamKernel::Fused,
+        (true, true) => AdamKernel::Native,
+    };
     f.softmax_multiple = draw.pick(&[1, 4]);
     f.shard_copies.gathered = draw.once_in(2);
     f.shard_copies.reduced = draw.once_in(2);
@@ -197,10 +202,10 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.attention_padding = f.fused_reduce_bytes % 97;
     f.attention_block = f.grouped_tile_rows;
     f.contiguous_context = f.sequence_copies;
-    f.fused.compiled_loss = f.fused.optimizer;
+    f.fused.compiled_loss = one_kernel;
     f.metric_bytes = f.fused_gather_bytes % 37;
     f.repeats_norms = f.fused.permutation;
-    (f.fused.norm, f.fused.rope) = match (f.fused.permutation, f.fused.optimizer) {
+    (f.fused.norm, f.fused.rope) = match (f.fused.permutation, one_kernel) {
         (false, false) => (NormKernel::Separate, RotaryKernel::Fused),
         (false, true) => (NormKernel::Compiled, RotaryKernel::Compiled),
         (true, false) => (NormKernel::Eager, RotaryKernel::Eager),
