@@ -286,6 +286,16 @@ def test_the_width_of_gradients_is_read_from_words(shelf: Shelf) -> None:
     assert said("gradients reduced in 16 bits") == (2, 2)
 
 
+def test_fsdp_reduces_gradients_in_32_bits_where_a_row_says_so(shelf: Shelf) -> None:
+    def sent(framework: str, notes: str = "") -> int:
+        run = run_of(framework=framework, zero="fsdp", notes=notes)
+        return setup(run, shelf).problem.framework.bytes.gradient_sent
+
+    assert sent("FSDP") == sent("FSDP", "gradients not reduced in fp32") == 2
+    assert sent("FSDP", "gradients reduced in fp32") == sent("FSDP", "reduce_dtype=float32") == 4
+    assert sent("verl (PyTorch FSDP)") == 4
+
+
 def test_the_capacity_of_experts_is_read_from_words(shelf: Shelf) -> None:
     def said(notes: str) -> float:
         run = run_of(experts="8", topk="2", notes=notes)
@@ -340,6 +350,16 @@ def test_hugging_face_s_gpt_oss_stores_scores_where_nobody_names_a_kernel(shelf:
     assert used("HF Trainer FSDP", attention="") == "unfused"
     assert used("HF Trainer FSDP", attention="flash") == "flash"
     assert used("torchtitan", attention="") == "flash"
+
+
+def test_hugging_face_s_models_stored_scores_before_release_4_36(shelf: Shelf) -> None:
+    def used(date: str, model: str = "Llama-7B", **cells: str) -> str:
+        run = run_of(framework="HF Trainer FSDP", model=model, date=date, attention="", **cells)
+        return setup(run, shelf).problem.workload.attention
+
+    assert used("2023-11") == "unfused"
+    assert used("2023-12") == used("2023-08", "Falcon-7B") == "flash"
+    assert used("2023-08", notes="xformers") == "flash"
 
 
 def test_a_compiled_model_that_is_sharded_is_fsdp_s(shelf: Shelf) -> None:

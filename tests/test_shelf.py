@@ -242,6 +242,8 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Primus (torchtitan)"}, "torchtitan-eager"),
         ({"framework": "Primus"}, "megatron-core-rocm"),
         ({"framework": "PyTorch Lightning"}, "fsdp"),
+        ({"framework": "verl"}, "fsdp"),
+        ({"framework": "verl (Megatron-Core by mbridge)", "date": "2026-02"}, "megatron-core"),
         ({"framework": "PyTorch", "zero": "0"}, "pytorch-ddp"),
         ({"framework": "PyTorch, torch.compile", "zero": "none"}, "ddp-compiled"),
         ({"framework": "PyTorch FSDP", "zero": "0"}, "fsdp"),

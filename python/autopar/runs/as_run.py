@@ -443,6 +443,8 @@ def _stored(framework: Framework, run: Run) -> Framework:
         # Where sums lie beside the gradients that are added to them, only what travels is narrow.
         sums = stored.gradient > stored.gradient_sent
         stored = replace(stored, gradient=stored.gradient if sums else 2, gradient_sent=2)
+    elif run.shards_parameters and said(run, WIDE_REDUCTION):
+        stored = replace(stored, gradient_sent=4)
     if said(run, NARROW_STATES):
         copy = 2 if said(run, NARROW_COPY) else 0
         stored = replace(stored, parameter=2, gradient=2, gradient_sent=2, optimizer=4 + copy)
@@ -531,6 +533,12 @@ def _pieces(run: Run) -> int:
 
 
 NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
+# volcengine/verl sets it for FSDP unless a configuration says otherwise
+# (verl/workers/fsdp_workers.py: mixed_precision_config.get("reduce_dtype", "fp32")).
+WIDE_REDUCTION = (
+    r"gradients (are |were )?reduced in (fp32|32 bits)|reduces gradients in (fp32|32 bits)"
+    r"|reduce[-_ ]d?type[ =:]+(torch\.)?(fp32|float32)|verl\b"
+)
 # Of no gradient memory is left when a forward pass begins (torch.optim: zero_grad(set_to_none)).
 DROPPED_GRADIENTS = r"gradients (are |were )?(dropped|set to none)\b"
 NARROW_STATES = (

@@ -156,20 +156,25 @@ FUSED_KERNEL = (
     r"\bfused\b|\bflex|\bcudnn\b|\baiter\b|\bck\b|\btriton\b|\bring\b|\bmem(ory)?[ -]efficient"
 )
 
+HF_ATTENTION_SINCE = "2023-12"
+
 
 def _attention(run: Run, entry: FrameworkEntry, assumed: list[str]) -> Attention:
     """Returns how attention was computed by the row's column or notes, else as was usual.
 
     Hugging Face's gpt-oss, whose attention has sinks, cannot run PyTorch's fused attention, so that
     it stores scores where nobody names a kernel (huggingface/transformers, modeling_gpt_oss.py:
-    _supports_sdpa is False; modeling_utils.py: get_correct_attn_implementation).
+    _supports_sdpa is False; modeling_utils.py: get_correct_attn_implementation). Before its release
+    4.36 of December 2023 none of its models but Falcon (modeling_falcon.py of 4.33) called that,
+    and FlashAttention, since 4.34, where a user asked for it.
     """
     text = (run.attention or run.notes).lower()
     if stores_scores(run):
         return "unfused"
     if re.search(FUSED_ATTENTION, text) or re.search(FUSED_KERNEL, run.attention, re.I):
         return "flash"
-    stored = said(run, HF) and re.search(r"gpt-?oss", run.model, re.I)
+    early = "" < run.month < HF_ATTENTION_SINCE and not re.search("falcon", run.model, re.I)
+    stored = said(run, HF) and (early or re.search(r"gpt-?oss", run.model, re.I))
     usual: Attention = "unfused" if stored else entry.run.attention
     assumed.append(f"attention={usual}")
     return usual
