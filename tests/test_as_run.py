@@ -110,6 +110,26 @@ def test_hugging_face_computes_gelu_of_gpt2_term_by_term(shelf: Shelf) -> None:
     assert one_operator("GPT-2 1.5B", "nanoGPT, no torch.compile")
 
 
+def test_mingpt_computes_gelu_term_by_term_since_it_was_rewritten(shelf: Shelf) -> None:
+    def one_operator(date: str) -> bool:
+        run = run_of(framework="FSDP with minGPT", model="GPT 3B", gated_mlp="0", date=date)
+        return setup(run, shelf).problem.framework.fused.gelu
+
+    assert one_operator("2022-03")
+    assert not one_operator("2022-10")
+
+
+def test_autocast_has_powers_in_32_bits(shelf: Shelf) -> None:
+    def wide(framework: str, notes: str = "") -> bool:
+        run = run_of(framework=framework, model="GPT-2", gated_mlp="0", zero="", notes=notes)
+        return setup(run, shelf).problem.framework.fused.gelu_in_fp32
+
+    assert wide("HF Trainer DDP")
+    assert not wide("HF Trainer DDP", "states all in bf16")
+    assert not wide("Hugging Face FSDP")
+    assert wide("Hugging Face FSDP", "FSDP in fp16 under autocast")
+
+
 def test_layers_written_for_a_rank_s_share_have_no_distributed_tensors(shelf: Shelf) -> None:
     def said(framework: str, date: str = "2025-12") -> float:
         run = run_of(framework=framework, date=date, tp=2)

@@ -39,6 +39,8 @@ class Fused:
             operators of their own.
         clamp: The clamps of a clamped SwiGLU are part of that kernel.
         gelu: GELU is one operator; else each term of its approximation by tanh is.
+        gelu_in_fp32: Of those terms the cube and what it enters are of 32 bits, as torch.autocast
+            has powers.
         rope: Rotary embedding: `separate` operators, those of `eager` PyTorch, the same `widened`
             to 32 bits or as `complex` numbers, `compiled`, or `fused`.
         softmax: Scale, mask and softmax of unfused attention: `separate` operators, as XLA
@@ -75,6 +77,7 @@ class Fused:
     clamp: bool = True
     gelu: bool = True
     optimizer: AdamKernel = "fused"
+    gelu_in_fp32: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,9 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
     framework = _stored(_loss(_softmax(_mixed(framework, run), run), entry, run), run)
     framework = _offloaded(framework, run)
+    if framework.casts_weights or said(run, r"autocast\b"):
+        # What it takes a power of it casts to 32 bits (pytorch/pytorch, ATen/autocast_mode.h: pow).
+        framework = replace(framework, fused=replace(framework.fused, gelu_in_fp32=True))
     if framework.gathers == "step" and run.shards_parameters:
         # A profile of ZeRO-1 says nothing of parameters that a row's own stage shards.
         framework = replace(framework, gathers="step_in_pipeline")

@@ -126,7 +126,13 @@ WIDE_ROTATION_SINCE = "2026-04"
 
 
 def _tanh_of_gpt2(run: Run) -> bool:
-    """Whether Hugging Face's GPT-2, GPT-J or GPT-Neo computed GELU (`gelu_new`) term by term."""
+    """Whether Hugging Face's GPT-2, GPT-J or GPT-Neo, or minGPT, computed GELU term by term.
+
+    They call it `gelu_new` and, since the latter was rewritten in July 2022, NewGELU
+    (karpathy/minGPT, mingpt/model.py).
+    """
+    if re.search(r"\bmin-?gpt\b", f"{run.framework} {run.model}", re.I):
+        return run.month >= "2022-07"
     return bool(said(run, HF) and re.search(r"\bgpt-?(2|j|neo)\b", run.model, re.I))
 
 

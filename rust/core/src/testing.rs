@@ -132,6 +132,7 @@ pub fn framework() -> Framework {
             clamp: true,
             gelu: true,
             optimizer: AdamKernel::Fused,
+            gelu_in_fp32: false,
         },
         overlap: Overlap {
             gradient_reduce: true,

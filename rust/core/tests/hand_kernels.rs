@@ -163,6 +163,23 @@ fn gelu_term_by_term_passes_its_inner_width_again_and_again() {
 }
 
 #[test]
+fn gelu_under_autocast_has_its_cube_and_what_follows_in_32_bits() {
+    // Bytes an element. Forward half 4, copy 6, cube 8, share 8, sum 10, scale 8, tanh 8, 1 + tanh 8, product 10, cast 6: 76 for 8.
+    // Backward cast 6, factors 12 + 6 and 10, tanh' 12, scale 8, cast 6, share 8, cube 8 + 8 + 12, cast 6, half 4, sums 12: 118
+    // for 6. Kept beyond its input and its result are half 2, tanh 4, 1 + tanh 4, and the copy 4 in place of 2: 12.
+    let mut problem = problem();
+    problem.framework.fused.activation = false;
+    let plain = layer(&problem, whole());
+    problem.framework.fused.gelu = false;
+    problem.framework.fused.gelu_in_fp32 = true;
+    let wide = layer(&problem, whole());
+    let inner = 512.0 * 4096.0;
+    close(compute(wide)[0] - compute(plain)[0], passes(&problem, 68.0 * inner), 1e-3);
+    close(compute(wide)[1] - compute(plain)[1], passes(&problem, 112.0 * inner), 1e-3);
+    close((wide.kept.0 - plain.kept.0) as f64, 12.0 * inner, 1e-6);
+}
+
+#[test]
 fn a_gradient_that_is_stored_beside_its_sum_is_copied_in_the_sum_s_width_first() {
     // A GPT layer of width 1024 has 12 x 1024^2 weights. Into a sum of 4 bytes the second kernel reads 2 + 4 and writes 4; with the
     // result stored in 2 beside it, a cast reads 2 and writes 4, and the sum reads 4 + 4 and writes 4: 8 bytes more.

@@ -369,7 +369,8 @@ impl<'p, 'a> Block<'p, 'a> {
         let before_gate = match p.model.activation {
             // The halves as they were joined again.
             _ if self.clamps_apart() => 2.0,
-            // Half of what it reads, the tangent, and one more than that.
+            // Half of what it reads, the tangent, and one more than that; in 32 bits what it reads is widened too.
+            _ if self.gelu_widened() => 12.0 / p.width,
             _ if self.gelu_apart() => 3.0,
             _ if self.activation_in_one() => 0.0,
             Activation::ClampedSwiglu => 4.0,
@@ -398,6 +399,11 @@ impl<'p, 'a> Block<'p, 'a> {
         self.p.model.activation == Activation::Gelu && !fused.activation && !fused.gelu
     }
 
+    /// Whether most of these terms are in 32 bits.
+    fn gelu_widened(&self) -> bool {
+        self.gelu_apart() && self.p.framework.fused.gelu_in_fp32 && self.p.width < 4.0
+    }
+
     /// The nonlinearity over `elements` inner channels, with its gate and bias, in so many `parts` one after another, before a product in
     /// the job's precision if `narrow`; `weighed` before that with their tokens' weights.
     pub(super) fn activation(&mut self, elements: f64, parts: u32, narrow: bool, weighed: bool) {
@@ -420,6 +426,13 @@ impl<'p, 'a> Block<'p, 'a> {
             }
             (true, false) => (5.0, 9.0, (2, 3)),
             (false, true) => (2.0, 3.0, (1, 1)),
+            // In bytes: half of it (2 + 2), a wide copy (2 + 4), its cube and the share of that (2 times 4 + 4), sum (2 + 4 + 4), scaled,
+            // the tangent, one more (3 times 4 + 4), product (2 + 4 + 4), its cast (4 + 2). Backward that cast (2 + 4), the product
+            // (4 + 4 + 4 and its cast, 4 + 2; 4 + 2 + 4), tangent (4 + 4 + 4), scale (4 + 4), the cast of one path (4 + 2), share
+            // (4 + 4), cube (2 times 4 + 4, 4 + 4 + 4) and its cast (4 + 2), half (2 + 2), and the sum of three paths (2 times 2 + 2 + 2).
+            (false, false) if self.gelu_widened() => {
+                (76.0 / self.p.width, 118.0 / self.p.width, (10, 15))
+            }
             // Half of it (2), its cube (2), its share (2) and sum (3), scaled (2), the tangent (2), one more (2), product (3).
             // Backward the product (6), tangent (3), scale (2), share (2), cube (7), half (2), and the sum of three paths (6).
             (false, false) if self.gelu_apart() => (18.0, 28.0, (8, 11)),

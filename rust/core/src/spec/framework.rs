@@ -226,6 +226,8 @@ pub struct Fused {
     /// GELU is one operator; else each term of its approximation by tanh is (huggingface/transformers, activations.py:
     /// NewGELUActivation).
     pub gelu: bool,
+    /// Of those terms the cube and what it enters are of 32 bits, as torch.autocast has powers.
+    pub gelu_in_fp32: bool,
     /// Rotary embedding.
     pub rope: RotaryKernel,
     /// Scale, mask and softmax of unfused attention.

@@ -151,6 +151,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         (true, false) => AdamKernel::Fused,
         (true, true) => AdamKernel::Native,
     };
+    f.fused.gelu_in_fp32 = f.fused.permutation;
     f.softmax_multiple = draw.pick(&[1, 4]);
     f.shard_copies.gathered = draw.once_in(2);
     f.shard_copies.reduced = draw.once_in(2);
