@@ -16,6 +16,7 @@ A source in the tables is a public repository, paper or table:
 - `cudnn-frontend`: NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training, cuDNN 9.19 on a H200,
   whose processors are those of a H100
 - `pytorch-2.11`: PyTorch's attention with and without a mask, timed for this catalog on a H100
+- `gaudi-perf`: NAVER-INTEL-Co-Lab/gaudi-perf, matmul/README.md
 - `pto-isa`: hisilicon pto-isa on gitcode
 - `h200_products`, `h200_attention`: timed for this project by benches/measure_gpu.py under PyTorch
   2.11, each product for a third of a second; of these products is the half depth of Hopper's
@@ -33,6 +34,8 @@ A source in the tables is a public repository, paper or table:
 - `vultr`: a tester's nccl-tests on two nodes of eight B200 with cards of 40 and 45 GB/s
 - `deepep`, `deepep-v2`: deepseek-ai/DeepEP
 - `sgl-kernel-npu`: sgl-project/sgl-kernel-npu
+- `slingshot`: argonne-lcf/alcf-nccl-tests, results_polaris, out of place in the last of its settings:
+  NCCL 2.21, of 128 nodes 2.18, on Polaris, whose nodes have four A100 and two cards
 """
 
 import csv
@@ -56,6 +59,7 @@ from autopar.fit import (
 )
 from autopar.planner import operator_seconds
 from autopar.points import read_points
+from autopar.runs.shelf import network
 
 TABLES = Path(__file__).parent / "data" / "operators"
 Row = dict[str, str]
@@ -71,6 +75,11 @@ ALLOWED = {
     # Faster at 4096, whose operands fit its cache of 192 MB, than above; the curve has no cache.
     # 1024 takes 20 us, of which 8 are the assumed gap of a kernel.
     "torch-performance-test-data, ascend_910b2": (11, 22),
+    # The deepest product of a Gaudi 2 runs a tenth slower than others, which its power may explain.
+    "gaudi-perf, gaudi2": (10, 13),
+    "gaudi-perf, a100_80": (2, 4),
+    # Products that last longer run slower, as clocks fall.
+    "gaudi-perf, h100": (7, 13),
     # What training sustains against another library's bursts: its kernels scale every 128 numbers,
     # so short products gain less from depth; see the test with their own half depth.
     "deepgemm": (11, 27),
@@ -111,6 +120,9 @@ ALLOWED = {
     "ramp of 2 nodes": (10, 11),
     "ramp of 8 nodes": (6, 6),
     "ramp of 128 nodes": (23, 23),
+    # Two to 540 nodes of four, 8 MB to 1 GB: a step takes 115 us where a device's piece has 16 to
+    # 128 KB, and 175 above. With steps of 14 us they would be 42 % too fast.
+    "slingshot": (21, 210),
 }
 
 
@@ -249,6 +261,14 @@ def errors() -> dict[str, list[float]]:
             measured = float(row["share"]) / float(longest["share"])
             group = "ramp of one node" if nodes == "1" else f"ramp of {nodes} nodes"
             found[group].append(rates[0] / rates[1] / measured - 1)
+    polaris = still("a100_40")
+    cards = network("2x200Gb Slingshot 11", polaris.network, polaris.name)
+    polaris = replace(polaris, devices_per_node=4, link_domain=4, network=cards)
+    for row in table("slingshot"):
+        kind: Any = row["operation"]
+        ranks = 4 * int(row["nodes"])
+        what = MeasuredCollective(operation=kind, bytes=float(row["bytes"]), ranks=ranks)
+        found["slingshot"].append(seconds(polaris, what) / float(row["us"]) * 1e6 - 1)
     return found
 
 
