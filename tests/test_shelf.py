@@ -248,6 +248,7 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "metaseq"}, "metaseq"),
         ({"framework": "BMTrain"}, "bmtrain"),
         ({"framework": "Axolotl (FSDP2)", "zero": ""}, "fsdp"),
+        ({"framework": "MindSpeed-LLM FSDP2", "zero": "fsdp"}, "fsdp"),
         ({"framework": "Accelerate (DDP, not FSDP)", "zero": ""}, "pytorch-ddp"),
         ({"framework": "HF Trainer (DDP; FSDP was slower)", "zero": ""}, "pytorch-ddp"),
         ({"framework": "DeepSpeed, faster than FSDP", "zero": ""}, "deepspeed"),

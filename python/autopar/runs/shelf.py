@@ -333,6 +333,9 @@ SHARDED = {
     "huggingface-2021": "fsdp",
     "pytorch-ddp": "fsdp",
     "ddp-compiled": "fsdp-compiled",
+    # Ascend/MindSpeed-LLM, mindspeed_llm/fsdp2 (01b991bd, models/model_factory.py): Hugging Face's
+    # models under PyTorch's fully_shard, not Megatron's.
+    "mindspeed": "fsdp",
 }
 
 # FSDP is what PyTorch alone is taken for, where a row does not say that nothing is sharded.
