@@ -34,8 +34,8 @@ A source in the tables is a public repository, paper or table:
 - `vultr`: a tester's nccl-tests on two nodes of eight B200 with cards of 40 and 45 GB/s
 - `deepep`, `deepep-v2`: deepseek-ai/DeepEP
 - `sgl-kernel-npu`: sgl-project/sgl-kernel-npu
-- `slingshot`: argonne-lcf/alcf-nccl-tests, results_polaris, out of place in the last of its settings:
-  NCCL 2.21, of 128 nodes 2.18, on Polaris, whose nodes have four A100 and two cards
+- `slingshot`: argonne-lcf/alcf-nccl-tests, results_polaris, out of place in the last of its
+  settings: NCCL 2.21, of 128 nodes 2.18, on Polaris, whose nodes have four A100 and two cards
 """
 
 import csv

@@ -187,8 +187,9 @@ MEASURED_NETWORKS: dict[str, tuple[float, float | None]] = {
     # results_polaris; tests/data/operators/slingshot.csv). Large exchanges reach half of that rate,
     # which is not told apart. Intel's own library does without NCCL.
     r"^(?!.*(\bsockets|max1550)).*\bSlingshot\b": (0.73, 105.0),
-    # 8.5 of 50 GB/s in all-gathers of 128 MB to 1 GB over eight nodes there, 7 to 9.4 in all-reduces
-    # over eight and two: without that plugin NCCL falls back to sockets (the same, nccl_2_18).
+    # 8.5 of 50 GB/s in all-gathers of 128 MB to 1 GB over eight nodes there, 7 to 9.4 in
+    # all-reduces over eight and two: without that plugin NCCL falls back to sockets (the same,
+    # nccl_2_18).
     r"Slingshot\b.*\bsockets": (0.17, None),
     # Sockets of NCCL on Ethernet faster than one of its threads: 41 and 38 of 100 Gbit/s between
     # nodes of eight V100 (NVIDIA/nccl issues 209 and 398).
