@@ -364,8 +364,8 @@ def test_hugging_face_s_loss_is_that_of_its_time(shelf: Shelf) -> None:
 
 
 def test_softmax_is_as_wide_as_what_it_reads_where_nothing_casts_it(shelf: Shelf) -> None:
-    def wide(framework: str, model: str, zero: str = "") -> bool:
-        run = run_of(framework=framework, model=model, zero=zero)
+    def wide(framework: str, model: str, zero: str = "", notes: str = "") -> bool:
+        run = run_of(framework=framework, model=model, zero=zero, notes=notes)
         return setup(run, shelf).problem.framework.softmax_in_fp32
 
     assert not wide("DeepSpeed", "GPT-2 XL")
@@ -374,6 +374,9 @@ def test_softmax_is_as_wide_as_what_it_reads_where_nothing_casts_it(shelf: Shelf
     assert wide("DeepSpeed", "Llama-2-7B")
     assert wide("PyTorch DDP", "GPT-2 XL")
     assert wide("Megatron-LM", "GPT-2 XL")
+    # Where the row says how wide it is.
+    assert wide("MindFormers", "Llama-2-7B", notes="softmax in fp32")
+    assert not wide("MindFormers", "Llama-2-7B", notes="softmax in fp16")
 
 
 def test_a_loss_in_one_kernel_reads_16_bits(shelf: Shelf) -> None:

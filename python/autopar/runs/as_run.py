@@ -335,9 +335,12 @@ NARROW_STREAM = r"nanochat|residual stream in (bf16|16 bits)\b"
 NARROW_EMBEDDING = r"(?<!rotary )(?<!position )(?<!positional )embedding in (bf16|16 bits)\b"
 
 
+NARROW_SOFTMAX = r"softmax in (fp16|bf16|16 bits)\b"
+
+
 def _softmax(framework: Framework, run: Run) -> Framework:
     """Softmax in separate operators: as wide as what it reads where nothing casts it."""
-    if _casts_nothing(framework, run):
+    if _casts_nothing(framework, run) or said(run, NARROW_SOFTMAX):
         return replace(framework, softmax_in_fp32=False)
     return framework
 
