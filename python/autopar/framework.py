@@ -299,6 +299,8 @@ class Held:
             in 8 bits.
         fp8_weight_bytes: Bytes of 8-bit copies that are kept of each weight of the layers where
             products run in 8 bits.
+        narrow_weights: Where products run in 8 bits the layers' weights lie in these copies alone,
+            shards of them too; the wider ones that they are cast from are the optimizer's.
         gradients: How long gradients live: `kept` from the first step on; `passing` from the
             backward pass of their layer, in the first micro-batch of a step, to the optimizer's
             step; or in the place of their parameters, which they `replace`.
@@ -342,6 +344,7 @@ class Held:
     whole_experts: bool = False
     fp8_input_bytes: int = 1
     fp8_weight_bytes: int = 0
+    narrow_weights: bool = False
     gradients: Gradients = "kept"
     bucket_copies: bool = False
     planned: bool = False

@@ -425,9 +425,8 @@ NARROW_LOSS = r"loss of 16-bit logits"
 # and theirs, 4 bytes each, beside the logits (duoan/picotron, tests/bench_tp.py and bench_cp.py).
 WIDE_LOSS = r"loss of 32-bit logits"
 LOSS_OUTSIDE = r"loss outside (of )?the model"
-# Dao-AILab/flash-attention, losses/cross_entropy.py; karpathy/llm.c, llmc/fused_classifier.cuh;
-# IST-DASLab/llmq, src/kernels/fused_classifier.cu.
-LOSS_KERNEL = r"xentropy\b|fused classifier|llm\.c\b|LLM\.Q\b"
+# Dao-AILab/flash-attention, losses/cross_entropy.py.
+LOSS_KERNEL = r"xentropy\b"
 
 
 def _stored(framework: Framework, run: Run) -> Framework:
@@ -581,8 +580,11 @@ LIGER_LOSS = (
 # which huggingface/transformers casts to 32 bits for it (loss/loss_utils.py): 2 bytes, 4, and the
 # gradient in 2.
 LIGER_PLAIN_LOSS = r"liger kernels with its plain cross-entropy"
+# karpathy/llm.c, llmc/fused_classifier.cuh, and IST-DASLab/llmq, src/kernels/fused_classifier.cu,
+# write gradients over the logits that they read.
 LOSS_IN_PLACE = (
-    r"(TE|Transformer Engine) (fused )?cross[- ]?entropy|cross[- ]?entropy of TE|Primus\b(?!-)|"
+    r"fused classifier|llm\.c\b|LLM\.Q\b"
+    r"|(TE|Transformer Engine) (fused )?cross[- ]?entropy|cross[- ]?entropy of TE|Primus\b(?!-)|"
     + LIGER_LOSS
 )
 # AI-Hypercomputer/maxtext: num_vocab_tiling.

@@ -67,7 +67,7 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
         if wide and wide.moe and ffn == wide.moe.expert_ffn:
             shape["ffn_hidden"] = wide.ffn_hidden  # The row gives the experts' width.
     tied = re.search(r"\btied (?:word )?embeddings\b", run.notes, re.I) is not None
-    apart = re.search(r"\buntied\b", run.notes, re.I) is not None
+    apart = re.search(r"\b(untied|not tied)\b", run.notes, re.I) is not None
     if like is None:
         block = LLAMA_BLOCK if gated else GPT_BLOCK | {"position_rows": positions}
         block = block | {"tied_embeddings": (tied or not gated) and not apart}

@@ -254,6 +254,7 @@ pub fn held() -> Held {
         fp32_residual: false,
         fp8_input_bytes: 1,
         fp8_weight_bytes: 0,
+        narrow_weights: false,
         gradients: Gradients::Kept,
         bucket_copies: false,
         planned: false,

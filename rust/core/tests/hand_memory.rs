@@ -101,11 +101,30 @@ fn gradients_are_copied_into_a_bucket_no_larger_than_they_are_unless_zero_alloca
 
 #[test]
 fn ends_that_stay_gathered_keep_their_parameters_and_through_the_backward_pass_gradients() {
+    // Of 50 parameters the head reads 30, whose gradients of 2 bytes lie beside each layer's. When those of both are there, no layer
+    // is: 50 of 2 bytes, and as many of 4 as they travel, are less than 600 and 1000 of layers, of smaller ones 300 less 60 and 100.
     let mut f = testing::framework();
     f.bytes.gradient_sent = 2;
     f.held.gathered_ends = true;
-    let items = sharded(&f, fsdp());
-    assert_eq!((items.buffers, items.working_set), (Bytes(600 + 50 * 2), Bytes(7 + 50 * 2)));
+    let held = |unit: u64| Holdings {
+        dense_parameters: 1050,
+        end_parameters: 50,
+        head_parameters: 30,
+        gathered_parameters: 2 * unit,
+        unreduced_parameters: unit,
+        working_set: Bytes(7),
+        ..Holdings::default()
+    };
+    let items = |f: &Framework, unit: u64| memory::items(&held(unit), &fsdp(), false, f);
+    let of = |f: &Framework, unit: u64| (items(f, unit).buffers, items(f, unit).working_set);
+    assert_eq!(of(&f, 100), (Bytes(600 + 50 * 2), Bytes(7 + 30 * 2)));
+    f.bytes.gradient_sent = 4;
+    assert_eq!(of(&f, 100), (Bytes(1000 + 50 * 2), Bytes(7 + 30 * 2)));
+    assert_eq!(of(&f, 10), (Bytes(100 + 50 * 2), Bytes(50 * 6 - 100)));
+    // Where they are units of their own, the head's are gone: 20 of 6 bytes less 100.
+    f.ends_apart = true;
+    assert_eq!(of(&f, 10), (Bytes(100 + 50 * 2), Bytes(20 * 6 - 100)));
+    f.bytes.gradient_sent = 2;
     // Without sharded parameters nothing is gathered.
     let plain = sharded(&f, Shard { zero: 1, ..fsdp() });
     assert_eq!((plain.buffers, plain.working_set), (Bytes(0), Bytes(7)));
@@ -155,6 +174,30 @@ fn eight_bit_copies_lie_beside_the_weights_of_the_layers_alone() {
     };
     let items = memory::items(&held, &whole(), false, &f);
     assert_eq!(items.parameters, Bytes(1050 * 2 + 1000 * 2));
+}
+
+#[test]
+fn eight_bit_weights_take_the_place_of_what_they_are_cast_from() {
+    // 50 of embedding and head in 2 bytes, 1000 of layers in 1, whole; of what these are cast from an eighth of 1000 in 2 bytes,
+    // of 1050 rounded up to 132, lies with the moments of 4: 132 (4 + 2 * 1000 / 1050).
+    let mut f = testing::framework();
+    (f.held.fp8_weight_bytes, f.held.narrow_weights, f.bytes.optimizer) = (1, true, 4);
+    let held = |f: &Framework| Holdings {
+        dense_parameters: 1050,
+        end_parameters: 50,
+        cast_sixteenths: cast_sixteenths(f, Precision::Fp8, false),
+        narrow_weights: memory::narrow_weights(f, Precision::Fp8),
+        ..Holdings::default()
+    };
+    let items = memory::items(&held(&f), &Shard { zero: 1, ..fsdp() }, false, &f);
+    assert_eq!(items.parameters, Bytes(50 * 2 + 1000));
+    assert_eq!(items.optimizer, Bytes(132 * 4 + 132 * 2000 / 1050));
+    // Sharded parameters are sharded so; an optimizer with a copy in full precision needs no other.
+    f.bytes.optimizer = 12;
+    let items = memory::items(&held(&f), &fsdp(), false, &f);
+    assert_eq!(items.parameters, Bytes(132 * 2 - 132 * 1000 / 1050));
+    assert_eq!(items.optimizer, Bytes(132 * 12));
+    assert!(!memory::narrow_weights(&f, Precision::Fp4));
 }
 
 // ---- What is not there all the time ----------------------------------------------------------------------------------
@@ -228,14 +271,28 @@ fn what_was_gathered_for_the_passes_is_gone_when_the_optimizer_steps() {
 fn gradients_that_pass_come_as_activations_go() {
     let passing =
         |f: &mut Framework| (f.held.update_bytes, f.held.gradients) = (0, Gradients::Passing);
-    // As the backward pass begins: 200 + 1200 and 1000 + 50, without the gradients' 400. What was freed elsewhere serves no
-    // gradient: the driver gave all of it.
+    // As the backward pass begins: 200 + 1200 and 1000 + 50, without the gradients' 400, which lie in what it frees.
     let items = one_step(passing, 1000);
     assert_eq!((items.gradients, items.allocated()), (Bytes(0), Bytes(2450)));
-    assert_eq!(items.reserved(), Bytes(2850));
+    assert_eq!(items.reserved(), Bytes(2450));
     // As it ends: the gradients, and 30 of the layer at work, in place of 300 and 50.
     let items = one_step(passing, 300);
     assert_eq!((items.gradients, items.allocated()), (Bytes(400), Bytes(1830)));
+    assert_eq!(items.reserved(), Bytes(1830));
+    // Shards of 800 over eight ranks: what one stream freed serves no gradient of another, the driver gave all of it.
+    let mut f = testing::framework();
+    passing(&mut f);
+    (f.gathers, f.bucket_bytes) = (Gathers::MicroBatch, 0);
+    let held = Holdings {
+        dense_parameters: 800,
+        activations: Bytes(1000),
+        logits: Bytes(50),
+        working_set: Bytes(30),
+        single: true,
+        ..Holdings::default()
+    };
+    let items = memory::items(&held, &fsdp(), false, &f);
+    assert_eq!((items.allocated(), items.reserved()), (Bytes(2450), Bytes(2850)));
     // Laid out before, nothing lies beside anything that it could replace.
     let planned = |f: &mut Framework| {
         passing(f);

@@ -108,6 +108,8 @@ pub struct Holdings {
     pub regathered_parameters: (u64, u64),
     /// Dense parameters of embedding and head among them.
     pub end_parameters: u64,
+    /// Of these those that the head reads.
+    pub head_parameters: u64,
     /// Parameters that are gathered at a time where ZeRO gathers for each pass.
     pub gathered_parameters: u64,
     /// Parameters whose gradients are complete but not yet reduced there.
@@ -116,6 +118,8 @@ pub struct Holdings {
     pub reduced_parameters: u64,
     /// Bytes of the casts of each weight for narrow products, in sixteenths.
     pub cast_sixteenths: u64,
+    /// These are all that there is of a layer's weights.
+    pub narrow_weights: bool,
     /// Activations of all micro-batches in flight.
     pub activations: Bytes,
     /// Logits and loss.
@@ -153,6 +157,11 @@ pub fn cast_sixteenths(framework: &Framework, precision: Precision, any_layout: 
     }
 }
 
+/// Whether the layers' weights lie in casts alone. In 4 bits the weight itself stays in 16.
+pub fn narrow_weights(framework: &Framework, precision: Precision) -> bool {
+    framework.held.narrow_weights && precision == Precision::Fp8
+}
+
 /// Bytes of casts that are counted with each of so many parameters of an embedding and not made: where its 32-bit rows begin a
 /// stream in 32 bits no product reads them, unless it is the head too.
 pub fn uncast(problem: &Problem, parameters: u64) -> Bytes {
@@ -182,9 +191,12 @@ pub fn items(
     let (mut update, mut roots) = (0u64, 0u64);
     let mut working_set = held.working_set.0;
     let (dense_again, expert_again) = held.regathered_parameters;
-    for (count, left, again, uncast, replicas) in [
+    let cast_dense = held.dense_parameters - held.end_parameters;
+    let cast_expert = if framework.wide_experts { 0 } else { held.expert_parameters };
+    for (count, cast, left, again, uncast, replicas) in [
         (
             held.dense_parameters,
+            cast_dense,
             held.whole_parameters.0,
             dense_again,
             held.uncast.0,
@@ -192,6 +204,7 @@ pub fn items(
         ),
         (
             held.expert_parameters,
+            cast_expert,
             held.whole_parameters.1,
             expert_again,
             0,
@@ -199,11 +212,18 @@ pub fn items(
         ),
     ] {
         let left = left.min(count);
+        let narrow = if held.narrow_weights { cast } else { 0 };
+        // In place of each weight that is cast for good lies its cast.
+        let wider = (16 * bytes.parameter).saturating_sub(held.cast_sixteenths);
+        let uncast = uncast + narrow * wider / 16;
         // As many of the casts that are not made as of the parameters.
-        let stored = |here: u64| {
-            let less = u128::from(here) * u128::from(uncast) / u128::from(count.max(1));
-            (here * bytes.parameter).saturating_sub(less as u64)
+        let of_all = |here: u64, all: u64| {
+            (u128::from(here) * u128::from(all) / u128::from(count.max(1))) as u64
         };
+        let stored = |here: u64| (here * bytes.parameter).saturating_sub(of_all(here, uncast));
+        // What it was cast from is the optimizer's, whose own copy in full precision serves where there is one.
+        let source = if bytes.updates_a_copy() { 0 } else { narrow * bytes.parameter };
+        let state = |here: u64| here * bytes.optimizer + of_all(here, source);
         let ranks = group_size(shard, replicas);
         let share = |from: u8| {
             if shard.zero >= from {
@@ -220,7 +240,7 @@ pub fn items(
             // Scattered as they are reduced: in the only micro-batch, or in each; otherwise they add up whole.
             let scattered = held.single || (reduces && shard.zero == 2);
             gradients += (if scattered { share(1) } else { count }) * bytes.gradient;
-            optimizer += share(1) * bytes.optimizer;
+            optimizer += state(share(1));
             update += share(1) * framework.held.update_bytes;
             roots += share(1) * framework.root_bytes();
             continue;
@@ -230,7 +250,7 @@ pub fn items(
             let left = if shard.alone() { 0 } else { left };
             parameters += left * bytes.parameter;
             gradients += left * bytes.gradient;
-            optimizer += share(1) * bytes.optimizer;
+            optimizer += state(share(1));
             update += share(1) * framework.held.update_bytes;
             roots += share(1) * framework.root_bytes();
             continue;
@@ -247,7 +267,7 @@ pub fn items(
             gradients += if waits { reduced.max(whole_sums) } else { reduced };
             gradients += if whole > 0 { share(3) * bytes.gradient } else { 0 };
         }
-        optimizer += share(1) * bytes.optimizer;
+        optimizer += state(share(1));
         update += share(1) * framework.held.update_bytes;
         roots += share(1) * framework.root_bytes();
     }
@@ -255,9 +275,9 @@ pub fn items(
     buffers += at_work * framework.held.gathered_copy_bytes;
     let lasting = buffers;
     parameters += held.casts.0;
-    let experts = if framework.wide_experts { 0 } else { held.expert_parameters };
-    let cast = held.dense_parameters - held.end_parameters + experts;
-    parameters += cast * held.cast_sixteenths / 16;
+    if !held.narrow_weights {
+        parameters += (cast_dense + cast_expert) * held.cast_sixteenths / 16;
+    }
     if gathers || fetches {
         buffers += held.gathered_parameters * bytes.parameter;
         // The gradient as it is computed, and the one before it as it travels, if that is wider.
@@ -266,9 +286,12 @@ pub fn items(
             buffers += held.unreduced_parameters * bytes.gradient_sent;
         }
         if framework.held.gathered_ends {
+            let at_end = end_gradients(held, framework).saturating_sub(buffers - lasting);
             buffers += held.end_parameters * bytes.parameter;
-            // Gradients of the head come with the first layer of the backward pass and stay to its last.
-            working_set += held.end_parameters * bytes.parameter;
+            let apart = framework.ends_apart && held.head_parameters < held.end_parameters;
+            // Gradients of the head come before the first layer of the backward pass and stay to its last, unless they are reduced at once.
+            working_set += if apart { 0 } else { held.head_parameters * bytes.parameter };
+            working_set = working_set.max(at_end);
         }
     }
     if optimizer_offload && reduces && framework.offload.pass_bytes > 0 {
@@ -312,6 +335,9 @@ pub fn items(
     };
     let passing = held.single && framework.held.gradients == Gradients::Passing;
     let mut items = whole_step.at_peak(at_update, passing, framework.held.planned);
+    if passing && shard.zero < 2 && !framework.held.planned {
+        items.cached = items.cached.beyond(whole_step.replaced());
+    }
     items.cached += held.cached_logits;
     if gathers && framework.held.gathered_ends && framework.shard_copies.gathered {
         // The buffer that embedding and head were gathered into, on a stream of its own, serves a layer's later.
@@ -319,6 +345,16 @@ pub fn items(
         items.cached += Bytes(ends * bytes.parameter);
     }
     items
+}
+
+/// Bytes of the gradients of embedding and head as the backward pass has ended, and no layer is gathered: as they were computed, and,
+/// if that is wider, as they travel. What is a unit of its own has been reduced by then.
+fn end_gradients(held: &Holdings, framework: &Framework) -> u64 {
+    let (all, head) = (held.end_parameters, held.head_parameters);
+    let waiting = if framework.ends_apart && head < all { all - head } else { all };
+    let bytes = &framework.bytes;
+    let sent = if bytes.gradient_sent > bytes.parameter { bytes.gradient_sent } else { 0 };
+    waiting * (bytes.parameter + sent)
 }
 
 fn group_size(shard: &Shard, replicas: Group) -> u64 {
@@ -357,7 +393,7 @@ impl MemoryItems {
     /// nothing as activations go, both layer by layer, so that one of its ends is its peak.
     ///
     /// Unless memory is `planned`, PyTorch's caching allocator has all of it at the end: freed blocks serve the stream that they
-    /// were allocated on, FSDP's gradients another one; and the copies of the optimizer's step, each as large as the gradients
+    /// were allocated on, FSDP's gradients another one (see `replaced`); and the copies of the optimizer's step, each as large as the gradients
     /// together where they lie in one tensor, fit into no block that an activation left. What `update` holds tensor by tensor does.
     fn at_peak(self, update: MemoryItems, passing: bool, planned: bool) -> MemoryItems {
         let none = Bytes::ZERO;
@@ -374,6 +410,12 @@ impl MemoryItems {
             .unwrap_or(self);
         let cached = if planned { none } else { self.allocated().beyond(peak.allocated()) };
         MemoryItems { cached, ..peak }
+    }
+
+    /// Gradients that pass and nobody scatters, of the stream that computes: by the time that they are there they lie where activations
+    /// and logits were.
+    fn replaced(&self) -> Bytes {
+        self.gradients.min(self.activations + self.logits.beyond(self.working_set))
     }
 
     /// The same on a device of so much memory: where it is full the allocator gives back what it keeps before it asks for more

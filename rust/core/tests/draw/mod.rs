@@ -251,6 +251,7 @@ fn held(draw: &mut Draw) -> Held {
         fp32_residual: draw.once_in(4),
         fp8_input_bytes: draw.pick(&[1, 2]),
         fp8_weight_bytes: draw.pick(&[0, 2]),
+        narrow_weights: draw.pick(&[false, true]),
         gradients: draw.pick(&[Gradients::Kept, Gradients::Passing, Gradients::Replace]),
         bucket_copies: draw.once_in(4),
         planned: draw.once_in(3),

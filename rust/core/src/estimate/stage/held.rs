@@ -127,6 +127,12 @@ impl Table<'_> {
         (dense + ends, expert, tied, ends)
     }
 
+    /// Dense parameters that a stage's head reads, the embedding's with them where they are one.
+    fn head_parameters(&self, place: &Place) -> u64 {
+        let has = (0..place.vpp).any(|chunk| place.ends(chunk).1);
+        if has { self.head.cost.dense_parameters + self.tied_parameters } else { 0 }
+    }
+
     /// Whether a pass of another micro-batch runs beside each pass, to hide the exchange of experts.
     fn overlapped_pass(&self) -> bool {
         let f = &self.problem.framework;
@@ -176,6 +182,7 @@ impl Table<'_> {
             whole_parameters: self.whole_parameters(place),
             regathered_parameters: self.regathered(place),
             end_parameters,
+            head_parameters: self.head_parameters(place),
             gathered_parameters: held
                 .gathered_parameters(unit, dense_parameters + expert_parameters),
             unreduced_parameters: unit,
@@ -184,6 +191,10 @@ impl Table<'_> {
                 &self.problem.framework,
                 self.problem.workload.precision,
                 self.problem.cluster.groups[self.kind].chip.gemm.fp8_any_layout,
+            ),
+            narrow_weights: memory::narrow_weights(
+                &self.problem.framework,
+                self.problem.workload.precision,
             ),
             activations,
             logits,

@@ -41,6 +41,9 @@ pub struct Held {
     pub fp8_input_bytes: u64,
     /// Bytes of 8-bit copies that are kept of each weight of the layers where products run in 8 bits.
     pub fp8_weight_bytes: u64,
+    /// Where products run in 8 bits the layers' weights lie in these copies alone, shards of them too; the wider ones that they are
+    /// cast from are the optimizer's (Megatron-LM, `--fp8-param-gather`; IST-DASLab/llmq).
+    pub narrow_weights: bool,
     /// How long gradients live.
     pub gradients: Gradients,
     /// Every gradient has a place in a bucket beside its own (PyTorch's DistributedDataParallel without
