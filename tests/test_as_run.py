@@ -389,7 +389,7 @@ def test_a_loss_in_one_kernel_reads_16_bits(shelf: Shelf) -> None:
     assert (
         said("PyTorch DDP", "Xentropy") == said("PyTorch DDP", "fused cross entropy") == (True, 4)
     )
-    assert said("llm.c", "a fused classifier") == said("LLM.Q (CUDA/C++)") == (True, 4)
+    assert said("llm.c", "a fused classifier") == said("LLM.Q (CUDA/C++)") == (True, 2)
     assert said("PyTorch DDP", "Liger kernels") == (True, 2)
     assert said("PyTorch DDP", "no Liger kernels") == said("PyTorch DDP")
     assert not said("PyTorch DDP")[0]

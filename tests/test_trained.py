@@ -110,7 +110,7 @@ def test_a_note_ties_the_embeddings(name: str, notes: str, tied: bool, shelf: Sh
 def test_a_note_parts_the_embeddings_of_a_model_that_ties_them(shelf: Shelf) -> None:
     shape = {"layers": "16", "hidden": "2048", "heads": "32", "kv_heads": "8", "gated_mlp": "1"}
     like = shape | {"model": "llama3.2-1b", "ffn_hidden": "8192", "vocab": "128256"}
-    for notes, tied in (("", True), ("untied", False)):
+    for notes, tied in (("", True), ("untied", False), ("embeddings not tied", False)):
         model = setup(run_of(**like, notes=notes), shelf).problem.model
         assert model.tied_embeddings is tied
 

@@ -312,6 +312,8 @@ class Held:
             its slice; 0 where parameters are stored whole.
         update_bytes: Bytes of a parameter's copies that live only during the optimizer's step,
             sharded as its state.
+        updated_at_once: Parameters of a rank that ZeRO stage 3 updates at a time, which alone have
+            such copies; 0 for all.
         stage_buffers: Whatever the backward pass reads of the forward pass, casts of weights with
             it, has places for twice as many micro-batches as there are stages, on every stage but
             the last.
@@ -350,6 +352,7 @@ class Held:
     planned: bool = False
     gathered_copy_bytes: int = 0
     update_bytes: int = 0
+    updated_at_once: int = 0
     stage_buffers: bool = False
     message_buffers: bool = False
     offloaded_share: float = 0.0

@@ -260,6 +260,7 @@ pub fn held() -> Held {
         planned: false,
         gathered_copy_bytes: 0,
         update_bytes: 0,
+        updated_at_once: 0,
         stage_buffers: false,
         message_buffers: false,
         returned_keys: false,

@@ -231,6 +231,18 @@ fn the_optimizer_s_copies_are_there_when_the_activations_are_gone() {
 }
 
 #[test]
+fn what_is_updated_in_turn_has_copies_in_turn() {
+    // Of 64,000 parameters over eight ranks 8000 of 2 + 4 + 12 bytes; copies of 4 of all, or of 3000 at a time.
+    let mut f = testing::framework();
+    (f.gathers, f.bucket_bytes, f.held.update_bytes) = (Gathers::MicroBatch, 0, 4);
+    let held = Holdings { dense_parameters: 64_000, ..Holdings::default() };
+    let update = |f: &Framework| memory::items(&held, &fsdp(), false, f).update;
+    assert_eq!(update(&f), Bytes(8000 * 4));
+    f.held.updated_at_once = 3000;
+    assert_eq!(update(&f), Bytes(3000 * 4));
+}
+
+#[test]
 fn adam_in_separate_operators_holds_the_roots_of_all_second_moments() {
     // 200 + 400 + 1200 and 4 bytes of 100 roots, which tensor by tensor lie where activations were: none is taken for them.
     let separate =
@@ -271,28 +283,29 @@ fn what_was_gathered_for_the_passes_is_gone_when_the_optimizer_steps() {
 fn gradients_that_pass_come_as_activations_go() {
     let passing =
         |f: &mut Framework| (f.held.update_bytes, f.held.gradients) = (0, Gradients::Passing);
-    // As the backward pass begins: 200 + 1200 and 1000 + 50, without the gradients' 400, which lie in what it frees.
+    // As the backward pass begins: 200 + 1200 and 1000 + 50, without the gradients' 400. What was freed elsewhere serves no
+    // gradient: the driver gave all of it.
     let items = one_step(passing, 1000);
     assert_eq!((items.gradients, items.allocated()), (Bytes(0), Bytes(2450)));
-    assert_eq!(items.reserved(), Bytes(2450));
+    assert_eq!(items.reserved(), Bytes(2850));
     // As it ends: the gradients, and 30 of the layer at work, in place of 300 and 50.
     let items = one_step(passing, 300);
     assert_eq!((items.gradients, items.allocated()), (Bytes(400), Bytes(1830)));
-    assert_eq!(items.reserved(), Bytes(1830));
-    // Shards of 800 over eight ranks: what one stream freed serves no gradient of another, the driver gave all of it.
+    // Of a layer of 5 of the 100 parameters, and as many of an embedding, 10 gradients of 4 bytes come once the 30 are gone.
     let mut f = testing::framework();
     passing(&mut f);
-    (f.gathers, f.bucket_bytes) = (Gathers::MicroBatch, 0);
     let held = Holdings {
-        dense_parameters: 800,
-        activations: Bytes(1000),
-        logits: Bytes(50),
-        working_set: Bytes(30),
+        dense_parameters: 100,
+        end_parameters: 8,
+        head_parameters: 3,
+        unreduced_parameters: 5,
+        activations: Bytes(300),
+        working_set: Bytes(50),
         single: true,
         ..Holdings::default()
     };
-    let items = memory::items(&held, &fsdp(), false, &f);
-    assert_eq!((items.allocated(), items.reserved()), (Bytes(2450), Bytes(2850)));
+    let items = memory::items(&held, &whole(), false, &f);
+    assert_eq!((items.gradients, items.working_set), (Bytes(400), Bytes(50 - 10 * 4)));
     // Laid out before, nothing lies beside anything that it could replace.
     let planned = |f: &mut Framework| {
         passing(f);

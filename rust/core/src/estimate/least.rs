@@ -140,10 +140,7 @@ impl Prices {
                 problem.workload.precision,
                 problem.cluster.groups.iter().any(|group| group.chip.gemm.fp8_any_layout),
             ),
-            narrow_weights: memory::narrow_weights(
-                &problem.framework,
-                problem.workload.precision,
-            ),
+            narrow_weights: memory::narrow_weights(&problem.framework, problem.workload.precision),
             boundary: Bytes::from_f64(if shard.pipelined { self.boundary } else { 0.0 }),
             single: problem.workload.global_batch_size == shard.dp * shard.mbs,
             // Of a head as of an embedding, which is the least.

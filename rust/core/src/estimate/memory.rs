@@ -188,7 +188,7 @@ pub fn items(
     let reduces = reduces_each_pass(shard, framework);
     // Parameters and gradients stay whole when they are gathered and reduced once a step.
     let (mut parameters, mut gradients, mut optimizer, mut buffers) = (0u64, 0u64, 0u64, 0u64);
-    let (mut update, mut roots) = (0u64, 0u64);
+    let (mut updated, mut roots) = (0u64, 0u64);
     let mut working_set = held.working_set.0;
     let (dense_again, expert_again) = held.regathered_parameters;
     let cast_dense = held.dense_parameters - held.end_parameters;
@@ -241,7 +241,7 @@ pub fn items(
             let scattered = held.single || (reduces && shard.zero == 2);
             gradients += (if scattered { share(1) } else { count }) * bytes.gradient;
             optimizer += state(share(1));
-            update += share(1) * framework.held.update_bytes;
+            updated += share(1);
             roots += share(1) * framework.root_bytes();
             continue;
         }
@@ -251,7 +251,7 @@ pub fn items(
             parameters += left * bytes.parameter;
             gradients += left * bytes.gradient;
             optimizer += state(share(1));
-            update += share(1) * framework.held.update_bytes;
+            updated += share(1);
             roots += share(1) * framework.root_bytes();
             continue;
         }
@@ -268,9 +268,14 @@ pub fn items(
             gradients += if whole > 0 { share(3) * bytes.gradient } else { 0 };
         }
         optimizer += state(share(1));
-        update += share(1) * framework.held.update_bytes;
+        updated += share(1);
         roots += share(1) * framework.root_bytes();
     }
+    let at_once = framework.held.updated_at_once;
+    if shard.zero == 3 && at_once > 0 {
+        updated = updated.min(at_once);
+    }
+    let update = updated * framework.held.update_bytes;
     let at_work = held.gathered_parameters.min(dense_again + expert_again);
     buffers += at_work * framework.held.gathered_copy_bytes;
     let lasting = buffers;
@@ -289,7 +294,8 @@ pub fn items(
             let at_end = end_gradients(held, framework).saturating_sub(buffers - lasting);
             buffers += held.end_parameters * bytes.parameter;
             let apart = framework.ends_apart && held.head_parameters < held.end_parameters;
-            // Gradients of the head come before the first layer of the backward pass and stay to its last, unless they are reduced at once.
+            // Gradients of the head come before the first layer of the backward pass and stay to its last, unless they are reduced at
+            // once.
             working_set += if apart { 0 } else { held.head_parameters * bytes.parameter };
             working_set = working_set.max(at_end);
         }
@@ -334,10 +340,8 @@ pub fn items(
         ..whole_step
     };
     let passing = held.single && framework.held.gradients == Gradients::Passing;
-    let mut items = whole_step.at_peak(at_update, passing, framework.held.planned);
-    if passing && shard.zero < 2 && !framework.held.planned {
-        items.cached = items.cached.beyond(whole_step.replaced());
-    }
+    let late = if passing { late_gradients(held, shard, framework) } else { Bytes::ZERO };
+    let mut items = whole_step.at_peak(at_update, passing.then_some(late), framework.held.planned);
     items.cached += held.cached_logits;
     if gathers && framework.held.gathered_ends && framework.shard_copies.gathered {
         // The buffer that embedding and head were gathered into, on a stream of its own, serves a layer's later.
@@ -347,14 +351,22 @@ pub fn items(
     items
 }
 
-/// Bytes of the gradients of embedding and head as the backward pass has ended, and no layer is gathered: as they were computed, and,
-/// if that is wider, as they travel. What is a unit of its own has been reduced by then.
+/// Bytes of the gradients of embedding and head as no layer is gathered any more: as they were computed, and, if that is wider, as
+/// they travel. Those of a head that is a unit of its own have been reduced by then.
 fn end_gradients(held: &Holdings, framework: &Framework) -> u64 {
     let (all, head) = (held.end_parameters, held.head_parameters);
     let waiting = if framework.ends_apart && head < all { all - head } else { all };
     let bytes = &framework.bytes;
     let sent = if bytes.gradient_sent > bytes.parameter { bytes.gradient_sent } else { 0 };
     waiting * (bytes.parameter + sent)
+}
+
+/// Bytes of gradients that are not there while the first layer works: its own, and the embedding's, unless that is the head too.
+fn late_gradients(held: &Holdings, shard: &Shard, framework: &Framework) -> Bytes {
+    let embedding = held.end_parameters - held.head_parameters.min(held.end_parameters);
+    let scattered = shard.zero >= 2 && framework.gathers.each_pass(shard.pipelined);
+    let ranks = if scattered { group_size(shard, shard.replica_group()) } else { 1 };
+    Bytes((embedding + held.unreduced_parameters) / ranks * framework.bytes.gradient)
 }
 
 fn group_size(shard: &Shard, replicas: Group) -> u64 {
@@ -390,19 +402,23 @@ pub fn capacity(chip: &Chip, framework: &Framework, shard: &Shard, margin: f64) 
 impl MemoryItems {
     /// Of all that a step needs at one time or another, what is there when it needs most: as the backward pass begins, as it
     /// ends, or during the optimizer's step, which needs what `update` says but for activations. Gradients that are `passing` grow from
-    /// nothing as activations go, both layer by layer, so that one of its ends is its peak.
+    /// nothing as activations go, both layer by layer, so that one of its ends is its peak; so many bytes of them come after the
+    /// first layer has worked.
     ///
     /// Unless memory is `planned`, PyTorch's caching allocator has all of it at the end: freed blocks serve the stream that they
-    /// were allocated on, FSDP's gradients another one (see `replaced`); and the copies of the optimizer's step, each as large as the gradients
+    /// were allocated on, FSDP's gradients another one, and what is left of them between the states that the first step put into what
+    /// logits had been in is too small for the next logits; and the copies of the optimizer's step, each as large as the gradients
     /// together where they lie in one tensor, fit into no block that an activation left. What `update` holds tensor by tensor does.
-    fn at_peak(self, update: MemoryItems, passing: bool, planned: bool) -> MemoryItems {
+    fn at_peak(self, update: MemoryItems, passing: Option<Bytes>, planned: bool) -> MemoryItems {
         let none = Bytes::ZERO;
         let begin = MemoryItems {
-            gradients: if passing { none } else { self.gradients },
+            gradients: if passing.is_some() { none } else { self.gradients },
             update: none,
             ..self
         };
-        let end = MemoryItems { activations: none, logits: none, update: none, ..self };
+        let working_set = self.working_set.beyond(passing.unwrap_or(none));
+        let end =
+            MemoryItems { activations: none, logits: none, working_set, update: none, ..self };
         let update = MemoryItems { activations: none, logits: none, working_set: none, ..update };
         let peak = [begin, end, update]
             .into_iter()
@@ -410,12 +426,6 @@ impl MemoryItems {
             .unwrap_or(self);
         let cached = if planned { none } else { self.allocated().beyond(peak.allocated()) };
         MemoryItems { cached, ..peak }
-    }
-
-    /// Gradients that pass and nobody scatters, of the stream that computes: by the time that they are there they lie where activations
-    /// and logits were.
-    fn replaced(&self) -> Bytes {
-        self.gradients.min(self.activations + self.logits.beyond(self.working_set))
     }
 
     /// The same on a device of so much memory: where it is full the allocator gives back what it keeps before it asks for more

@@ -257,6 +257,7 @@ fn held(draw: &mut Draw) -> Held {
         planned: draw.once_in(3),
         gathered_copy_bytes: draw.pick(&[0, 0, 2]),
         update_bytes: draw.pick(&[0, 4, 8]),
+        updated_at_once: draw.pick(&[0, 0, 100_000]),
         returned_keys: draw.once_in(4),
         copied_attention: draw.once_in(4),
         weighted_result_bytes: draw.pick(&[0, 2, 4]),

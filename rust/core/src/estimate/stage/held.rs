@@ -130,7 +130,11 @@ impl Table<'_> {
     /// Dense parameters that a stage's head reads, the embedding's with them where they are one.
     fn head_parameters(&self, place: &Place) -> u64 {
         let has = (0..place.vpp).any(|chunk| place.ends(chunk).1);
-        if has { self.head.cost.dense_parameters + self.tied_parameters } else { 0 }
+        if has {
+            self.head.cost.dense_parameters + self.tied_parameters
+        } else {
+            0
+        }
     }
 
     /// Whether a pass of another micro-batch runs beside each pass, to hide the exchange of experts.

@@ -56,6 +56,9 @@ pub struct Held {
     pub gathered_copy_bytes: u64,
     /// Bytes of a parameter's copies that live only during the optimizer's step, sharded as its state.
     pub update_bytes: u64,
+    /// Parameters of a rank that ZeRO stage 3 updates at a time, which alone have such copies; 0 for all (DeepSpeed,
+    /// `sub_group_size`).
+    pub updated_at_once: u64,
     /// Whatever the backward pass reads of the forward pass, casts of weights with it, has places for twice as many
     /// micro-batches as there are stages, on every stage but the last (OneFlow).
     pub stage_buffers: bool,
@@ -185,6 +188,7 @@ impl Held {
             (self.fp8_weight_bytes, 32, "held.fp8_weight_bytes"),
             (self.gathered_copy_bytes, 32, "held.gathered_copy_bytes"),
             (self.update_bytes, 32, "held.update_bytes"),
+            (self.updated_at_once, 1 << 40, "held.updated_at_once"),
             (self.logit_bytes, 64, "held.logit_bytes"),
             (self.split_logit_bytes, 64, "held.split_logit_bytes"),
             (self.cached_logit_bytes, 64, "held.cached_logit_bytes"),
