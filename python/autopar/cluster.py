@@ -21,6 +21,8 @@ class Peaks:
         fp4: 4-bit floating point with a scale for each block of a row.
         tf32: TensorFloat-32.
         fp32: 32-bit products.
+        int32: 32-bit integers on vector units; null where half of the units that take 32-bit
+            numbers take them.
     """
 
     bf16: float | None = None
@@ -29,6 +31,7 @@ class Peaks:
     fp4: float | None = None
     tf32: float | None = None
     fp32: float | None = None
+    int32: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

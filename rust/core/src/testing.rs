@@ -25,6 +25,7 @@ pub fn a100() -> Chip {
             fp4: None,
             tf32: Some(156.0),
             fp32: Some(19.5),
+            int32: Some(19.5),
         },
         speed_spread: 0.0,
         gemm: GemmCurve {
@@ -92,6 +93,7 @@ pub fn fast() -> Chip {
         fp4: None,
         tf32: Some(494.5),
         fp32: Some(67.0),
+        int32: None,
     };
     chip.link.all_reduce_gb_per_s = 165.0;
     chip.link.all_gather_gb_per_s = 165.0;

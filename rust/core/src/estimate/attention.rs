@@ -224,8 +224,12 @@ impl Block<'_, '_> {
                 let pairs = self.pairs_of_rank(worked, seen, length);
                 FusedAttention { pairs: pairs * sequences, qk_dim: wide, v_dim: own, sequence }
             };
-            let forward = p.device.attention_forward(call(Pass::Forward));
-            let backward = p.device.attention_backward(call(Pass::Backward));
+            let mut forward = p.device.attention_forward(call(Pass::Forward));
+            let mut backward = p.device.attention_backward(call(Pass::Backward));
+            if p.workload.dropout {
+                forward += p.device.attention_dropout(Pass::Forward, call(Pass::Forward).pairs);
+                backward += p.device.attention_dropout(Pass::Backward, call(Pass::Backward).pairs);
+            }
             self.core.run(forward);
             self.input.run_many(backward, 2);
             self.lay_out(p.tokens * (heads * v_dim) as f64);

@@ -35,6 +35,32 @@ impl Device<'_> {
         flops / self.attention_rate(Pass::Backward, a) + self.kernel
     }
 
+    /// Seconds that drawing and applying dropout adds to a pass over so many pairs.
+    ///
+    /// Nothing is stored: the backward pass draws again what the forward pass drew. FlashAttention's generator is Philox of seven
+    /// rounds, each two products of 32 bits to 64, which take two multiplications, and two sums without carry of three numbers, 42
+    /// instructions of integer units for 128 bits (Dao-AILab/flash-attention @d9cbcfb, csrc/flash_attn/src/philox.cuh). Its second
+    /// version spends 8 bits on a pair and compares two pairs at once forward, where unpacking, comparing and masking take 24
+    /// instructions for 16 pairs; backward it keeps the mask in signs, pair by pair, which takes 48 (dropout.h). The first spends 16
+    /// bits on a pair, and three instructions either way (@e518a4b, csrc/flash_attn/src/fmha/softmax.h).
+    ///
+    /// Taken to run beside nothing, and of other kernels to be as of the second. Heads of 64 over 2,048 and 4,096 tokens on a GB10
+    /// take 17 % longer forward by it and 6 backward, where 22 to 32 and 4 to 9 were measured, and heads of 128 10 and 3, where up to 5
+    /// and 6 were (Dao-AILab/flash-attention pull request 2439, April 2026); FlashAttention-4 on a GB200 29 to 47 % in both passes, where
+    /// rates fell to 0.75 to 0.85 forward and 0.6 to 0.7 backward (pull request 2597, May 2026).
+    pub fn attention_dropout(&self, pass: Pass, pairs: f64) -> f64 {
+        let peaks = &self.chip.peak_tflops;
+        let Some(peak) = peaks.int32.or(peaks.fp32.map(|peak| peak / 2.0)) else { return 0.0 };
+        let first = self.attention.first().is_some_and(|rate| rate.kernel == "fa1");
+        let instructions = match (first, pass) {
+            (true, _) => (42.0 + 3.0 * 8.0) / 8.0,
+            (false, Pass::Backward) => (42.0 + 48.0) / 16.0,
+            (false, Pass::Forward | Pass::Both) => (42.0 + 24.0) / 16.0,
+        };
+        // A peak counts two operations an instruction.
+        2.0 * instructions * pairs / (peak * 1e12 * self.pace)
+    }
+
     /// Rate of causal fused attention: the row of the nearest head width, its points joined in 1/s.
     ///
     /// Kernels are timed in short bursts. Where power limits what matrix products sustain, it limits attention too, which
@@ -153,6 +179,28 @@ mod tests {
         assert!((seconds(&chip) * 189e12 / flops - 1.0).abs() < 1e-9);
         chip.gemm.efficiency = 0.5;
         assert!((seconds(&chip) * 156e12 / flops - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn dropout_is_drawn_anew_for_every_pair_in_each_pass() {
+        // 9.75e12 instructions a second on an A100's 108 x 64 integer units at 1.41 GHz, 16.75e12 on an H100's 132 x 64 at 1.98. Of
+        // 1e9 pairs 66 instructions for 16 take 423 us there forward and 90 take 577 backward; FlashAttention's first version takes 66
+        // for 8, 846 us.
+        let us = |chip: &Chip, kernel: &str, pass| {
+            let mut chip = chip.clone();
+            kernel.clone_into(&mut chip.attention[0].kernel);
+            let kernels = [kernel.to_owned()];
+            1e6 * Device::new(&chip, Precision::Bf16, &kernels, 1).attention_dropout(pass, 1e9)
+        };
+        let (a100, h100) = (a100(), crate::testing::fast());
+        for (found, worked) in [
+            (us(&a100, "fa2", Pass::Forward), 66.0 / 16.0 / 9.75e-3),
+            (us(&a100, "fa2", Pass::Backward), 90.0 / 16.0 / 9.75e-3),
+            (us(&a100, "fa1", Pass::Forward), 66.0 / 8.0 / 9.75e-3),
+            (us(&h100, "fa2", Pass::Forward), 66.0 / 16.0 / 16.75e-3),
+        ] {
+            assert!((found / worked - 1.0).abs() < 1e-9, "{found} {worked}");
+        }
     }
 
     /// An A100 whose attention was timed with rows of (pass, head width, causal, rate).

@@ -109,6 +109,8 @@ pub struct Peaks {
     pub tf32: Option<f64>,
     /// 32-bit matrix products.
     pub fp32: Option<f64>,
+    /// 32-bit integers on vector units; absent where half of the units that take 32-bit numbers take them.
+    pub int32: Option<f64>,
 }
 
 impl Peaks {
@@ -444,6 +446,7 @@ impl Chip {
             (self.peak_tflops.fp4, "peak_tflops.fp4"),
             (self.peak_tflops.tf32, "peak_tflops.tf32"),
             (self.peak_tflops.fp32, "peak_tflops.fp32"),
+            (self.peak_tflops.int32, "peak_tflops.int32"),
             (self.price_per_hour, "price_per_hour"),
         ] {
             v.map_or(Ok(()), |v| positive(v, path))?;
