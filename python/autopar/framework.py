@@ -511,6 +511,10 @@ class Framework:
             takes the host, in microseconds.
         graphs: What the host launches as one graph.
         blocking_launches: The host waits for each kernel before it launches the next.
+        waits_for_messages: The host waits for the device after a message between stages that
+            nothing hides, so that each pass begins with nothing launched ahead.
+        fetching_operators: Operators that fetch a micro-batch, which the host launches in every
+            forward pass of every stage after it waited for the device; 0 where it does not wait.
     """
 
     name: str
@@ -589,3 +593,5 @@ class Framework:
     sharded_layer_us: float = 0.0
     graphs: Graphs = Graphs()
     blocking_launches: bool = False
+    waits_for_messages: bool = False
+    fetching_operators: int = 0

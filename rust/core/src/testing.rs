@@ -220,6 +220,8 @@ pub fn framework() -> Framework {
         sharded_layer_us: 0.0,
         graphs: Graphs { attention: false, router: false, mlp: false },
         blocking_launches: false,
+        waits_for_messages: false,
+        fetching_operators: 0,
     }
 }
 

@@ -252,3 +252,35 @@ fn from_pinned_memory_gradients_cross_behind_the_backward_pass() {
     // At 1e6 GB a second nothing of 6 bytes a step is left, and what crosses with a pass is hidden.
     close(longer(&problem, (plain, swift)), 6.0 / 10e9, 1e-3);
 }
+
+#[test]
+fn a_host_that_waited_for_a_message_has_launched_nothing_ahead() {
+    // Two stages. After each message a pass begins with its first launch, of 4 us; a batch is fetched by nine before that, also where
+    // no message was waited for.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.launch_us = 4.0;
+    let plan = |stages: usize| {
+        let stage =
+            Stage { chip: 0, layers: 4 / stages as u32, recompute: Recompute::None, offload: 0 };
+        Plan { dp: 8 / stages as u64, ..testing::plan(vec![stage; stages]) }
+    };
+    let passes = |problem: &Problem, stages: usize| {
+        let estimate = estimate(problem, &plan(stages)).expect("a legal plan");
+        let stage = &estimate.stages[stages - 1];
+        [stage.forward_ps.seconds(), stage.backward_ps.seconds()]
+    };
+    let before = [passes(&problem, 1), passes(&problem, 2)];
+    let later = |problem: &Problem, stages: usize| {
+        let now = passes(problem, stages);
+        [0, 1].map(|pass| ((now[pass] - before[stages - 1][pass]) / 4e-6).round())
+    };
+    problem.framework.waits_for_messages = true;
+    assert_eq!([later(&problem, 1), later(&problem, 2)], [[0.0, 0.0], [1.0, 1.0]]);
+    problem.framework.fetching_operators = 9;
+    assert_eq!([later(&problem, 1), later(&problem, 2)], [[10.0, 0.0], [10.0, 1.0]]);
+    // What is sent behind computation is not waited for.
+    problem.framework.overlap.every_send = true;
+    assert_eq!(later(&problem, 2), [10.0, 0.0]);
+    problem.framework.fetching_operators = 0;
+    assert_eq!(later(&problem, 2), [0.0, 0.0]);
+}

@@ -1,6 +1,7 @@
 //! What the host spends on launches.
 
 use crate::spec::framework::Framework;
+use crate::units::Time;
 
 /// Seconds of the host for a kernel that a compiled loop launches: the launch, and 2.7 us for each tensor that it allocates
 /// (NVIDIA/TransformerEngine issue 2897: 350 us for the weight gradients of 64 experts' two layers).
@@ -32,6 +33,34 @@ impl Launch {
             entered: framework.compiled_layer_us * 1e-6 * pace,
             hooked: framework.sharded_layer_us * 1e-6 * pace,
             blocking: framework.blocking_launches,
+        }
+    }
+}
+
+/// How long the device waits for the host at the beginning of a chunk's passes, as the host had waited for the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beginning {
+    /// Of the forward pass.
+    pub forward: Time,
+    /// Of the backward pass.
+    pub backward: Time,
+}
+
+impl Beginning {
+    /// Under a framework on a host of some `pace`, where layers are cut over tensor-parallel ranks if `cut`, and a message was waited
+    /// for before each pass if `messages`.
+    ///
+    /// Nothing was launched ahead: what fetches a micro-batch is launched first, and then the first kernel. A host that waits for each
+    /// kernel is never ahead, and its launches are all counted where they are made.
+    pub fn of(framework: &Framework, pace: f64, cut: bool, messages: bool) -> Beginning {
+        let launch = Launch::of(framework, pace, cut);
+        let waits = messages && framework.waits_for_messages && !launch.blocking;
+        let launches = |count: u32| Time::from_seconds(f64::from(count) * launch.seconds);
+        let first = |waits: bool| u32::from(waits);
+        let fetching = framework.fetching_operators;
+        Beginning {
+            forward: launches(fetching + first(waits || fetching > 0)),
+            backward: launches(first(waits)),
         }
     }
 }

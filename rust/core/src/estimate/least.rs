@@ -5,6 +5,7 @@
 
 use super::block;
 use super::collective::Fabric;
+use super::host::Beginning;
 use super::layer::Pricer;
 use super::memory::{self, Holdings};
 use super::repeats::Layer;
@@ -273,6 +274,8 @@ pub struct Least {
     pub send: f64,
     dense: [u64; 3],
     expert: u64,
+    /// How a chunk's passes begin, if a message blocked its stage before them: what they take at most beside their layers.
+    beginning: Passes,
 }
 
 /// Bytes by which rounding up to whole parameters may lift a sum.
@@ -316,6 +319,8 @@ impl Least {
         let capacity =
             memory::capacity(chip, &problem.framework, shard, problem.options.memory_margin).0
                 as f64;
+        let Beginning { forward, backward } =
+            Beginning::of(&problem.framework, chip.host.pace, shard.tp > 1, true);
         Least {
             rates,
             frequent: *most,
@@ -335,6 +340,7 @@ impl Least {
             send: Time::from_seconds(prices.message).seconds(),
             dense,
             expert: totals.expert_parameters,
+            beginning: Passes { forward: forward.seconds(), backward: backward.seconds() },
         }
     }
 
@@ -406,7 +412,11 @@ impl Least {
         let n = (layers + self.others) as f64;
         let dense = |at: usize, there: bool| if there { self.dense[at] } else { 0 };
         let end = |at: usize, there: bool| if there { self.ends[at] } else { Passes::default() };
-        let fixed = self.other + end(0, first) + end(1, last);
+        let beginnings = Passes {
+            forward: vpp as f64 * self.beginning.forward,
+            backward: vpp as f64 * self.beginning.backward,
+        };
+        let fixed = self.other + end(0, first) + end(1, last) + beginnings;
         let forward = n * self.layer.forward + fixed.forward;
         // Recompute and transfers to the host may lengthen the backward pass behind which gradients travel.
         let backward = n * (self.layer.backward + self.again[1])

@@ -4,12 +4,14 @@ mod held;
 mod parts;
 
 use super::block;
+use super::host::Beginning;
 use super::layer::Pricer;
 use super::least::{Least, Prices};
 use super::memory::{self, MemoryItems};
-use super::pipeline::Chunk;
+use super::pipeline::{Chunk, Sends};
 use super::repeats::Layer;
 use super::replica::{self, Rates, StepEnd};
+use super::sends;
 use super::shard::{End, LayerCost, Shard, Split, Totals};
 use crate::plan::Recompute;
 use crate::spec::model::LayerKind;
@@ -41,6 +43,8 @@ pub struct Table<'a> {
     /// The largest of any layer.
     widest: Widest,
     capacity: Bytes,
+    /// How passes begin, and how where a message blocks a stage before them.
+    beginnings: [Beginning; 2],
 }
 
 /// Largest of each quantity over the model's layers.
@@ -195,6 +199,9 @@ impl<'a> Table<'a> {
             kind,
             shard,
             widest,
+            beginnings: [false, true].map(|messages| {
+                Beginning::of(&problem.framework, chip.host.pace, shard.tp > 1, messages)
+            }),
             capacity: memory::capacity(
                 chip,
                 &problem.framework,
@@ -304,9 +311,10 @@ impl<'a> Table<'a> {
         let (from, count) = self.range(place, chunk);
         let all = self.layers(from, count);
         let (embedding, head) = place.ends(chunk);
+        let beginning = self.beginning(place);
         let mut passes = Chunk {
-            forward: all.forward,
-            input_gradient: all.input_gradient,
+            forward: beginning.forward + all.forward,
+            input_gradient: beginning.backward + all.input_gradient,
             weight_gradient: all.weight_gradient,
         };
         let ends = [embedding.then_some(&self.embedding_totals), head.then_some(&self.head_totals)];
@@ -335,6 +343,12 @@ impl<'a> Table<'a> {
             passes.input_gradient += self.gradients_beyond(place, chunk, &passes);
         }
         passes
+    }
+
+    /// How the passes of a chunk begin.
+    fn beginning(&self, place: &Place) -> Beginning {
+        let blocks = || sends(self.problem, place.schedule) == Sends::Blocking;
+        self.beginnings[usize::from(place.pp > 1 && blocks())]
     }
 
     /// What crossing PCIe once in each direction adds to a chunk's passes: from pinned memory what is longer than these, else
@@ -398,7 +412,9 @@ impl<'a> Table<'a> {
         for end in ends.into_iter().flatten() {
             all = all + end.cost;
         }
-        let passes = all.forward + all.input_gradient + all.weight_gradient;
+        let mut passes = all.forward + all.input_gradient + all.weight_gradient;
+        let beginning = self.beginning(place);
+        passes.compute += beginning.forward + beginning.backward;
         let whole = self.chunk(place, chunk);
         let offload = (whole.forward + whole.backward()).beyond(passes.total() + recompute.total());
         Spent { passes, recompute, offload }

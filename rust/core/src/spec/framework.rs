@@ -209,6 +209,12 @@ pub struct Framework {
     pub graphs: Graphs,
     /// The host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING): host and device take turns.
     pub blocking_launches: bool,
+    /// The host waits for the device after a message between stages that nothing hides, so that each pass begins with nothing launched
+    /// ahead (NVIDIA/Megatron-LM, `batch_p2p_sync`).
+    pub waits_for_messages: bool,
+    /// Operators that fetch a micro-batch, which the host launches in every forward pass of every stage after it waited for the device
+    /// (NVIDIA/Megatron-LM before 2024: `broadcast_data` asks for the sizes of what was sent).
+    pub fetching_operators: u32,
 }
 
 /// How operators run: as one kernel, or as one a mathematical step.
