@@ -196,3 +196,32 @@ def test_grug_is_what_a_framework_is_called(shelf: Shelf) -> None:
     assert profile("Grug (JAX)", "TPU v4") == profile("Levanter / Grug", "TPU v4") == "grug"
     assert profile("Levanter", "H100", "model from the Grug experiments") == "levanter-gpu"
     assert profile("Levanter", "TPU v4", "model from the Grug experiments") == "levanter"
+
+
+@pytest.mark.parametrize(
+    ("notes", "position"),
+    [
+        ("rotary embedding; distributed optimizer", "rope"),
+        ("rotary positions on a quarter of each head", "learned"),
+        ("rotary position embeddings", "rope"),
+        ("without rotary embeddings", "learned"),
+        ("no rotary positions", "learned"),
+        ("learned positions", "learned"),
+    ],
+)
+def test_a_plain_model_has_rotary_positions_where_its_notes_have_them(
+    notes: str, position: str, shelf: Shelf
+) -> None:
+    model = setup(run_of(model="ours", gated_mlp="0", notes=notes), shelf).problem.model
+    assert (model.position, model.position_rows > 0) == (position, position == "learned")
+
+
+def test_whoever_asked_megatron_for_flash_attention_had_its_own_modules(shelf: Shelf) -> None:
+    def framework(date: str, **row: str) -> str:
+        told = run_of(framework="Megatron-LM", date=date, **row)
+        return setup(told, shelf).problem.framework.name
+
+    asked = {"attention": "flash attention 2"}
+    assert framework("2024-01", **asked) == "megatron-2022"
+    assert framework("2024-01", notes="Transformer Engine", **asked) == "megatron-core-2023"
+    assert framework("2024-08", **asked) == "megatron-core-2023"

@@ -72,7 +72,7 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
         block = LLAMA_BLOCK if gated else GPT_BLOCK | {"position_rows": positions}
         block = block | {"tied_embeddings": (tied or not gated) and not apart}
         model = replace(Model(**shape, **block), window=_window(run.notes))
-        return _normed(model, run.notes)
+        return _noted(model, run.notes)
     tied = (like.tied_embeddings or tied) and not apart
     model = replace(like, **shape, tied_embeddings=tied)
     if not wide:
@@ -82,9 +82,14 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
     if document := noted(r"packed documents of (?:about )?(\d+) tokens", run.notes):
         # As many pairs as causal attention within documents has: half their length for a token.
         model = replace(model, window=Window(size=max(document // 2, 1)))
-    if "alibi" in run.notes.lower():
-        model = replace(model, position="alibi", position_rows=0)
-    return _normed(model, run.notes)
+    return _noted(model, run.notes)
+
+
+# Of a part of each head a third of what all of it takes at most: no model says so.
+ROTARY = (
+    rf"{TAKEN_BACK}\brotary (?:position )?(?:embeddings?|positions?)\b"
+    r"(?! on (?:a|half|part)\b)"
+)
 
 
 LLAMA_BLOCK: dict[str, Any] = {"norm": "rmsnorm", "position": "rope", "activation": "swiglu"}
@@ -100,8 +105,12 @@ GPT_BLOCK: dict[str, Any] = {
 }
 
 
-def _normed(model: Model, notes: str) -> Model:
-    """Returns a model with norms behind its sub-layers too where notes say so."""
+def _noted(model: Model, notes: str) -> Model:
+    """Returns a model with the positions, and norms behind its sub-layers, that notes tell."""
+    if "alibi" in notes.lower():
+        model = replace(model, position="alibi", position_rows=0)
+    if model.position == "learned" and re.search(ROTARY, notes, re.I):
+        model = replace(model, position="rope", position_rows=0)
     if re.search(rf"{TAKEN_BACK}(hybrid|sandwich)( \(\w+\))?[- ]norms?\b", notes, re.I):
         return replace(model, norms_per_layer=4)
     return model
