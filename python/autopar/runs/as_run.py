@@ -147,7 +147,11 @@ def _of_mindspeed(framework: Framework, run: Run) -> Framework:
 EXPERTS_FILLED = r"hybrid-?ep\b|(?<![-_])(moe[-_])?router[-_ ]padding(?![-\w]* (off|false)\b)"
 
 # NVIDIA/Megatron-LM arguments: --overlap-grad-reduce and --overlap-param-gather are off by default.
-BESIDE_THE_PASSES = r"\b((?:no|without) )?overlap of gradients (?:or|and|nor) parameters"
+# An OverlappedDistributedOptimizer is alibaba/Megatron-LLaMA's, of before these.
+BESIDE_THE_PASSES = (
+    r"\b((?:no|without) )?"
+    r"(?:overlap of gradients (?:or|and|nor) parameters|overlapped distributed optimizer)\b"
+)
 
 EXCHANGE = r"(all-to-all|a2a|EP|expert([- ]parallel)?)( comm(unication)?)?"
 # MindSpeed's moe-alltoall-overlap-comm hides behind what the same layer has beside it (its
