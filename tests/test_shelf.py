@@ -212,10 +212,7 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Megatron-LM", "date": "2025-01"}, "megatron-core"),
         ({"framework": "Megatron-LM", "date": "2024-05", "attention": ""}, "megatron-2022"),
         ({"framework": "Megatron-LM", "date": "2024-06"}, "megatron-core-2023"),
-        (
-            {"framework": "Megatron-LM", "date": "2024-05", "attention": "flash"},
-            "megatron-core-2023",
-        ),
+        ({"framework": "Megatron-LM", "date": "2024-05", "attention": "flash"}, "megatron-2022"),
         ({"framework": "Pai-Megatron-Patch (Megatron-LM 240405)"}, "megatron-core-2023"),
         ({"framework": "Megatron-core 0.6.0"}, "megatron-core-2023"),
         ({"framework": "Megatron-LM"}, "megatron-core"),

@@ -36,9 +36,10 @@ mod torus;
 use crate::error::Error;
 use crate::plan::rules::require_legal;
 use crate::plan::Plan;
-use crate::spec::problem::{Problem, Schedule};
+use crate::spec::problem::Problem;
 use crate::units::{Bytes, Time};
 pub use memory::MemoryItems;
+pub use pipeline::sends;
 use pipeline::{Event, Sends, StageClock};
 use serde::{Deserialize, Serialize};
 use shard::Shard;
@@ -326,20 +327,6 @@ impl Step {
             })
             .filter(|(_, lack)| *lack > Bytes::ZERO)
             .collect()
-    }
-}
-
-/// How a schedule's sends meet computation in the problem's framework.
-pub fn sends(problem: &Problem, schedule: Schedule) -> Sends {
-    let overlap = &problem.framework.overlap;
-    match schedule {
-        Schedule::OneFOneB | Schedule::GPipe if !overlap.every_send => Sends::Blocking,
-        Schedule::Interleaved if !overlap.pipeline && !overlap.every_send => Sends::Blocking,
-        Schedule::OneFOneB
-        | Schedule::GPipe
-        | Schedule::Interleaved
-        | Schedule::ZeroBubbleH1
-        | Schedule::ZeroBubbleV => Sends::Overlapped,
     }
 }
 

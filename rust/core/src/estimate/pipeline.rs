@@ -11,7 +11,7 @@ mod order;
 pub mod tape;
 
 use super::longest::{self, Lane};
-use crate::spec::problem::Schedule;
+use crate::spec::problem::{Problem, Schedule};
 use crate::units::Time;
 pub use order::Kind;
 use order::{Order, Way};
@@ -54,6 +54,20 @@ pub enum Sends {
     Blocking,
     /// A send only delays the receiver.
     Overlapped,
+}
+
+/// How a schedule's sends meet computation in the problem's framework.
+pub fn sends(problem: &Problem, schedule: Schedule) -> Sends {
+    let overlap = &problem.framework.overlap;
+    match schedule {
+        Schedule::OneFOneB | Schedule::GPipe if !overlap.every_send => Sends::Blocking,
+        Schedule::Interleaved if !overlap.pipeline && !overlap.every_send => Sends::Blocking,
+        Schedule::OneFOneB
+        | Schedule::GPipe
+        | Schedule::Interleaved
+        | Schedule::ZeroBubbleH1
+        | Schedule::ZeroBubbleV => Sends::Overlapped,
+    }
 }
 
 /// A piece of work of the schedule, with when it ran.
