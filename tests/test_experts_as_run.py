@@ -173,3 +173,20 @@ def test_torchtitan_multiplied_32_bit_numbers_in_its_routers_for_half_a_year(she
 
 
 MIXTURE = {"experts": "8", "topk": "2", "model": "Mixtral-8x7B"}
+
+
+def test_few_experts_are_loaded_evenly_but_by_routers_that_nobody_trained(shelf: Shelf) -> None:
+    assert variation(shelf, "torchtitan", experts="8") == 0.1
+    assert variation(shelf, "torchtitan", "20 steps from random weights", experts="8") == 1.3
+    assert variation(shelf, "torchtitan", "not from random weights", experts="8") == 0.1
+    assert variation(shelf, "Megatron-Bridge library recipes") == 1.0
+    assert variation(shelf, "Megatron-Bridge library recipes", "forced balance") == 0.0
+
+
+def test_kempnerforge_padded_experts_to_the_fullest_before_its_ragged_product(shelf: Shelf) -> None:
+    def pads(date: str) -> bool:
+        run = run_of(framework="KempnerForge", date=date)
+        return setup(run, shelf).problem.framework.pads_to_fullest
+
+    assert pads("2026-04")
+    assert not pads("2026-10")

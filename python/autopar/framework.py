@@ -413,6 +413,9 @@ class Framework:
         pads_experts: Where products run in 8 or 4 bits, each expert's tokens are copied to a whole
             multiple of rows before them and the results back; else router or dispatcher makes the
             multiples.
+        pads_to_fullest: Experts run as one batched product in which each has as many rows as the
+            fullest: tokens are copied into rows of zeros, expert by expert, and results out of
+            them.
         wide_experts: Experts' products run in 16 bits where a job's others run in fewer.
         wide_router: A router's product is of 32-bit numbers, to which its operands are cast, and
             passes vector units; else it is of 16-bit ones.
@@ -542,6 +545,7 @@ class Framework:
     grouped_tile_width: int = 0
     neighbouring_experts: bool = False
     pads_experts: bool = False
+    pads_to_fullest: bool = False
     wide_experts: bool = False
     wide_router: bool = False
     sliced_experts: bool = False

@@ -19,7 +19,7 @@ def load_variation(run: Run, entry: FrameworkEntry, model: Model, assumed: list[
     if not said(run, FREE) and not entry.run.routes_freely:
         return 0.0
     if model.moe.experts <= FEW:
-        variation = OF_FEW
+        variation = OF_FEW_UNTRAINED if said(run, UNTRAINED) else OF_FEW
     else:
         variation = OF_SETTLED if said(run, SETTLED) else OF_FREE
     assumed.append(f"expert_load_variation={variation}")
@@ -56,6 +56,11 @@ SETTLED = (
     r"((loads|routing) ((had|have|has) )?settled|settled (loads|routing))\b"
 )
 
+UNTRAINED = (
+    r"(from|with|of|on) (random(ly initiali[sz]ed)?|untrained) (weights|initiali[sz]ation)\b"
+    r"|untrained routers?\b"
+)
+
 # Loads of many small experts vary by about their mean in the first hundreds of steps, and where a
 # trained router gets other data than it was balanced on. Told by the balancing loss, one more than
 # the square of that where probabilities are as loads: 1.87 for Qwen3-30B (mlc-ai/pith-train issue
@@ -76,3 +81,11 @@ OF_SETTLED = 0.25
 # (NVIDIA/Megatron-LM issue 756), 5 % of the mean (shawntan/scattermoe issue 10).
 OF_FEW = 0.1
 FEW = 16
+
+# But a router that nobody trained sends most tokens to a few of them: random weights collapse
+# routing (NVIDIA-BioNeMo/bionemo-recipes, recipes/mixtral_native_te/benchmarks/hf_baseline.py, July
+# 2026), tokens pile onto a few experts (awslabs/awsome-distributed-ai@cf5c194f, RESULTS.md of
+# DeepSeek-V3 by Megatron-Bridge, June 2026). Measured for this on a model of 12 layers of 8
+# experts, 512 wide, that learns English text with a balancing loss of 0.01: their loads vary by
+# 0.75 of their mean in the first step, and by 1.2 to 1.4 from the third to the ninth.
+OF_FEW_UNTRAINED = 1.3

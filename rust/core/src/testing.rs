@@ -169,6 +169,7 @@ pub fn framework() -> Framework {
         grouped_tile_width: 0,
         neighbouring_experts: false,
         pads_experts: false,
+        pads_to_fullest: false,
         wide_experts: false,
         wide_router: false,
         sliced_experts: false,

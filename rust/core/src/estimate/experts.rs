@@ -87,24 +87,19 @@ impl Block<'_, '_> {
 
         let experts = u64::from(moe.experts) / s.ep;
         let width = moe.expert_ffn / s.etp;
-        // Places are filled alike on all ranks; else all wait for the one that most tokens want.
-        let (filled, fullest) = if moe.capacity_factor > 0.0 {
-            (moe.capacity_factor, 1.0)
-        } else if p.framework.neighbouring_experts {
-            (1.0, 1.0)
-        } else {
-            let variation = p.workload.expert_load_variation / (experts as f64).sqrt();
-            (1.0, load_of_the_fullest(visits, s.ep, variation))
-        };
+        let (filled, fullest) = self.filled(moe, visits, experts);
         let load = filled * fullest;
         let way_back = self.exchange(moe, filled * visits * h * self.p.width, fullest);
         let arrived = visits * s.etp as f64 * load;
         let inputs: u64 = if m.activation.gated() { 2 } else { 1 };
-        let rows = (arrived / experts as f64).ceil() as u64;
+        // Rows that are worked out, with those of zeros.
+        let padded = self.padded_rows(moe, visits * s.etp as f64, experts);
+        let worked = padded.unwrap_or(arrived);
+        let rows = (worked / experts as f64).ceil() as u64;
         // Places are filled alike, and so are experts in turn; where every expert is chosen there is nothing to draw; and tiles that lie
         // where the rows lie are all filled.
         let grouped = !by_products && experts > 1;
-        let even = moe.capacity_factor > 0.0 || p.framework.neighbouring_experts;
+        let even = self.is_even(moe) || padded.is_some();
         let drawn = !even && moe.topk < moe.experts && p.framework.grouped_tile_rows == 0;
         // Gate and up are tiled as one where they are one product.
         let parts = if p.framework.projections == Projections::Packed { 1 } else { inputs };
@@ -125,8 +120,8 @@ impl Block<'_, '_> {
             self.matrix = before_matrix.max((up.batch * up.n * up.k / parts) as f64);
         }
         // Each of a group of products, or of those of one expert after another, has its own gradient of the input.
-        self.read_stream(arrived * h, parts as u32);
-        let made = self.activation_inputs(arrived * width as f64);
+        self.read_stream(worked * h, parts as u32);
+        let made = self.activation_inputs(worked * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
         let before = self.forward;
         self.expert_products(down);
@@ -156,6 +151,9 @@ impl Block<'_, '_> {
             after =
                 after.plus(Pass { compute: both.compute / 2.0, kernels, apart, ..Pass::default() });
         }
+        if padded.is_some() {
+            after = after.plus(self.pad_to_the_fullest(experts, arrived * h, worked * h));
+        }
         if self.pads_experts(moe) {
             // Copied to whole multiples of rows, the weights beside them, and the results copied back; their gradients likewise.
             let before = self.forward;
@@ -170,21 +168,21 @@ impl Block<'_, '_> {
         // Products that are not grouped have an activation each between them.
         let apart = if p.framework.fused.grouped_gemm { 1 } else { experts as u32 };
         let weighed = self.weighs_apart();
-        self.activation(arrived * width as f64, apart, !p.framework.wide_experts, weighed);
+        self.activation(worked * width as f64, apart, !p.framework.wide_experts, weighed);
         if moe.expert_bias {
-            self.biases(arrived * (inputs * width) as f64);
-            self.weighted_biases(arrived * h, experts);
+            self.biases(worked * (inputs * width) as f64);
+            self.weighted_biases(worked * h, experts);
         }
         if weighed {
-            self.weight_inner(arrived * width as f64, apart);
+            self.weight_inner(worked * width as f64, apart);
         }
-        let sent = p.linear_input(arrived * h, !p.framework.wide_experts);
+        let sent = p.linear_input(worked * h, !p.framework.wide_experts);
         if s.ep * s.etp == 1 {
             self.repeats.each[Operator::Dispatch as usize].1 += sent;
         }
-        self.kept += self.activation_kept(arrived * width as f64, !p.framework.wide_experts) + sent;
+        self.kept += self.activation_kept(worked * width as f64, !p.framework.wide_experts) + sent;
         // Products that are not grouped are of one expert at a time.
-        let at_once = arrived / f64::from(apart);
+        let at_once = worked / f64::from(apart);
         self.transient =
             self.transient.max(at_once * (h + ((inputs + 1) * width) as f64) * self.p.width);
         self.expert_parameters +=
@@ -306,12 +304,13 @@ impl Block<'_, '_> {
     }
 
     /// Whether the host waits in the forward pass for how many tokens each expert gets: an exchange's sizes and those of products
-    /// that a loop launches are the host's (NVIDIA/Megatron-LM, token_dispatcher.py: cuda_sync_point; pytorch/torchtitan,
-    /// expert_parallel.py), unless places are fixed. Another micro-batch leaves the device something to do meanwhile.
+    /// that a loop launches, or that are padded to the fullest, are the host's (NVIDIA/Megatron-LM, token_dispatcher.py:
+    /// cuda_sync_point; pytorch/torchtitan, expert_parallel.py), unless places are fixed. Another micro-batch leaves the device
+    /// something to do meanwhile.
     pub(super) fn waits_for_counts(&self) -> bool {
         let (f, s) = (self.p.framework, self.p.shard);
         let free = self.p.model.moe.as_ref().is_some_and(|moe| moe.capacity_factor == 0.0);
-        let asked = s.ep > 1 || f.fused.looped_gemm;
+        let asked = s.ep > 1 || f.fused.looped_gemm || f.pads_to_fullest;
         let routed = self.expert_parameters > 0.0 && f.fused.grouped_gemm;
         routed && free && asked && !f.overlap.expert && f.launch_us > 0.0
     }
@@ -584,17 +583,3 @@ const PERMUTED_UNFUSED: f64 = 0.2;
 /// (marin-community/marin@0bfda0d9, .agents/logbooks/grug-moe-ep-ring.md, 2026-03-07: EP=4, capacity 1.25; sorting the indices
 /// first, segment_sum and lax.scatter_add take no less). A gather of as many rows takes a sixth of that, as PERMUTED_UNFUSED has it.
 const ADDED: f64 = 0.075;
-
-/// How many times its mean of `visits` the fullest of `ranks` receives, where the wants of each vary by `variation` of their mean
-/// beside the chance of the draw: those of E / ep experts by one over sqrt(E / ep) of what theirs do.
-///
-/// The expected maximum of `ranks` nearly normal numbers of mean 1 and variance 1 / visits + variation^2: 1 + sqrt(2 variance ln ranks);
-/// at most all visits.
-fn load_of_the_fullest(visits: f64, ranks: u64, variation: f64) -> f64 {
-    if ranks <= 1 || visits <= 0.0 {
-        return 1.0;
-    }
-    let variance = 1.0 / visits + variation * variation;
-    let ranks = ranks as f64;
-    (1.0 + (2.0 * variance * ranks.ln()).sqrt()).min(ranks)
-}

@@ -19,6 +19,7 @@ mod host;
 mod launches;
 pub mod layer;
 pub mod least;
+mod loads;
 pub mod longest;
 pub mod memory;
 mod pass;

@@ -85,6 +85,9 @@ pub struct Framework {
     /// results back (NVIDIA/Megatron-LM, transformer/moe/experts.py: Fp8Padding and Fp8Unpadding of Transformer Engine, which
     /// copy nothing where router, dispatcher or a capacity made the multiples).
     pub pads_experts: bool,
+    /// Experts run as one batched product in which each has as many rows as the fullest: tokens are copied into rows of zeros, expert
+    /// by expert, and results out of them (KempnerInstitute/KempnerForge until September 2026).
+    pub pads_to_fullest: bool,
     /// Experts' products run in 16 bits where a job's others run in fewer (Megatron's grouped products of 2024, which AMD-AGI/Primus
     /// keeps as `moe_use_legacy_grouped_gemm`).
     pub wide_experts: bool,

@@ -176,6 +176,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.grouped_tile_width = f.grouped_tile_rows * 3;
     f.neighbouring_experts = f.shard_copies.gathered;
     f.pads_experts = f.neighbouring_experts;
+    f.pads_to_fullest = f.sequence_copies;
     f.casts_by_rows = f.neighbouring_experts;
     f.wide_experts = f.sequence_copies;
     if f.held.fp32_residual && f.casts_weights {
