@@ -26,7 +26,8 @@ RUST_ORDER = """
     testing
     estimate::layer estimate::repeats estimate::block estimate::casts estimate::residual
     estimate::launches estimate::gathers estimate::selective estimate::attention
-    estimate::experts estimate::memory estimate::longest estimate::pipeline::order
+    estimate::loads estimate::experts estimate::memory estimate::longest
+    estimate::pipeline::order
     estimate::pipeline estimate::pipeline::late estimate::pipeline::tape
     estimate::replica estimate::servers estimate::least
     estimate::stage estimate::stage::held estimate::stage::parts
