@@ -115,6 +115,9 @@ class Link:
         all_gather_gb_per_s: All-gather and reduce-scatter, 10^9 bytes a second.
         all_to_all_gb_per_s: All-to-all, 10^9 bytes a second.
         p2p_gb_per_s: One pair of devices, one direction, 10^9 bytes a second.
+        part_gb_per_s: What rings among more than four devices of a node but not all reach, where
+            the library knows those of a whole node and searches for two at most in such a part
+            (RCCL); none where they use all wires between its devices.
         latency_us: One step of a collective between two devices, in microseconds.
         processor_share: Share of the processors that a collective takes from what it runs beside;
             1 where nothing runs beside it.
@@ -127,6 +130,7 @@ class Link:
     p2p_gb_per_s: float
     latency_us: float
     processor_share: float = 0.15
+    part_gb_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

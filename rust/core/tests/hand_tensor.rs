@@ -5,7 +5,7 @@ mod sums;
 use autopar_core::estimate::collective::Fabric;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::shard::{LayerCost, Shard};
-use autopar_core::spec::cluster::Group;
+use autopar_core::spec::cluster::{Group, Topology};
 use autopar_core::spec::framework::TensorOverlap;
 use autopar_core::spec::problem::Problem;
 use autopar_core::testing::whole;
@@ -99,4 +99,25 @@ fn a_cut_message_is_gathered_where_it_arrives() {
     close(message(&problem, Shard { sp: true, ..pair }), crossing, 1e-9);
     problem.framework.sharded_sends = false;
     close(message(&problem, pair), fabric.send(bytes, 2), 1e-9);
+}
+
+#[test]
+fn rings_in_a_part_of_a_node_carry_what_two_searched_ones_do() {
+    // 1 GB over a mesh of eight gathered at 230 GB/s, 8.4 us and a step of 3.4 us. Six would use 5 of 7 wires, 164 GB/s, but get
+    // 38; four get 3 of 7 wires and eight all. A sum is two halves in two steps. Exchanges need no rings.
+    let mut problem = gpt_problem(1024, 1024);
+    let chip = &mut problem.cluster.groups[0].chip;
+    chip.link.topology = Topology::Mesh;
+    chip.link.part_gb_per_s = Some(38.0);
+    let chip = &problem.cluster.groups[0].chip;
+    let fabric = Fabric::new(&problem.cluster, chip);
+    let some = |size: u64| Group { size, stride: 1 };
+    let gathered = |size: u64| fabric.all_gather(1e9, some(size)) - 11.8e-6;
+    close(gathered(4), 0.75 / (230.0 * 3.0 / 7.0), 1e-9);
+    close(gathered(6), 5.0 / 6.0 / 38.0, 1e-9);
+    close(gathered(8), 0.875 / 230.0, 1e-9);
+    close(fabric.all_reduce(1e9, some(6)) - 15.2e-6, 2.0 * 5.0 / 6.0 / 38.0, 1e-9);
+    close(fabric.all_to_all(1e9, some(6)) - 11.8e-6, 5.0 / 6.0 / (230.0 * 5.0 / 7.0), 1e-9);
+    // Twelve, six in each of two nodes, pass rings of their own through both.
+    assert_eq!(chip.ring_limit(6, some(12)), f64::INFINITY);
 }

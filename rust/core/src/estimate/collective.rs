@@ -183,8 +183,9 @@ impl<'a> Fabric<'a> {
     fn local_transfer(&self, bytes: f64, inside: u64, group: Group, operation: Operation) -> f64 {
         let link = &self.chip.link;
         let n = group.size as f64;
+        let limit = self.chip.ring_limit(inside, group);
         let ring = |gb_per_s: f64| {
-            bytes * (n - 1.0) / n / self.domain_rate(gb_per_s, inside, group.stride)
+            bytes * (n - 1.0) / n / self.domain_rate(gb_per_s, inside, group.stride).min(limit)
         };
         match operation {
             Operation::AllGather => ring(link.all_gather_gb_per_s),

@@ -245,6 +245,9 @@ pub struct Link {
     pub all_to_all_gb_per_s: f64,
     /// One pair of devices, one direction.
     pub p2p_gb_per_s: f64,
+    /// What rings among more than four devices of a node but not all reach, where the library knows those of a whole node and
+    /// searches for two at most in such a part (RCCL); none where they use all wires between its devices.
+    pub part_gb_per_s: Option<f64>,
     /// One step of a collective between two devices, in microseconds.
     pub latency_us: f64,
     /// Share of the device's processors that a collective occupies: what runs beside it is slower by this. 1 where nothing does.
@@ -352,6 +355,19 @@ impl Chip {
             / f64::from(self.devices_per_node)
     }
 
+    /// Bytes a second that rings among `members` of a group in one node pass at most, whatever their wires carry.
+    ///
+    /// RCCL takes the rings of eight devices from a list (src/graph/rome_models.cc, parseA2a8P). For more than four but fewer
+    /// it marks the node all the same, and then searches for two rings, not for as many as there are wires (src/graph/search.cc,
+    /// ncclTopoCompute), unless the group goes on in other nodes.
+    pub fn ring_limit(&self, members: u64, group: Group) -> f64 {
+        let part = members > 4 && members < u64::from(self.devices_per_node);
+        match self.link.part_gb_per_s {
+            Some(rate) if part && members == group.size => rate * 1e9,
+            _ => f64::INFINITY,
+        }
+    }
+
     /// Checks ranges and that every table is usable.
     pub fn validate(&self) -> Result<(), Error> {
         let positive = |v: f64, path: &str| {
@@ -430,6 +446,7 @@ impl Chip {
         self.gemm.fp8_row_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp8_row_efficiency"))?;
         self.gemm.odd_slowdown.map_or(Ok(()), |v| positive(v, "gemm.odd_slowdown"))?;
         self.gemm.sum_gb_per_s.map_or(Ok(()), |v| positive(v, "gemm.sum_gb_per_s"))?;
+        self.link.part_gb_per_s.map_or(Ok(()), |v| positive(v, "link.part_gb_per_s"))?;
         self.gemm.fp4_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp4_efficiency"))?;
         self.gemm.fp32_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp32_efficiency"))?;
         require(
