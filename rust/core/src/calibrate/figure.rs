@@ -90,7 +90,9 @@ impl Figure {
                 chip.link.all_gather_gb_per_s *= factor;
                 chip.link.all_to_all_gb_per_s *= factor;
                 chip.link.p2p_gb_per_s *= factor;
-                chip.link.part_gb_per_s.as_mut().map_or((), |rate| *rate *= factor);
+                if let Some(rate) = &mut chip.link.part_gb_per_s {
+                    *rate *= factor;
+                }
             }
             Figure::Attention => {
                 chip.attention
