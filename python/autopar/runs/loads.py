@@ -86,6 +86,6 @@ FEW = 16
 # routing (NVIDIA-BioNeMo/bionemo-recipes, recipes/mixtral_native_te/benchmarks/hf_baseline.py, July
 # 2026), tokens pile onto a few experts (awslabs/awsome-distributed-ai@cf5c194f, RESULTS.md of
 # DeepSeek-V3 by Megatron-Bridge, June 2026). Measured for this on a model of 12 layers of 8
-# experts, 512 wide, that learns English text with a balancing loss of 0.01: their loads vary by
+# experts, 512 wide, that learns text and code with a balancing loss of 0.01: their loads vary by
 # 0.75 of their mean in the first step, and by 1.2 to 1.4 from the third to the ninth.
 OF_FEW_UNTRAINED = 1.3
