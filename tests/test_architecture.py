@@ -56,8 +56,8 @@ RUST_ORDER = """
 
 PYTHON_ORDER = """
     errors lines texts
-    cluster framework spec bulk report fit forms graph sharding placement wire schema files protobuf
-    entries catalog entry_files
+    cluster held framework spec bulk report fit forms graph sharding placement wire schema files
+    protobuf entries catalog entry_files
     points
     runs.rows runs runs.said runs.loads runs.remat runs.shelf runs.trained runs.operators
     runs.as_run runs.recompute runs.stages

@@ -1,11 +1,11 @@
 """What the words of a row say of its framework."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from autopar.framework import Framework, Graphs
+from autopar.framework import Graphs
 from autopar.runs.setups import setup
 from autopar.runs.shelf import Shelf
 from stated import run_of
@@ -98,38 +98,6 @@ def test_a_graph_level_joins_elementwise_operators(shelf: Shelf) -> None:
     assert said("jit level O1") == said("full recompute; graph level O1") == (True, "compiled")
 
 
-def test_hugging_face_computes_gelu_of_gpt2_term_by_term(shelf: Shelf) -> None:
-    def one_operator(model: str, framework: str = "Hugging Face, PyTorch") -> bool:
-        run = run_of(framework=framework, model=model, gated_mlp="0")
-        return setup(run, shelf).problem.framework.fused.gelu
-
-    assert not one_operator("GPT-2 1.5B")
-    assert not one_operator("GPT-J-6B")
-    assert one_operator("GPT-NeoX-20B")
-    assert one_operator("Falcon-7B")
-    assert one_operator("GPT-2 1.5B", "nanoGPT, no torch.compile")
-
-
-def test_mingpt_computes_gelu_term_by_term_since_it_was_rewritten(shelf: Shelf) -> None:
-    def one_operator(date: str) -> bool:
-        run = run_of(framework="FSDP with minGPT", model="GPT 3B", gated_mlp="0", date=date)
-        return setup(run, shelf).problem.framework.fused.gelu
-
-    assert one_operator("2022-03")
-    assert not one_operator("2022-10")
-
-
-def test_autocast_has_powers_in_32_bits(shelf: Shelf) -> None:
-    def wide(framework: str, notes: str = "") -> bool:
-        run = run_of(framework=framework, model="GPT-2", gated_mlp="0", zero="", notes=notes)
-        return setup(run, shelf).problem.framework.fused.gelu_in_fp32
-
-    assert wide("HF Trainer DDP")
-    assert not wide("HF Trainer DDP", "states all in bf16")
-    assert not wide("Hugging Face FSDP")
-    assert wide("Hugging Face FSDP", "FSDP in fp16 under autocast")
-
-
 def test_layers_written_for_a_rank_s_share_have_no_distributed_tensors(shelf: Shelf) -> None:
     def said(framework: str, date: str = "2025-12") -> float:
         run = run_of(framework=framework, date=date, tp=2)
@@ -159,29 +127,6 @@ def test_what_a_script_leaves_open_is_read_from_words(shelf: Shelf) -> None:
     assert said("all-to-all overlapped")[4]
     assert not said("all-to-all not overlapped")[4]
     assert not said("all-to-all overlapped with computation (moe-alltoall-overlap-comm)")[4]
-
-
-def test_a_gate_is_joined_where_a_row_joins_the_whole_activation(shelf: Shelf) -> None:
-    def gate(notes: str) -> bool:
-        run = run_of(framework="Megatron-DeepSpeed", precision="fp16", notes=notes)
-        return setup(run, shelf).problem.framework.fused.gate
-
-    assert all(map(gate, ("fused swiglu", "Liger kernels")))
-    assert not any(map(gate, ("", "fused bias-gelu")))
-
-
-def test_operators_that_a_script_leaves_apart_are_read_from_words(shelf: Shelf) -> None:
-    def said(notes: str) -> tuple[bool, str, str, str, str]:
-        run = run_of(framework="ModelLink", chip="910B", notes=notes)
-        used = setup(run, shelf).problem.framework
-        one = used.fused
-        return one.activation, one.rope, one.norm, one.softmax, used.projections
-
-    usual = said("")
-    assert said("activations in separate operators") == (False, *usual[1:])
-    assert said("rotary embedding in separate operators")[1] == "eager"
-    assert said("activations and norms in separate operators")[::2][:2] == (False, "eager")
-    assert said("softmax in one kernel; gate and up apart")[3:] == ("fused", "gate_apart")
 
 
 def test_parameters_that_stay_gathered_in_8_bits_lie_so(shelf: Shelf) -> None:
@@ -290,112 +235,6 @@ def test_who_reduces_gradients_once_a_step_is_read_from_words(shelf: Shelf) -> N
     assert not said("HF Trainer + DeepSpeed ZeRO-3")
 
 
-def test_tiles_of_grouped_products_are_read_from_words(shelf: Shelf) -> None:
-    def tiles(notes: str, chip: str = "TPU v5p") -> tuple[int, int]:
-        used = setup(run_of(framework="MaxText", notes=notes, chip=chip), shelf).problem.framework
-        return used.grouped_tile_rows, used.grouped_tile_width
-
-    assert tiles("") == (512, 1024)
-    assert tiles("megablox with tuned tiles") == (512, 0)
-    assert tiles("tokamax gmm in tiles of 256 rows") == (256, 0)
-    assert tiles("ragged_dot, no grouped kernel") == (0, 0)
-    assert tiles("tiles of 256 rows", "H100") == (0, 0)
-
-
-def test_kernels_are_read_from_words(shelf: Shelf) -> None:
-    def said(notes: str) -> tuple[str, ...]:
-        run = run_of(framework="FSDP", notes=notes, date="2025-12")
-        used = setup(run, shelf).problem.framework
-        return (*used.attention_kernels, used.fused.norm, used.fused.rope)
-
-    usual = said("")
-    # PyTorch's own attention: AOTriton on AMD's devices, FlashAttention-2 on NVIDIA's.
-    assert usual[:2] == ("aotriton", "fa2")
-    assert said("FlashAttention 4")[:3] == ("cudnn", "aotriton", "fa2")
-    assert said("FA3")[:3] == ("fa3", "aotriton", "fa2")
-    assert said("AITER")[:2] == ("aiter", "fa2")
-    assert said("Composable Kernel v3")[:2] == ("aiter", "fa2")
-    assert said("attention of TE (AITER, a16)")[0] == "aiter-a16"
-    for framework in ("MaxText", "Megatron-LM (ROCm)"):
-        amd = run_of(framework=framework, notes="AITER", chip="MI355X", date="2026-06")
-        assert setup(amd, shelf).problem.framework.attention_kernels[:2] == ("aiter-a16", "aiter")
-        wide = setup(replace(amd, notes="AITER, a32"), shelf).problem.framework
-        assert wide.attention_kernels[0] == "aiter"
-    wide = setup(replace(amd, notes="Lumen"), shelf).problem.framework
-    assert wide.attention_kernels[0] == "aiter"
-    assert said("no AITER") == said("no Liger") == usual
-    sparse = run_of(framework="Megatron-LM", date="2026-01", notes="permutation not fused")
-    assert not setup(sparse, shelf).problem.framework.fused.permutation
-    fused = run_of(framework="Megatron-LM", date="2026-01", notes="no unfused permutation")
-    assert setup(fused, shelf).problem.framework.fused.permutation
-    assert said("Liger kernels")[-2:] == ("fused", "fused")
-
-
-def test_a_loss_is_in_separate_operators_where_nothing_says_that_it_is_fused(shelf: Shelf) -> None:
-    def said(framework: str, notes: str = "") -> tuple[bool, int]:
-        used = setup(run_of(framework=framework, notes=notes), shelf).problem.framework
-        return used.fused.cross_entropy, used.held.logit_bytes
-
-    # 16-bit logits and their 32-bit copy, whose exponentials take its place; joined by the compiler
-    # 2 bytes more.
-    assert said("Megatron-LM") == (False, 6)
-    assert said("Megatron-LM", "fused cross entropy") == (True, 8)
-    assert said("Megatron-LM", "no fused cross entropy") == (False, 6)
-    assert said("Pai-Megatron-Patch") == (True, 8)
-    assert said("Primus (Megatron-LM)") == said("Megatron-LM", "TE cross-entropy") == (True, 2)
-    assert said("Megatron-LM with Primus-Turbo") == (False, 6)
-    assert said("Primus (Megatron-LM)", "loss in separate operators") == (False, 6)
-    assert said("NeMo 24.07")[0]
-
-
-def test_hugging_face_s_loss_is_that_of_its_time(shelf: Shelf) -> None:
-    def said(date: str, notes: str = "", framework: str = "HF Trainer FSDP", **cells: str) -> int:
-        run = run_of(framework=framework, notes=notes, date=date, **cells)
-        return setup(run, shelf).problem.framework.held.logit_bytes
-
-    # Logits of 32 bits, a shifted copy and its log-softmax as the loss is worked out; since labels
-    # are shifted log-softmax, its gradient and that of the logits as the backward pass begins.
-    assert (said("2024-05"), said("2025-06")) == (12, 12)
-    # One kernel works on the shifted copy of 32 bits; since release 4.46 on 16-bit logits.
-    kernel = "fused Triton kernels for RoPE and cross entropy"
-    assert (said("2024-05", kernel), said("2025-06", kernel)) == (8, 4)
-    assert said("2025-06", framework="PyTorch FSDP") == 12
-    # GPT-2 casts nothing.
-    assert said("2022-10", framework="DeepSpeed", model="GPT-2 XL") == 8
-
-
-def test_softmax_is_as_wide_as_what_it_reads_where_nothing_casts_it(shelf: Shelf) -> None:
-    def wide(framework: str, model: str, zero: str = "", notes: str = "") -> bool:
-        run = run_of(framework=framework, model=model, zero=zero, notes=notes)
-        return setup(run, shelf).problem.framework.softmax_in_fp32
-
-    assert not wide("DeepSpeed", "GPT-2 XL")
-    assert not wide("fairseq with fairscale FSDP", "GPT-3 13B", "fsdp")
-    # Llama's code casts it, mixed precision does, and Megatron's own kernel.
-    assert wide("DeepSpeed", "Llama-2-7B")
-    assert wide("PyTorch DDP", "GPT-2 XL")
-    assert wide("Megatron-LM", "GPT-2 XL")
-    # Where the row says how wide it is.
-    assert wide("MindFormers", "Llama-2-7B", notes="softmax in fp32")
-    assert not wide("MindFormers", "Llama-2-7B", notes="softmax in fp16")
-
-
-def test_a_loss_in_one_kernel_reads_16_bits(shelf: Shelf) -> None:
-    def said(framework: str, notes: str = "") -> tuple[bool, int]:
-        used = setup(run_of(framework=framework, notes=notes), shelf).problem.framework
-        assert used.fused.cross_entropy == used.loss_in_16_bits
-        return used.loss_in_16_bits, used.held.logit_bytes
-
-    # 16-bit logits with gradients as wide beside them, or in their place.
-    assert (
-        said("PyTorch DDP", "Xentropy") == said("PyTorch DDP", "fused cross entropy") == (True, 4)
-    )
-    assert said("llm.c", "a fused classifier") == said("LLM.Q (CUDA/C++)") == (True, 2)
-    assert said("PyTorch DDP", "Liger kernels") == (True, 2)
-    assert said("PyTorch DDP", "no Liger kernels") == said("PyTorch DDP")
-    assert not said("PyTorch DDP")[0]
-
-
 def test_reentrant_checkpoints_around_what_fsdp_wrapped_gather_for_themselves(shelf: Shelf) -> None:
     def again(framework: str, notes: str) -> bool:
         run = run_of(
@@ -420,85 +259,6 @@ def test_hugging_face_s_checkpoints_ran_a_layer_to_its_end(shelf: Shelf) -> None
     assert early("HF gradient checkpointing", "2026-03")
     assert not early("reentrant checkpoints", "2026-03")
     assert early("non-reentrant checkpoints")
-
-
-def test_the_release_of_flash_attention_is_read_or_of_the_time(shelf: Shelf) -> None:
-    def used(**cells: str) -> tuple[str, ...]:
-        return setup(run_of(**cells), shelf).problem.framework.attention_kernels
-
-    old = {"framework": "Megatron-DeepSpeed", "date": "2023-05"}
-    assert used(**old, attention="unfused") == ()
-    assert used(**old, attention="flash") == ("fa1", "fa2")
-    assert used(**old | {"date": "2023-08"}, attention="flash") == ("fa2",)
-    assert used(**old, attention="FlashAttention 3") == ("fa3", "fa1", "fa2")
-    late = {"framework": "Megatron-LM", "date": "2026-07"}
-    assert used(**late)[0] != "fa2" == used(**late, attention="flash attention 2")[0]
-    later = {"framework": "FSDP", "date": "2023-12"}
-    assert used(**later, attention="flash attention 1") == ("fa1", *used(**later))
-    # What a job names it takes, also where its profile would take a faster one.
-    assert used(framework="Megatron-LM", date="2026-04", attention="flash attention 2")[0] == "fa2"
-
-
-def test_splash_attention_has_the_blocks_that_a_row_names(shelf: Shelf) -> None:
-    def used(notes: str = "") -> tuple[int, str]:
-        run = run_of(framework="MaxText", chip="TPU v5p", notes=notes)
-        framework = setup(run, shelf).problem.framework
-        return framework.attention_block, framework.attention_kernels[0]
-
-    assert used() == (512, "splash-512")
-    assert used("splash attention in blocks of 2048") == (2048, "splash")
-    assert used("tokamax splash in blocks of 512") == used()
-
-    def kernel(notes: str) -> str:
-        run = run_of(framework="torchprime", notes=notes)
-        return setup(run, shelf).problem.framework.attention_kernels[0]
-
-    assert (kernel("flash kernel"), kernel("splash kernel")) == ("tpu-flash", "splash-512")
-
-
-def test_pytorch_s_attention_with_a_mask_is_another_kernel(shelf: Shelf) -> None:
-    def used(notes: str, date: str, attention: str = "sdpa") -> tuple[str, ...]:
-        run = run_of(framework="PyTorch FSDP", attention=attention, notes=notes, date=date)
-        return setup(run, shelf).problem.framework.attention_kernels
-
-    masked = "padded to 4096 tokens with masks"
-    skips_nothing = ("efficient_masked", "npu_masked")
-    assert used(masked, "2025-11") == (*skips_nothing, *used("", "2025-11"))
-    assert used(masked, "2026-05")[:2] == ("cudnn_masked", "efficient_masked")
-    assert used(masked, "2025-11", "flash") == used("", "2025-11", "flash")
-    assert used("padded to 4096 tokens without masks", "2025-11") == used("", "2025-11")
-    # Hugging Face's models make one of what is padded.
-    padded = "HF Trainer; samples padded to the longest"
-    assert used(padded, "2025-11")[0] == "efficient_masked"
-    assert used("samples padded to the longest", "2025-11") == used("", "2025-11")
-    assert used("attention masks are dense tensors", "2025-11") == used(masked, "2025-11")
-
-
-def test_operators_in_one_kernel_are_read_from_words(shelf: Shelf) -> None:
-    def used(notes: str = "", framework: str = "FSDP", date: str = "2025-01") -> Framework:
-        return setup(run_of(framework=framework, notes=notes, date=date), shelf).problem.framework
-
-    plain = used()
-    assert plain.fused.norm == "eager"
-    assert not any((plain.fused.activation, plain.fused.residual))
-    assert plain.fused.optimizer == "separate"
-    assert used("fused LayerNorm").fused == replace(plain.fused, norm="fused")
-    assert used("fused bias-GELU").fused == replace(plain.fused, activation=True)
-    assert used("fused dropout").fused == replace(plain.fused, residual=True)
-    assert used("fused AdamW").fused == replace(plain.fused, optimizer="native")
-    # Its modules under FSDP, not the whole of what stands beside them.
-    under = used("layers with Transformer Engine")
-    joined = replace(plain.fused, norm="fused", activation=True, rope="fused")
-    assert (under.fused, under.projections, under.repeats_key_heads) == (joined, "packed", False)
-    assert used("layers without Transformer Engine").fused == plain.fused
-    # Hugging Face's default since PyTorch 2.8.
-    assert used(framework="HF Trainer FSDP", date="2025-09").fused.optimizer == "native"
-    assert used(framework="HF Trainer FSDP", date="2025-07").fused.optimizer == "separate"
-    assert used(framework="torchtune").fused.optimizer == "native"
-    assert used(framework="nanoGPT").fused.optimizer == "native"
-    assert used(framework="nanoGPT", notes="no fused AdamW").fused.optimizer == "separate"
-    # DeepSpeed's own kernel stays its own.
-    assert used("fused AdamW", framework="DeepSpeed").fused.optimizer == "fused"
 
 
 def test_a_row_names_the_scaling_of_its_8_bits(shelf: Shelf) -> None:
@@ -587,41 +347,6 @@ def test_recipes_for_grace_have_graphs_where_nobody_says(shelf: Shelf) -> None:
     assert usual("GB300-288GB", model="GPT-OSS-120B") == usual("GB200")
 
 
-def test_megatron_on_amd_sums_gradients_apart_from_their_product(shelf: Shelf) -> None:
-    def fused(chip: str, framework: str) -> bool:
-        run = run_of(framework=framework, chip=chip, date="2026-01")
-        return setup(run, shelf).problem.framework.fused.gradient_accumulation
-
-    assert fused("H100", "Megatron-LM")
-    assert not fused("MI300X", "Megatron-LM")
-    assert not fused("MI355X", "Primus (Megatron-LM, ROCm)")
-
-
-def test_a_router_is_fused_where_its_row_or_a_recipe_says_so(shelf: Shelf) -> None:
-    def fused(framework: str, notes: str = "", date: str = "2026-04") -> bool:
-        run = run_of(framework=framework, date=date, notes=notes)
-        return setup(run, shelf).problem.framework.fused.router
-
-    assert not fused("Megatron-LM")
-    assert fused("Megatron-LM", "router fusion")
-    assert fused("Primus (Megatron-LM, ROCm)", "sync-free MoE stage 1")
-    assert fused("Megatron-Bridge")
-    assert not fused("Megatron-Bridge", "router not fused")
-    assert not fused("Megatron-Bridge", "all-to-all; recipe moonlight_16b_pretrain")
-    assert fused("Megatron-Bridge", "library recipe; fused router")
-    assert not fused("NeMo 25.07", date="2025-07")
-
-
-def test_the_grouped_product_of_primus_turbo_is_one_kernel(shelf: Shelf) -> None:
-    def looped(notes: str) -> bool:
-        run = run_of(framework="Primus (Megatron-LM, ROCm)", chip="MI355X", notes=notes)
-        return setup(run, shelf).problem.framework.fused.looped_gemm
-
-    assert looped("grouped GEMM")
-    assert not looped("turbo grouped GEMM, fused activation")
-    assert not looped("as before with grouped GEMM of FlyDSL")
-
-
 def test_a_profile_s_own_graphs_stay_where_a_row_says_nothing(tmp_path: Path, shelf: Shelf) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('follows = "megatron-core"\n[graphs]\nmlp = true\n[source]\ngraphs = "mine"\n')
@@ -640,17 +365,6 @@ def test_parameters_and_the_optimizer_may_be_in_host_memory(shelf: Shelf) -> Non
     assert there("parameters kept in host memory") == (True, False)
     assert there("optimizer states are in host memory") == (False, True)
     assert there("checkpoints in host memory") == there("no CPUOffload") == (False, False)
-
-
-def test_what_is_listed_as_fused_kernels_is_each_one(shelf: Shelf) -> None:
-    def used(notes: str) -> Framework:
-        return setup(run_of(framework="FSDP", notes=notes), shelf).problem.framework
-
-    plain, listed = used("").fused, used("fused kernels (RoPE, RMSNorm, cross entropy)").fused
-    assert (plain.norm, plain.rope, plain.cross_entropy) == ("eager", "eager", False)
-    assert (listed.norm, listed.rope, listed.cross_entropy) == ("fused", "fused", True)
-    assert not listed.activation
-    assert used("without fused kernels (RoPE, RMSNorm)").fused == plain
 
 
 def test_experts_may_be_one_kernel(shelf: Shelf) -> None:

@@ -4,7 +4,8 @@ import re
 from dataclasses import replace
 
 from autopar.entries import FrameworkEntry
-from autopar.framework import Framework, Graphs, Named, NumberBytes, Offloaded
+from autopar.framework import Framework, Graphs, Named, NumberBytes
+from autopar.held import Offloaded
 from autopar.runs import operators, remat
 from autopar.runs.loads import FORCED
 from autopar.runs.rows import Run

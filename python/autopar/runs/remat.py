@@ -3,7 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from autopar.framework import Named, Offloaded
+from autopar.framework import Named
+from autopar.held import Offloaded
 from autopar.runs.rows import Run
 
 NOTHING = ("none", "no", "off", "0", "false")
