@@ -61,8 +61,10 @@ def _table(cls: type[Any], tables: dict[str, Any]) -> dict[str, Any]:
         if is_required(field):
             required.append(key_of(field))
         properties[key_of(field)] = {"description": texts[field.name], **kind}
-        if field.default is not MISSING and field.default is not None:
-            default = field.default
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        if default is not MISSING and default is not None:
             properties[key_of(field)]["default"] = (
                 write(default) if is_dataclass(default) else default
             )
