@@ -81,7 +81,6 @@ def test_the_layers_of_each_stage(
     assert tuple(stage.layers for stage in plan.stages) == layers
 
 
-# All but the results of products.
 @pytest.mark.parametrize(
     ("text", "recompute"),
     [
@@ -294,6 +293,10 @@ def test_fsdp_reduces_gradients_in_32_bits_where_a_row_says_so(shelf: Shelf) -> 
     assert sent("FSDP") == sent("FSDP", "gradients not reduced in fp32") == 2
     assert sent("FSDP", "gradients reduced in fp32") == sent("FSDP", "reduce_dtype=float32") == 4
     assert sent("verl (PyTorch FSDP)") == 4
+    narrow = "states all bf16; FSDP reduces gradients in fp32 unless said"
+    assert sent("FSDP", narrow) == 4
+    assert sent("FSDP", "states all bf16") == 2
+    assert sent("FSDP", f"{narrow}; gradients reduced in bf16") == 2
 
 
 def test_the_capacity_of_experts_is_read_from_words(shelf: Shelf) -> None:

@@ -449,21 +449,22 @@ def _stored(framework: Framework, run: Run) -> Framework:
         # Without ZeRO the optimizer steps the parameters themselves, and copies no gradients
         # (deepspeed/runtime/engine.py: _do_optimizer_sanity_check).
         framework = replace(framework, held=replace(framework.held, update_bytes=0))
-    if said(run, rf"({NARROW_GRADIENTS})\b"):
+    narrow = said(run, rf"({NARROW_GRADIENTS})\b")
+    wide = run.shards_parameters and not narrow and said(run, WIDE_REDUCTION)
+    if narrow:
         # Where sums lie beside the gradients that are added to them, only what travels is narrow.
         sums = stored.gradient > stored.gradient_sent
         stored = replace(stored, gradient=stored.gradient if sums else 2, gradient_sent=2)
-    elif run.shards_parameters and said(run, WIDE_REDUCTION):
+    elif wide:
         stored = replace(stored, gradient_sent=4)
     if said(run, NARROW_STATES):
         copy = 2 if said(run, NARROW_COPY) else 0
-        stored = replace(stored, parameter=2, gradient=2, gradient_sent=2, optimizer=4 + copy)
+        sent = 4 if wide else 2  # FSDP casts gradients as it reduces them.
+        stored = replace(stored, parameter=2, gradient=2, gradient_sent=sent, optimizer=4 + copy)
         # torch.autocast casts nothing that is as narrow already (autocast_mode.cpp: cached_cast).
-        held = replace(framework.held, fp32_residual=False)
+        update = min(framework.held.update_bytes, copy) if copy else framework.held.update_bytes
+        held = replace(framework.held, fp32_residual=False, update_bytes=update)
         framework = replace(framework, casts_weights=False, held=held)
-        if copy:
-            narrow = min(framework.held.update_bytes, copy)
-            framework = replace(framework, held=replace(framework.held, update_bytes=narrow))
     elif re.search(r"8-?bit adam", run.notes, re.I):
         stored = replace(stored, optimizer=max(stored.optimizer - 6, 2))
     elif said(run, rf"({NARROW_MOMENTS})\b"):
@@ -471,10 +472,9 @@ def _stored(framework: Framework, run: Run) -> Framework:
     if said(run, DROPPED_GRADIENTS):
         framework = replace(framework, held=replace(framework.held, gradients="passing"))
     offloaded = run.offload_fraction
-    if offloaded is None and framework.held.offloaded != Offloaded():
-        offloaded = 0.0  # By their names.
     if offloaded is None:
-        offloaded = 1.0 if offloads_checkpoints(run) else 0.0
+        by_names = framework.held.offloaded != Offloaded()
+        offloaded = 1.0 if offloads_checkpoints(run) and not by_names else 0.0
     on_host = bool(said(run, PARAMETERS_ON_HOST))
     held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=on_host)
     if not run.shards_parameters and said(run, r"(float|fp)8 all-gather\b"):
