@@ -166,8 +166,18 @@ def test_norms_and_experts_activation_are_modules_of_megatron() -> None:
     apart = in_framework(dense, selective="named", named=Named(activation=True))
     [reason] = LAUNCHERS["megatron"].supports(apart)
     assert reason == "recompute of the activation outside grouped experts"
-    products = in_framework(dense, selective="named", named=Named(expansion=True))
-    assert LAUNCHERS["megatron"].supports(products) == ["recompute of single operators"]
+    for single in (Named(expansion=True), Named(output=True), Named(contraction=True)):
+        products = in_framework(dense, selective="named", named=single)
+        assert LAUNCHERS["megatron"].supports(products) == ["recompute of single operators"]
+
+
+def test_mindformers_has_no_pattern_for_what_closes_attention() -> None:
+    asked = job(problem(*ASCEND), recompute=Recompute("selective"))
+    reason = "recompute of operators that no pattern marks"
+    both = in_framework(asked, selective="named", named=Named(activation=True, output=True))
+    assert reason in LAUNCHERS["mindformers"].supports(both)
+    one = in_framework(asked, selective="named", named=Named(activation=True))
+    assert reason not in LAUNCHERS["mindformers"].supports(one)
 
 
 @pytest.mark.parametrize("name", ["megatron", "accelerate", "flagscale"])

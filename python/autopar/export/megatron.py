@@ -5,6 +5,7 @@ Ranks run tensor parallel fastest, then context, data and pipeline: Megatron's d
 """
 
 import shlex
+from dataclasses import replace
 from typing import Any
 
 from autopar.export.job import (
@@ -20,7 +21,7 @@ from autopar.export.job import (
     when,
     yaml_text,
 )
-from autopar.framework import ExpertDispatch
+from autopar.framework import ExpertDispatch, Named
 from autopar.frontends.megatron import GRAPHS, MODULES
 from autopar.report import Plan, Recompute
 from autopar.spec import Model, Problem
@@ -120,7 +121,7 @@ def _unsaid_selective(job: Job) -> list[str]:
     moe = model.moe
     experts = moe is not None and not (moe.first_dense or moe.every > 1 or moe.shared_ffn)
     apart = named.activation and not (experts and framework.fused.grouped_gemm)
-    others = named.projections or named.attention or named.expansion
+    others = replace(named, norm=False, activation=False) != Named()
     return when(
         ("selective" in kinds and others, "recompute of single operators"),
         ("selective" in kinds and apart, "recompute of the activation outside grouped experts"),

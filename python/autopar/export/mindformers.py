@@ -4,6 +4,7 @@ The rules are those of `mindformers.modules.transformer` and of the layer settin
 MindSpore runs the pipeline and shards the optimizer.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from autopar.compat.plans import step_keywords
@@ -19,7 +20,8 @@ from autopar.export.job import (
     when,
     yaml_text,
 )
-from autopar.export.mindformers_recompute import by_chunk, whole_layers
+from autopar.export.mindformers_recompute import MARKED, by_chunk, whole_layers
+from autopar.framework import Named
 from autopar.frontends.mindformers_recompute import NONE
 from autopar.render.text import GIB
 from autopar.report import Plan
@@ -118,6 +120,7 @@ def _unsaid_recompute(job: Job) -> list[str]:
         stage.recompute.operators not in (None, NONE) for stage in plan.stages
     )
     whole = [any(whole_layers(plan, index)) for index in range(plan.pp)]
+    unmarked = replace(framework.named, **dict.fromkeys(MARKED, False)) != Named()
     return when(
         (
             plan.tp > 1 and any(whole) and framework.keeps_tensor_results,
@@ -132,6 +135,11 @@ def _unsaid_recompute(job: Job) -> list[str]:
             "inputs kept in slices where some layers are recomputed",
         ),
         ("selective" in kinds and framework.selective != "named", "selective recompute"),
+        (
+            "selective" in kinds
+            and replace(framework.named, **dict.fromkeys(MARKED, False)) != Named(),
+            "recompute of operators that no pattern marks",
+        ),
         (
             single and job.problem.model.moe is not None,
             "single operators of experts that are computed again",

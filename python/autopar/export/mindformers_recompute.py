@@ -4,11 +4,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 from autopar.export.job import chunk_layers
-from autopar.framework import Framework, Named
+from autopar.framework import Framework
 from autopar.frontends import mindformers_operators as operators
 from autopar.frontends.mindformers_recompute import NONE, Setting, Settings
 from autopar.report import NamedLayers, Plan, dealt
 from autopar.spec import Problem
+
+# Operators that patterns can mark, as fields of `autopar.framework.Named`.
+MARKED = tuple(field.name for field in fields(NamedLayers) if field.name != "gather")
 
 
 def whole_layers(plan: Plan, index: int) -> list[int]:
@@ -51,14 +54,13 @@ def settings(problem: Problem, plan: Plan) -> Settings:
     whole = [whole_layers(plan, stage) for stage in range(plan.pp)]
     rows = [_named(problem.framework, plan, stage) for stage in range(plan.pp)]
     select: dict[str, Setting] = {}
-    for field in fields(Named):
+    for name in MARKED:
         counts = [
-            _of_chunks(getattr(row, field.name), each)
-            for row, each in zip(rows, chunks, strict=True)
+            _of_chunks(getattr(row, name), each) for row, each in zip(rows, chunks, strict=True)
         ]
         if any(map(any, counts)):
             value = True if counts == chunks else by_chunk(counts)
-            select |= dict.fromkeys(operators.patterns(field.name), value)
+            select |= dict.fromkeys(operators.patterns(name), value)
     gathers = [_of_chunks(row.gather, each) for row, each in zip(rows, chunks, strict=True)]
     return Settings(
         recompute=by_chunk(whole) if any(map(any, whole)) else False,
@@ -85,9 +87,7 @@ def _named(framework: Framework, plan: Plan, stage: int) -> NamedLayers:
         return NONE
     layers = plan.vpp * max(chunk_layers(plan, stage))
     again = framework.named
-    row = NamedLayers(
-        **{field.name: layers * getattr(again, field.name) for field in fields(Named)}
-    )
+    row = NamedLayers(**{name: layers * getattr(again, name) for name in MARKED})
     gathers = plan.sp and again.norm and not framework.keeps_tensor_results
     return replace(row, gather=layers) if gathers else row
 
