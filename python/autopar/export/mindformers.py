@@ -136,8 +136,7 @@ def _unsaid_recompute(job: Job) -> list[str]:
         ),
         ("selective" in kinds and framework.selective != "named", "selective recompute"),
         (
-            "selective" in kinds
-            and replace(framework.named, **dict.fromkeys(MARKED, False)) != Named(),
+            "selective" in kinds and unmarked,
             "recompute of operators that no pattern marks",
         ),
         (
