@@ -17,7 +17,8 @@ use autopar_core::search::passage::{KindPrices, Passage};
 use autopar_core::search::places::Places;
 use autopar_core::search::relax::Question;
 use autopar_core::search::space::Stages as Offered;
-use autopar_core::spec::problem::Schedule;
+use autopar_core::spec::framework::{Named, Selective};
+use autopar_core::spec::problem::{Granularity, Schedule};
 use autopar_core::units::{Time, GIB};
 use draw::pipeline::{clocks, shape, SENDS};
 use draw::plans::{any_plan, unequal_plan};
@@ -281,6 +282,71 @@ fn within_caps(
     let held = places.within(least.seconds()).is_some() && leasts.len() > 1;
     assert!(least == from || !held, "a bound is a time that is too short");
     places.within(0.9 * seconds).is_none_or(|caps| !caps.hold(&runs))
+}
+
+#[test]
+fn bounds_hold_where_operators_one_by_one_take_longer_again_than_their_layer() {
+    // All that is named is a checkpoint of its own, and what is kept is little more than the layer's input, or less.
+    let mut draw = Draw::new(4242);
+    let mut slower = 0;
+    for n in 0..60_000 {
+        let mut problem = draw::problem(&mut draw, 1);
+        let group = &mut problem.cluster.groups[0];
+        (group.limit, group.chip.memory_gib) = (None, 1e6);
+        problem.framework.selective = Selective::Named;
+        problem.framework.named = Named {
+            norm: true,
+            projections: true,
+            attention: true,
+            output: true,
+            dispatch: true,
+            expansion: true,
+            activation: true,
+            contraction: true,
+        };
+        let mut plan = any_plan(&mut draw, &problem);
+        let way = draw.pick(&[0, 1, 2]);
+        for stage in &mut plan.stages {
+            stage.offload = 0;
+            stage.recompute = match way {
+                0 => Recompute::Selective,
+                1 => Recompute::Block { layers: stage.layers / plan.vpp as u32 },
+                _ => Recompute::None,
+            };
+        }
+        let whole = plan.stages.iter().all(|s| s.layers.is_multiple_of(plan.vpp as u32));
+        if !whole || !check(&problem, &plan).is_empty() {
+            continue;
+        }
+        problem.options.recompute =
+            vec![Granularity::Selective, Granularity::Block, Granularity::None];
+        problem.options.optimizer_offload |= plan.optimizer_offload;
+        problem.options.uneven_layers = true;
+        let found = estimate(&problem, &plan).expect("a legal plan");
+        // Just as much memory as the plan needs.
+        let needs = found.stages.iter().map(|e| (e.allocated_bytes + e.memory.context).0);
+        problem.cluster.groups[0].chip.memory_gib =
+            (needs.max().unwrap_or(0) + 2) as f64 / GIB / (1.0 - problem.options.memory_margin);
+        let least = Tables::new(&problem, |kind| Some(plan.shard(kind))).kind(0).least();
+        slower += u64::from(least.again[0] > least.again[1]);
+        let Plan { schedule, pp, vpp, .. } = plan;
+        let micro_batches = plan.micro_batches(&problem);
+        let question = Question {
+            problem: &problem,
+            shape: Shape { schedule, pp, vpp, micro_batches },
+            sends: sends(&problem, schedule),
+            even: pp == 1,
+            any_schedule: false,
+            flying: micro_batches,
+            limit: f64::INFINITY,
+        };
+        let Verdict::Seconds(seconds) = question.bound(&[Some(least)], &vec![0; pp as usize])
+        else {
+            panic!("{n}: does not fit: {plan:?}")
+        };
+        assert!(seconds <= found.step_s, "{n}: {seconds} > {} for {plan:?}", found.step_s);
+    }
+    assert!(slower > 1000, "{slower}");
 }
 
 #[test]

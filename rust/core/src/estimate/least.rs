@@ -419,7 +419,7 @@ impl Least {
         let fixed = self.other + end(0, first) + end(1, last) + beginnings;
         let forward = n * self.layer.forward + fixed.forward;
         // Recompute and transfers to the host may lengthen the backward pass behind which gradients travel.
-        let backward = n * (self.layer.backward + self.again[1])
+        let backward = n * (self.layer.backward + self.again[0].max(self.again[1]))
             + fixed.backward
             + 2.0 * (n * self.kept[0]) / self.host * f64::from(u8::from(pp == 1))
             + if on_host {

@@ -104,6 +104,10 @@ impl Room<'_> {
         if allowed.uniform {
             ends[3] = (self.most_grouped(), unit + l.again[1]);
         }
+        if l.again[0] > l.again[1] {
+            // Many operators, each a checkpoint, may take longer again than the layer.
+            ends[1..].rotate_left(1);
+        }
         let mut rungs = Rungs::default();
         rungs.push((0.0, 0.0));
         let mut reached = 0.0;
