@@ -69,6 +69,12 @@ fn each_operator_drops_what_it_makes_and_the_backward_pass_reads() {
     let closed = layer(&llama(Named { output: true, ..every }), whole());
     assert_eq!(closed.kept_selective, Bytes(SH * 2));
     assert!(closed.recompute_selective.compute > cost.recompute_selective.compute);
+    // And keys and values of half its width together where the pass returns them.
+    let mut returning = llama(Named { output: true, ..every });
+    returning.framework.held.returned_keys = true;
+    let returning = layer(&returning, whole());
+    assert_eq!(returning.kept_selective, Bytes(SH * 2 + SH));
+    assert_eq!(returning.kept_selective, returning.kept_input);
     assert_eq!(norm + projections + attention + expansion + activation, dropped(&cost));
     // The output product, the second of the MLP and the residual additions are not run again.
     assert!(cost.recompute_selective.compute < cost.forward.compute);
@@ -222,6 +228,15 @@ fn tensors_that_wait_on_the_host_by_name_leave_the_device_and_two_layers_of_them
     let layer = SH * 2 + SH * 11 / 2;
     assert_eq!(plain.activations - offloaded.activations, Bytes(4 * layer));
     assert_eq!(offloaded.working_set - plain.working_set, Bytes(2 * layer));
+    // What is computed again waits nowhere, and without selective recompute nothing does.
+    problem.framework.held.offloaded.expansion = true;
+    assert_eq!(memory(&problem), offloaded);
+    let stage = Stage { recompute: Recompute::None, ..stage };
+    let without = Plan { dp: 8, ..testing::plan(vec![stage]) };
+    let all = estimate(&problem, &without).unwrap().stages[0].memory;
+    let mut none = problem.clone();
+    none.framework.held.offloaded = Offloaded::default();
+    assert_eq!(all, estimate(&none, &without).unwrap().stages[0].memory);
     // A host that is slow enough holds the passes up, once each way.
     problem.cluster.groups[0].chip.host.pcie_gb_per_s = 1e3;
     let fast = estimate(&problem, &plan).unwrap().step_s;

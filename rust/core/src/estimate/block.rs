@@ -6,7 +6,7 @@ use super::pass::Pass;
 use super::repeats::Layer;
 use super::repeats::{Operator, Repeats, SavedOutputs};
 use super::shard::LayerCost;
-use crate::spec::framework::{ExpertDispatch, GatheredUnit, Projections};
+use crate::spec::framework::{ExpertDispatch, GatheredUnit, Projections, Selective};
 use crate::spec::model::{Activation, LayerKind};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
@@ -516,6 +516,9 @@ impl<'p, 'a> Block<'p, 'a> {
             input_bytes += self.brought;
         }
         let returned = if p.framework.held.returned_keys { self.keys } else { 0.0 };
+        let kept_input = input_bytes + returned;
+        // What lives on though a layer is computed again as a whole does so too where its operators are.
+        let kept_selective = kept_selective.max(kept_input).min(self.kept);
         let (dense_whole, expert_whole) = p.whole_parameters(kind);
         let backward = self.input.plus(self.weight);
         self.repeats.backward = backward;
@@ -529,10 +532,12 @@ impl<'p, 'a> Block<'p, 'a> {
                 recompute_full,
                 kept: Bytes::from_f64(self.kept),
                 kept_selective: Bytes::from_f64(kept_selective),
-                kept_offloaded: Bytes::from_f64(
-                    self.repeats.offloaded(p.framework.held.offloaded, p.residual_bytes()),
-                ),
-                kept_input: Bytes::from_f64(input_bytes + returned),
+                kept_offloaded: Bytes::from_f64(self.repeats.offloaded(
+                    p.framework.held.offloaded,
+                    (p.framework.selective == Selective::Named).then_some(p.framework.named),
+                    p.residual_bytes(),
+                )),
+                kept_input: Bytes::from_f64(kept_input),
                 dense_parameters: self.dense_parameters.round() as u64,
                 expert_parameters: self.expert_parameters.round() as u64,
                 dense_whole,

@@ -177,7 +177,7 @@ impl Block<'_, '_> {
             self.weight_inner(worked * width as f64, apart);
         }
         let sent = p.linear_input(worked * h, !p.framework.wide_experts);
-        if s.ep * s.etp == 1 {
+        if s.ep * s.etp == 1 && (by_products || !once) {
             self.repeats.each[Operator::Dispatch as usize].1 += sent;
         }
         self.kept += self.activation_kept(worked * width as f64, !p.framework.wide_experts) + sent;

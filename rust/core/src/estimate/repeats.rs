@@ -63,8 +63,9 @@ impl Repeats {
         })
     }
 
-    /// Bytes of what waits in host memory, of a layer with an input of so many.
-    pub(super) fn offloaded(&self, tensors: Offloaded, input: f64) -> f64 {
+    /// Bytes of what waits in host memory, of a layer with an input of so many: nothing of what is computed `again`.
+    pub(super) fn offloaded(&self, tensors: Offloaded, again: Option<Named>, input: f64) -> f64 {
+        let kept = |named: fn(Named) -> bool| !again.is_some_and(named);
         let made = |operator: Operator, waits: bool| {
             if waits {
                 self.each[operator as usize].1
@@ -73,11 +74,11 @@ impl Repeats {
             }
         };
         (if tensors.input { input } else { 0.0 })
-            + made(Operator::Projections, tensors.projections)
-            + made(Operator::Attention, tensors.attention)
-            + made(Operator::Output, tensors.output)
-            + made(Operator::Expansion, tensors.expansion)
-            + made(Operator::Contraction, tensors.contraction)
+            + made(Operator::Projections, tensors.projections && kept(|again| again.projections))
+            + made(Operator::Attention, tensors.attention && kept(|again| again.attention))
+            + made(Operator::Output, tensors.output && kept(|again| again.output))
+            + made(Operator::Expansion, tensors.expansion && kept(|again| again.expansion))
+            + made(Operator::Contraction, tensors.contraction && kept(|again| again.contraction))
     }
 
     /// Kernels of each operator.

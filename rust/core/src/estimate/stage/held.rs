@@ -299,7 +299,7 @@ impl Table<'_> {
         let travelling = if self.offloaded_share() > 0.0 && place.pp > 1 {
             let shares = (0..place.vpp).map(|chunk| self.offloaded_bytes(place, chunk));
             shares.max().unwrap_or_default() * 2
-        } else if self.offloads_tensors() {
+        } else if self.offloads_tensors() && place.recompute == Recompute::Selective {
             self.widest.offloaded * 2
         } else if place.offload > 0 || self.offloaded_share() > 0.0 {
             layer * 2
