@@ -283,4 +283,16 @@ fn a_host_that_waited_for_a_message_has_launched_nothing_ahead() {
     assert_eq!(later(&problem, 2), [10.0, 0.0]);
     problem.framework.fetching_operators = 0;
     assert_eq!(later(&problem, 2), [0.0, 0.0]);
+    // A host that waits for each kernel pays for the first of a pass with the others: nine launches more, and none by a message.
+    problem.framework.overlap.every_send = false;
+    problem.framework.blocking_launches = true;
+    (problem.framework.waits_for_messages, problem.framework.fetching_operators) = (false, 0);
+    let before = [passes(&problem, 1), passes(&problem, 2)];
+    problem.framework.waits_for_messages = true;
+    problem.framework.fetching_operators = 9;
+    for stages in [1, 2] {
+        let now = passes(&problem, stages);
+        let more = [0, 1].map(|pass| ((now[pass] - before[stages - 1][pass]) / 4e-6).round());
+        assert_eq!(more, [9.0, 0.0]);
+    }
 }

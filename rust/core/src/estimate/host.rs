@@ -54,9 +54,9 @@ impl Beginning {
     /// kernel is never ahead, and its launches are all counted where they are made.
     pub fn of(framework: &Framework, pace: f64, cut: bool, messages: bool) -> Beginning {
         let launch = Launch::of(framework, pace, cut);
-        let waits = messages && framework.waits_for_messages && !launch.blocking;
+        let waits = messages && framework.waits_for_messages;
         let launches = |count: u32| Time::from_seconds(f64::from(count) * launch.seconds);
-        let first = |waits: bool| u32::from(waits);
+        let first = |waits: bool| u32::from(waits && !launch.blocking);
         let fetching = framework.fetching_operators;
         Beginning {
             forward: launches(fetching + first(waits || fetching > 0)),

@@ -517,6 +517,7 @@ impl Framework {
             (self.attention_padding, "attention_padding", 1 << 16),
             (self.attention_block, "attention_block", 1 << 20),
             (self.metric_bytes, "metric_bytes", 1 << 10),
+            (u64::from(self.fetching_operators), "fetching_operators", 1 << 16),
             (self.offload.threads, "offload.threads", 1 << 16),
             (self.offload.pass_bytes, "offload.pass_bytes", 1 << 10),
             (self.offload.step_bytes, "offload.step_bytes", 1 << 10),
@@ -525,7 +526,7 @@ impl Framework {
                 count <= most,
                 path,
                 || format!("must be at most {most}, found {count}"),
-                "Give channels, threads of a process, or bytes of one number.",
+                "Give channels, operators, threads of a process, or bytes of one number.",
             )?;
         }
         for (multiple, path, cure) in [
