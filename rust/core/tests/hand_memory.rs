@@ -198,6 +198,9 @@ fn eight_bit_weights_take_the_place_of_what_they_are_cast_from() {
     assert_eq!(items.parameters, Bytes(132 * 2 - 132 * 1000 / 1050));
     assert_eq!(items.optimizer, Bytes(132 * 12));
     assert!(!memory::narrow_weights(&f, Precision::Fp4));
+    // Where no cast is kept nothing lies in place of a weight.
+    f.held.fp8_weight_bytes = 0;
+    assert!(!memory::narrow_weights(&f, Precision::Fp8));
 }
 
 // ---- What is not there all the time ----------------------------------------------------------------------------------

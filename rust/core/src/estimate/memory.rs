@@ -157,9 +157,10 @@ pub fn cast_sixteenths(framework: &Framework, precision: Precision, any_layout: 
     }
 }
 
-/// Whether the layers' weights lie in casts alone. In 4 bits the weight itself stays in 16.
+/// Whether the layers' weights lie in casts alone: not where none are kept, and in 4 bits the weight itself stays in 16.
 pub fn narrow_weights(framework: &Framework, precision: Precision) -> bool {
-    framework.held.narrow_weights && precision == Precision::Fp8
+    let held = &framework.held;
+    held.narrow_weights && held.fp8_weight_bytes > 0 && precision == Precision::Fp8
 }
 
 /// Bytes of casts that are counted with each of so many parameters of an embedding and not made: where its 32-bit rows begin a
