@@ -6,11 +6,13 @@ use autopar_core::estimate::block;
 use autopar_core::estimate::estimate;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::shard::{Shard, Split};
+use autopar_core::estimate::stage::Place;
+use autopar_core::estimate::Tables;
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Host;
 use autopar_core::spec::framework::Graphs;
 use autopar_core::spec::model::LayerKind;
-use autopar_core::spec::problem::Problem;
+use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::testing::{self, whole};
 use autopar_core::units::{Bytes, Time};
 use sums::{close, gpt_problem, layer};
@@ -251,6 +253,39 @@ fn from_pinned_memory_gradients_cross_behind_the_backward_pass() {
     let swift = estimate(&problem, &plan).unwrap().step_s;
     // At 1e6 GB a second nothing of 6 bytes a step is left, and what crosses with a pass is hidden.
     close(longer(&problem, (plain, swift)), 6.0 / 10e9, 1e-3);
+}
+
+#[test]
+fn gradients_of_weights_that_may_wait_cross_behind_their_own_pass() {
+    // Two stages of two replicas. The first has the embedding, of whose gradients 4 bytes each cross for longer than any pass lasts:
+    // of 409,600 + 64 rows, and of 12 widths a layer, of 1,024 channels, halved, at 100 GB a second. The gradient of its input does
+    // not wait for that. If it did, for what the weights' own pass leaves in the open, a second layer would make it come sooner.
+    let (h, cluster) = (1024, testing::cluster(testing::a100(), 4));
+    let mut problem = testing::problem(testing::gpt(2, h), cluster, 8, 64);
+    problem.model.vocab = 409_600;
+    problem.framework.offload.pass_bytes = 4;
+    let chip = &mut problem.cluster.groups[0].chip;
+    (chip.peak_tflops.bf16, chip.host.pcie_gb_per_s) = (Some(3.0), 100.0);
+    chip.gemm.processors = 1;
+    (chip.link.all_gather_gb_per_s, chip.memory_bandwidth_gb_per_s) = (1e5, 1e5);
+    let stage = Stage { chip: 0, layers: 1, recompute: Recompute::None, offload: 0 };
+    let plan = testing::plan(vec![stage; 2]);
+    let plan = Plan { dp: 2, zero: 3, shard_group: 2, optimizer_offload: true, ..plan };
+    let tables = Tables::new(&problem, |kind| Some(plan.shard(kind)));
+    let chunk = |schedule, layers, optimizer_offload| {
+        let plan = Plan { schedule, ..plan.clone() };
+        let place = Place { layers, optimizer_offload, ..plan.place(&problem, 0) };
+        tables.kind(0).chunk(&place, 0)
+    };
+    for layers in [1, 2] {
+        let [device, host] = [false, true].map(|host| chunk(Schedule::ZeroBubbleH1, layers, host));
+        assert_eq!((host.forward, host.input_gradient), (device.forward, device.input_gradient));
+        let parameters = (409_664 + 12 * h * u64::from(layers)) * h;
+        close(host.weight_gradient.seconds(), parameters as f64 * 4.0 / 2.0 / 100e9, 1e-2);
+        // Where they may not wait, all of the backward pass hides what crosses.
+        let all = chunk(Schedule::OneFOneB, layers, true).backward();
+        close(all.seconds(), host.weight_gradient.seconds(), 1e-6);
+    }
 }
 
 #[test]

@@ -339,7 +339,7 @@ impl<'a> Table<'a> {
             passes.input_gradient += back;
         }
         if place.optimizer_offload {
-            passes.input_gradient += self.gradients_beyond(place, chunk, &passes);
+            passes.weight_gradient += self.gradients_beyond(place, chunk, &passes);
         }
         passes
     }
@@ -366,7 +366,8 @@ impl<'a> Table<'a> {
     }
 
     /// What a chunk's gradients add to its backward pass where the host holds their sums: all that they take to cross, or from
-    /// pinned memory what is longer than the pass.
+    /// pinned memory what is longer than the pass. Where the schedule lets them wait, they are there in their own part of it, and
+    /// cross behind that alone: the stage before does not wait for them.
     fn gradients_beyond(&self, place: &Place, chunk: u64, passes: &Chunk) -> Time {
         let framework = &self.problem.framework;
         let (from, count) = self.range(place, chunk);
@@ -378,7 +379,8 @@ impl<'a> Table<'a> {
             self.rates.crossing(layers.dense_parameters + dense, layers.expert_parameters),
         );
         if framework.offload.pinned && framework.overlap.gradient_reduce {
-            crossing.beyond(passes.backward())
+            let waits = matches!(place.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
+            crossing.beyond(if waits { passes.weight_gradient } else { passes.backward() })
         } else {
             crossing
         }
