@@ -26,8 +26,12 @@ impl Slope {
 pub struct Pace {
     /// All its passes with its sends.
     pub busy: Slope,
+    /// The same without the gradients that cross to the host behind them, which recompute may hide.
+    pub bare: Slope,
     /// The passes of its first chunk, and what hands their results on.
     pub down_and_up: Slope,
+    /// What these take beside the passes of layers, likewise without what crosses.
+    pub ends: Time,
     /// What a layer of a chunk adds to the path that waits on the stage for its first micro-batch and then does the others.
     pub rounds: Time,
     /// What selective and full recompute add for each layer of a chunk, in all chunks together.
@@ -37,25 +41,28 @@ pub struct Pace {
 impl Pace {
     /// Most layers of a chunk, up to `all`, whose passes under `recompute` last no longer than `room`.
     pub fn most(&self, room: Time, recompute: Recompute, all: u32) -> u32 {
-        let Some(room) = room.0.checked_sub(self.busy.base.0) else { return 0 };
-        let within = |room: u64, each: u64| match room.checked_div(each) {
-            Some(n) => n.min(u64::from(all)) as u32,
-            None => all,
+        let within = |line: Slope, again: Time, more: Time| {
+            let room = room.0.checked_sub((line.base + more).0)?;
+            Some(match room.checked_div((line.each + again).0) {
+                Some(n) => n.min(u64::from(all)) as u32,
+                None => all,
+            })
         };
-        let (each, [selective, full]) = (self.busy.each.0, self.again.map(|t| t.0));
-        match recompute {
+        let [selective, full] = self.again;
+        let repeated = |again| within(self.bare, again, Time::ZERO);
+        let again = match recompute {
             // Parts are no choice of the search; the passes alone bound them.
-            Recompute::None | Recompute::Parts(_) => within(room, each),
-            Recompute::Selective => within(room, each + selective),
-            Recompute::Uniform { .. } => within(room, each + full),
+            Recompute::None | Recompute::Parts(_) => Some(all),
+            Recompute::Selective => repeated(selective),
+            Recompute::Uniform { .. } => repeated(full),
             Recompute::Block { layers } => {
-                let few = within(room, each + full);
-                match room.checked_sub(full * u64::from(layers)) {
-                    Some(rest) if few >= layers => within(rest, each),
-                    _ => few,
-                }
+                let few = repeated(full);
+                few.filter(|&few| few >= layers)
+                    .and_then(|_| within(self.bare, Time::ZERO, full * u64::from(layers)))
+                    .or(few)
             }
-        }
+        };
+        within(self.busy, Time::ZERO, Time::ZERO).unwrap_or(0).min(again.unwrap_or(0))
     }
 }
 
@@ -63,6 +70,7 @@ impl Pace {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ahead {
     pub down_and_up: Slope,
+    pub ends: Time,
     /// Of a path that does its other micro-batches on one of them: layers a second of all of them, and the stages where
     /// these are alike, with the time of a layer.
     pub speed: f64,
@@ -97,6 +105,7 @@ pub fn before(paces: &[Pace]) -> Vec<Ahead> {
         let least = if i == 0 { each } else { ahead.down_and_up.each.min(each) };
         let base = ahead.down_and_up.base + pace.down_and_up.base;
         ahead.down_and_up = Slope { base, each: least };
+        ahead.ends += pace.ends;
         ahead.speed += 1.0 / pace.rounds.seconds().max(1e-12);
         ahead.alike = match ahead.alike {
             _ if i == 0 => Some((1, pace.rounds)),
@@ -193,6 +202,24 @@ mod tests {
         let steep = Slope::through(Time(5), Time(16));
         assert_eq!((steep.base, steep.each), (Time(0), Time(5)));
         assert!((1..9).all(|n| steep.base + steep.each * n <= Time(5.max(11 * n - 6))));
+    }
+
+    #[test]
+    fn recompute_may_hide_what_crosses_to_the_host() {
+        // Passes of 3 + 2 n, with what crosses of 3 + 10 n. Computing layers again takes 5 each, 3 + 7 n, and nothing shows of it:
+        // two layers last 23. At 9 each they last 25, 3 + 11 n, unless one alone is computed again.
+        let pace = |full| Pace {
+            busy: Slope { base: Time(3), each: Time(10) },
+            bare: Slope { base: Time(3), each: Time(2) },
+            again: [Time(1), Time(full)],
+            ..Pace::default()
+        };
+        let most = |full, recompute| pace(full).most(Time(23), recompute, 4);
+        let uniform = Recompute::Uniform { layers: 1 };
+        assert_eq!([most(5, Recompute::None), most(5, uniform), most(9, uniform)], [2, 2, 1]);
+        assert_eq!(most(9, Recompute::Block { layers: 1 }), 2);
+        assert_eq!(most(17, Recompute::Block { layers: 1 }), 1);
+        assert_eq!([Time(2), Time(3)].map(|room| pace(5).most(room, uniform, 4)), [0, 0]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::bound::{Shape, Work};
 use super::holds::{Choice, NONE};
 use super::pace::{Ahead, Pace, Passed, Slope};
 use super::stages::Solver;
+use crate::estimate::stage::Place;
 use crate::plan::Recompute;
 use crate::spec::problem::Schedule;
 use crate::units::Time;
@@ -46,17 +47,32 @@ impl Solver<'_, '_, '_> {
 
     fn pace(&self, i: usize) -> Pace {
         let table = self.class.holds.lightest(self.class.kinds[i]);
-        let work = |layers| self.work_at(table, &self.place(i, 0, layers, NONE));
-        let one = work(1);
-        let two = if self.layers > 1 { work(2) } else { one };
-        let busy = |w: &Work| w.forward + w.backward;
-        let down_and_up = |w: &Work| w.first_forward + w.first_backward;
+        let work = |layers: u32, crosses: bool| {
+            let place = self.place(i, 0, layers, NONE);
+            let optimizer_offload = place.optimizer_offload && crosses;
+            self.work_at(table, &Place { optimizer_offload, ..place })
+        };
+        let pair = |crosses| {
+            let one = work(1, crosses);
+            (one, if self.layers > 1 { work(2, crosses) } else { one })
+        };
+        let busy = |(one, two): &(Work, Work)| {
+            Slope::through(one.forward + one.backward, two.forward + two.backward)
+        };
+        let down_and_up = |(one, two): &(Work, Work)| {
+            let time = |w: &Work| w.first_forward + w.first_backward;
+            Slope::through(time(one), time(two))
+        };
+        let (whole, bare) = (pair(true), pair(false));
         let Shape { schedule, pp, micro_batches: m, .. } = self.shape;
+        let (one, two) = &whole;
         let (forward, backward) = (two.forward - one.forward, two.backward - one.backward);
         Pace {
-            busy: Slope::through(busy(&one), busy(&two)),
-            down_and_up: Slope::through(down_and_up(&one), down_and_up(&two)),
-            rounds: rounds(schedule, (pp, m), forward, backward),
+            busy: busy(&whole),
+            bare: busy(&bare),
+            down_and_up: down_and_up(&whole),
+            ends: down_and_up(&bare).base,
+            rounds: rounds(schedule, (pp, m), forward, backward.min(one.backward)),
             again: table.again().map(|time| time * self.shape.vpp),
         }
     }
@@ -76,7 +92,7 @@ impl Solver<'_, '_, '_> {
         let on_lines = (lines.through(first), lines.rounds(first));
         let Some(passed) = &self.passed else { return on_lines };
         let (through, rounds) = passed.least(first, i as u32, choice.recompute);
-        (on_lines.0.max(lines.down_and_up.base + through), on_lines.1.max(rounds))
+        (on_lines.0.max(lines.ends + through), on_lines.1.max(rounds))
     }
 }
 
