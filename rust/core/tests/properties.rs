@@ -13,7 +13,7 @@ use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::testing;
 use autopar_core::units::{Time, GIB};
 use autopar_core::{wire, Watch};
-use draw::plans::unequal_plan;
+use draw::plans::{any_plan, unequal_plan};
 use draw::Draw;
 
 fn best(problem: &Problem) -> Report {
@@ -332,29 +332,55 @@ fn more_memory_never_makes_the_best_plan_slower() {
     }
 }
 
+/// The problem with all its links so many times as fast.
+fn with_faster_links(problem: &Problem, by: f64) -> Problem {
+    let mut better = problem.clone();
+    for group in &mut better.cluster.groups {
+        let (link, network) = (&mut group.chip.link, &mut group.chip.network);
+        link.all_reduce_gb_per_s *= by;
+        link.all_gather_gb_per_s *= by;
+        link.all_to_all_gb_per_s *= by;
+        link.p2p_gb_per_s *= by;
+        link.latency_us /= by;
+        network.nic_gbit_per_s *= by;
+        network.latency_us /= by;
+    }
+    if let Some(link) = &mut better.cluster.between_kinds {
+        link.bandwidth_gb_per_s *= by;
+        link.latency_us /= by;
+    }
+    better
+}
+
 #[test]
 fn a_faster_link_never_makes_the_best_plan_slower() {
     let mut draw = Draw::new(11);
     for _ in 0..60 {
         let problem = tight_problem(&mut draw);
-        let mut better = problem.clone();
-        let by = 1.0 + 3.0 * draw.share();
-        for group in &mut better.cluster.groups {
-            let (link, network) = (&mut group.chip.link, &mut group.chip.network);
-            link.all_reduce_gb_per_s *= by;
-            link.all_gather_gb_per_s *= by;
-            link.all_to_all_gb_per_s *= by;
-            link.p2p_gb_per_s *= by;
-            link.latency_us /= by;
-            network.nic_gbit_per_s *= by;
-            network.latency_us /= by;
-        }
-        if let Some(link) = &mut better.cluster.between_kinds {
-            link.bandwidth_gb_per_s *= by;
-            link.latency_us /= by;
-        }
+        let better = with_faster_links(&problem, 1.0 + 3.0 * draw.share());
         never_slower("link", &problem, &better);
     }
+}
+
+#[test]
+fn a_faster_link_makes_no_plan_slower() {
+    let mut draw = Draw::new(19);
+    let mut legal = 0;
+    for _ in 0..4000 {
+        let kinds = draw.pick(&[1, 2]);
+        let problem = draw::problem(&mut draw, kinds);
+        let plan = any_plan(&mut draw, &problem);
+        let better = with_faster_links(&problem, 1.0 + 3.0 * draw.share());
+        if !check(&problem, &plan).is_empty() {
+            continue;
+        }
+        legal += 1;
+        let time = |p: &Problem| estimate(p, &plan).expect("a legal plan").step_ps.0 as f64;
+        let (before, after) = (time(&problem), time(&better));
+        let said = format!("{before} became {after} with {plan:?}\n{problem:?}");
+        assert!(after <= before * (1.0 + 1e-7), "{said}");
+    }
+    assert!(legal > 300, "only {legal} plans were legal");
 }
 
 #[test]
