@@ -423,3 +423,16 @@ def test_kinds_of_chip_may_have_tensor_parallel_degrees_of_their_own() -> None:
     assert mixed.plan.tp_of_kind == (4, 2)
     assert mixed.estimate.step_s / alike.estimate.step_s == pytest.approx(0.98, abs=0.005)
     assert mixed.plan.devices == alike.plan.devices == 48
+
+
+@pytest.mark.parametrize(
+    ("cluster", "dropout", "told"),
+    [("tpu_v5p:16", True, True), ("tpu_v5p:16", False, False), ("a100_80:16", True, False)],
+)
+def test_a_search_says_on_which_chips_dropout_is_drawn_for_nothing(
+    cluster: str, dropout: bool, told: bool
+) -> None:
+    report = autopar.search(
+        "llama2-7b", cluster, global_batch_size=64, sequence_length=2048, dropout=dropout
+    )
+    assert any("dropout in fused attention is not counted" in note for note in report.notes) == told

@@ -44,13 +44,14 @@ impl Device<'_> {
     /// instructions for 16 pairs; backward it keeps the mask in signs, pair by pair, which takes 48 (dropout.h). The first spends 16
     /// bits on a pair, and three instructions either way (@e518a4b, csrc/flash_attn/src/fmha/softmax.h).
     ///
+    /// Nothing on a chip whose vector units have no peak, as a report's notes say.
+    ///
     /// Taken to run beside nothing, and of other kernels to be as of the second. Heads of 64 over 2,048 and 4,096 tokens on a GB10
     /// take 17 % longer forward by it and 6 backward, where 22 to 32 and 4 to 9 were measured, and heads of 128 10 and 3, where up to 5
     /// and 6 were (Dao-AILab/flash-attention pull request 2439, April 2026); FlashAttention-4 on a GB200 29 to 47 % in both passes, where
     /// rates fell to 0.75 to 0.85 forward and 0.6 to 0.7 backward (pull request 2597, May 2026).
     pub fn attention_dropout(&self, pass: Pass, pairs: f64) -> f64 {
-        let peaks = &self.chip.peak_tflops;
-        let Some(peak) = peaks.int32.or(peaks.fp32.map(|peak| peak / 2.0)) else { return 0.0 };
+        let Some(peak) = self.chip.peak_tflops.integers() else { return 0.0 };
         let first = self.attention.first().is_some_and(|rate| rate.kernel == "fa1");
         let instructions = match (first, pass) {
             (true, _) => (42.0 + 3.0 * 8.0) / 8.0,

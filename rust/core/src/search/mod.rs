@@ -43,6 +43,7 @@ mod weights;
 
 use crate::estimate::estimate;
 use crate::spec::problem::Problem;
+use crate::spec::workload::Attention;
 use report::{Cut, Ranked, Report, StopReason, REPORT_SCHEMA};
 use watch::Watch;
 
@@ -139,8 +140,15 @@ fn report(
 /// Roundings and weak figures that bear on the result.
 fn notes(problem: &Problem) -> Vec<String> {
     let mut notes = Vec::new();
+    let drawn = problem.workload.dropout && problem.workload.attention == Attention::Flash;
     for (kind, group) in problem.cluster.groups.iter().enumerate() {
         let chip = &group.chip;
+        if drawn && chip.peak_tflops.integers().is_none() {
+            notes.push(format!(
+                "{}: what draws dropout in fused attention is not counted, as no peak of its vector units is known",
+                chip.name
+            ));
+        }
         if let Some(limit) = group.limit {
             let whole = problem.available(kind);
             if whole < limit {

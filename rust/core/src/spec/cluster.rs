@@ -127,6 +127,11 @@ impl Peaks {
         }
     }
 
+    /// The peak of 32-bit integers on vector units; absent where neither they nor those of 32-bit numbers are told.
+    pub fn integers(&self) -> Option<f64> {
+        self.int32.or(self.fp32.map(|peak| peak / 2.0))
+    }
+
     /// The formats that a job can use in place of one that is absent, as a sentence.
     pub(super) fn cure(&self) -> String {
         let known: Vec<_> = Precision::ALL
