@@ -292,3 +292,27 @@ def test_what_is_listed_as_fused_kernels_is_each_one(shelf: Shelf) -> None:
     assert (listed.norm, listed.rope, listed.cross_entropy) == ("fused", "fused", True)
     assert not listed.activation
     assert used("without fused kernels (RoPE, RMSNorm)").fused == plain
+
+
+def test_lumen_transposes_what_it_casts_in_part(shelf: Shelf) -> None:
+    def across(
+        precision: str, notes: str, framework: str = "Megatron-LM (ROCm) with Lumen"
+    ) -> tuple[int, int]:
+        run = run_of(framework=framework, chip="MI350X", precision=precision, notes=notes)
+        found = setup(run, shelf).problem.framework.operands_across
+        return found.input_gradient, found.weight_gradient
+
+    assert across("fp8", "delayed scaling, hybrid (e5m2 backward)") == (0, 1)
+    assert across("fp8", "delayed scaling, e4m3 both ways") == (1, 2)
+    assert across("fp8", "blockwise FP8") == (0, 0)
+    assert across("fp8", "delayed scaling, hybrid", "Megatron-LM (ROCm)") == (0, 0)
+
+
+def test_lumen_had_an_attention_kernel_of_its_own(shelf: Shelf) -> None:
+    def first(notes: str, framework: str = "Megatron-LM (ROCm) with Lumen") -> str:
+        run = run_of(framework=framework, chip="MI350X", notes=notes, date="2026-09")
+        return setup(run, shelf).problem.framework.attention_kernels[0]
+
+    assert first("Triton attention") == "lumen-triton"
+    assert first("tuned Triton products, CK attention") == "aiter"
+    assert first("Triton attention", "Megatron-LM (ROCm)") == "aiter-a16"

@@ -48,6 +48,8 @@ class GemmCurve:
             bits sustain what those in 16 do.
         fp8_any_layout: Products of 8-bit operands take them as they lie; else only along the
             dimension that they sum over.
+        fp8_across_slowdowns: How much longer a product takes one, and both, of whose 8-bit operands
+            lie across the dimension that it sums over; none where that was not timed.
         half_k: Inner dimension that costs as much again: time grows as (k + half_k)/k; 0 where a
             product starts and ends behind others.
         fp8_half_k: The same for 8-bit operands.
@@ -77,6 +79,7 @@ class GemmCurve:
     fp4_efficiency: float | None = None
     fp32_efficiency: float | None = None
     fp8_any_layout: bool = False
+    fp8_across_slowdowns: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

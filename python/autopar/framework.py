@@ -180,6 +180,23 @@ class EightBitGathers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperandsAcross:
+    """Operands of 8 bits, of two, that a product reads across the dimension that it sums over.
+
+    They are written by rows alone. What a chip was timed to take for them more stands in its
+    `fp8_across_slowdowns`.
+
+    Attributes:
+        input_gradient: Of the product that gives the gradient of a linear layer's input: the
+            weights, for 1.
+        weight_gradient: Of that of its weights: the input for 1, the output's gradient too for 2.
+    """
+
+    input_gradient: int = 0
+    weight_gradient: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
     """Operators of a layer that may be computed again by themselves.
 
@@ -293,6 +310,8 @@ class Framework:
             which is cast for each product by itself.
         casts_by_rows: Where a chip multiplies 8-bit operands as they lie, those of one scale are
             cast by rows alone; else by columns too, for products that sum over these.
+        operands_across: Operands of 8 bits that products read across the dimension that they sum
+            over.
         softmax_multiple: Fused softmax needs the sequences of a micro-batch times the heads of a
             rank to be a multiple of this; else it runs in separate operators.
         softmax_longest: Keys of the longest rows of scores that fused softmax takes; longer ones
@@ -416,6 +435,7 @@ class Framework:
     eight_bit_gathers: EightBitGathers = EightBitGathers()
     fp8_scaling: Fp8Scaling = "delayed"
     casts_by_rows: bool = False
+    operands_across: OperandsAcross = OperandsAcross()
     softmax_multiple: int = 1
     softmax_longest: int = 0
     recomputes_logits: bool = False

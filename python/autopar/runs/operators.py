@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from autopar import catalog
-from autopar.framework import Fp8Scaling, Framework, Fused
+from autopar.framework import Fp8Scaling, Framework, Fused, OperandsAcross
 from autopar.runs.rows import Run
 from autopar.runs.said import HF, TAKEN_BACK, TRAINS_THEIRS, said
 from autopar.runs.shelf import Shelf
@@ -76,7 +76,18 @@ def fused(framework: Framework, run: Run) -> Framework:
     elif framework.fp8_scaling in ("delayed", "current"):
         told = (scaling for scaling, words in SCALINGS.items() if said(run, words))
         framework = replace(framework, fp8_scaling=next(told, framework.fp8_scaling))
+    if said(run, r"lumen\b") and framework.fp8_scaling in ("delayed", "current"):
+        across = OperandsAcross(input_gradient=1, weight_gradient=2)
+        if not said(run, ONE_FORMAT):
+            across = OperandsAcross(weight_gradient=1)
+        framework = replace(framework, operands_across=across)
     return replace(framework, fused=one)
+
+
+# Lumen transposes weights and the output's gradient where that has a format of its own, and nothing
+# where all are e4m3 (ZhangDanyang-AMD/Lumen, lumen/ops/quantize/linear.py: gemm_per_tensor_mixed,
+# gemm_wgrad_mixed, _gemm_wgrad_hipblas).
+ONE_FORMAT = r"e4m3 both ways\b"
 
 
 # Recipes of Transformer Engine and of pytorch/ao, as Megatron-LM's --fp8-recipe and rows name them.
@@ -255,6 +266,8 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
             kernels = ("aiter-a16", *kernels)
         own = tuple(one for one in kernels if one.startswith("aiter")) or ("aiter",)
         kernels = (*own, *(one for one in kernels if one not in (*own, "aotriton")))
+    if said(run, TRITON) and re.search(r"\blumen\b", run.framework, re.I):
+        kernels = ("lumen-triton", *kernels)
     if re.search(r"\bpallas\b", run.attention, re.I):
         kernels = ("pallas", *kernels)
     if re.search(r"\bsplash\b", f"{run.attention} {run.notes}", re.I):
@@ -337,6 +350,8 @@ FLASH_RELEASE = rf"{TAKEN_BACK}(?:fa|flash[- ]?attention)[- ]?v?([1-4])\b"
 AITER = r"(aiter|primus|(composable kernels?|ck) v3)\b"
 # Its backward pass that adds up the queries' gradient in 16 bits (fmha_bwd_..._a16).
 NARROW_SUMS = r"aiter,? a16\b"
+# Lumen's own kernel, its default until September 2026 (ZhangDanyang-AMD/Lumen@ba4d359).
+TRITON = r"triton attention\b"
 # And in 32 bits, as Lumen calls it (ROCm/aiter, aiter/ops/mha.py: flash_attn_func).
 WIDE_SUMS = r"aiter,? a32\b|\blumen\b"
 KERNELS = {"1": ("fa1",), "2": ("fa2",), "3": ("fa3",), "4": ("cudnn",)}

@@ -4,7 +4,7 @@ use crate::estimate::shard::Shard;
 use crate::plan::{Plan, Stage};
 use crate::spec::cluster::*;
 use crate::spec::framework::*;
-use crate::spec::kernels::{AdamKernel, NormKernel, RotaryKernel, SoftmaxKernel};
+use crate::spec::kernels::{AdamKernel, NormKernel, OperandsAcross, RotaryKernel, SoftmaxKernel};
 use crate::spec::model::*;
 use crate::spec::problem::*;
 use crate::spec::workload::*;
@@ -35,6 +35,7 @@ pub fn a100() -> Chip {
             fp4_efficiency: None,
             fp32_efficiency: None,
             fp8_any_layout: false,
+            fp8_across_slowdowns: None,
             half_k: 280.0,
             fp8_half_k: 280.0,
             tile_m: 128,
@@ -180,6 +181,7 @@ pub fn framework() -> Framework {
         eight_bit_gathers: EightBitGathers { activations: false, parameters: false },
         fp8_scaling: Fp8Scaling::Delayed,
         casts_by_rows: false,
+        operands_across: OperandsAcross { input_gradient: 0, weight_gradient: 0 },
         softmax_multiple: 1,
         softmax_longest: 0,
         recomputes_logits: false,

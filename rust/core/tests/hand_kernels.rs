@@ -292,4 +292,11 @@ fn a_tensor_s_maximum_is_read_before_its_cast_where_no_pass_before_nor_the_norm_
     problem.framework.casts_by_rows = false;
     let both = layer(&problem, shard).input_gradient.compute.seconds();
     close(both - by_rows, more(1_472.0, 0.0), 1e-6);
+    // Nor does a product that reads them across.
+    problem.framework.operands_across.weight_gradient = 1;
+    let input_across = layer(&problem, shard).input_gradient.compute.seconds();
+    problem.framework.operands_across.weight_gradient = 2;
+    let both_across = layer(&problem, shard).input_gradient.compute.seconds();
+    close(input_across, both, 1e-9);
+    close(both_across, by_rows, 1e-9);
 }

@@ -138,7 +138,8 @@ impl<'p, 'a> Block<'p, 'a> {
         let weights = g.batch as f64 * g.n as f64 * g.k as f64;
         self.matrix = self.matrix.max(weights);
         let weight = self.p.weight_gradient(g, narrow);
-        let times = (product(g), product(g.input_gradient()), weight);
+        let across = self.p.framework.operands_across.input_gradient;
+        let times = (product(g), product(g.input_gradient().across(across)), weight);
         self.p.cast_weights(weights, &mut self.forward, &mut self.weight);
         self.forward.run(times.0);
         self.input.run(times.1);
@@ -562,7 +563,7 @@ impl Pricer<'_> {
     pub(super) fn weight_gradient(&self, g: Gemm, narrow: bool) -> f64 {
         let d = &self.device;
         let stored = self.framework.bytes.gradient as f64;
-        let gradient = g.weight_gradient();
+        let gradient = g.weight_gradient().across(self.framework.operands_across.weight_gradient);
         let product = if narrow { d.linear(gradient) } else { d.plain(gradient) };
         if self.reduces_each_pass() {
             product

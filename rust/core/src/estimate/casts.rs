@@ -41,18 +41,20 @@ impl Block<'_, '_> {
             Fp8Scaling::Delayed | Fp8Scaling::Current | Fp8Scaling::Block => {
                 // The input and the output's gradient are read and written by rows, 2 + 1 bytes an element, and by columns for
                 // the product that sums over these, unless a chip multiplies what lies by rows all the same. Blocks have other
-                // scales that way.
+                // scales that way. What the product reads across is not written by columns: the input first.
                 let as_it_lies = self.p.framework.by_rows_alone(d.takes_any_layout());
-                let columns = f64::from(u8::from(!as_it_lies));
+                let across = self.p.framework.operands_across.weight_gradient;
+                let turns = |least: u8| !as_it_lies && across < least;
+                let columns = |turned: bool| f64::from(u8::from(turned));
                 // The kernel of a tuned norm knows the scale that earlier passes left, so that it writes 8 bits in place of 16,
                 // which leaves the transpose, read and written; or finds the maximum of what it writes.
                 let known = of_norm && self.p.norm_kernel() == NormKernel::Tuned;
                 if scaling != Fp8Scaling::Delayed || !known {
-                    self.forward.run(d.stream((3.0 + columns) * input));
-                } else if !as_it_lies {
+                    self.forward.run(d.stream((3.0 + columns(turns(1))) * input));
+                } else if turns(1) {
                     self.forward.run(d.stream((2.0 - 1.0) * input));
                 }
-                self.input.run(d.stream((3.0 + columns) * output));
+                self.input.run(d.stream((3.0 + columns(turns(2))) * output));
                 if scaling == Fp8Scaling::Current {
                     // Read for its maximum in the same call.
                     let maximum = |elements: f64| d.stream(2.0 * elements);

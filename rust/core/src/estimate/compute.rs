@@ -51,6 +51,8 @@ pub struct Gemm {
     drawn: bool,
     /// Operations of whole tiles over those asked for, beyond what the chip's own tiles are priced at.
     whole: f64,
+    /// Operands of 8 bits that lie across the dimension that it sums over.
+    across: u8,
 }
 
 impl Gemm {
@@ -61,7 +63,7 @@ impl Gemm {
 
     /// `batch` independent products.
     pub fn batched(batch: u64, m: u64, n: u64, k: u64) -> Gemm {
-        Gemm { batch, m, n, k, stored: [n, k], drawn: false, whole: 1.0 }
+        Gemm { batch, m, n, k, stored: [n, k], drawn: false, whole: 1.0, across: 0 }
     }
 
     /// The same where chance sends rows to each of the products, `m` on average.
@@ -72,6 +74,11 @@ impl Gemm {
     /// The same by a kernel that does `whole` times the operations asked for.
     pub fn in_tiles(self, whole: f64) -> Gemm {
         Gemm { whole, ..self }
+    }
+
+    /// The same with `operands` of 8 bits that lie across the dimension that it sums over.
+    pub fn across(self, operands: u8) -> Gemm {
+        Gemm { across: operands, ..self }
     }
 
     /// Operations: a multiplication and an addition for each of `batch m n k`.
@@ -295,6 +302,9 @@ impl<'a> Device<'a> {
             arithmetic *= slowdown(g.stored[0]).max(slowdown(g.stored[1]));
         }
         arithmetic *= g.whole;
+        if let (Some([one, both]), true) = (curve.fp8_across_slowdowns, format.bytes == 1.0) {
+            arithmetic *= [1.0, one, both][usize::from(g.across.min(2))];
+        }
         let (m, n, k) = (g.m as f64, g.n as f64, g.k as f64);
         if let Some(rate) = curve.sum_gb_per_s {
             let added = g.batch as f64 * m * n * (result_bytes - self.width);
@@ -433,6 +443,21 @@ mod tests {
         assert!((662.0 / lost - 619.0).abs() < 10.0);
         // A weight gradient sums over the rows, where nothing is lost.
         assert_eq!(grouped.drawn().weight_gradient(), grouped.weight_gradient());
+    }
+
+    #[test]
+    fn eight_bit_operands_that_lie_across_what_is_summed_take_longer_where_that_was_timed() {
+        // 16,384 tokens by 24,576 of depth 4,096 on an MI350X: 1.328 ms, 2.201 with the weights across.
+        let mut chip = a100();
+        (chip.peak_tflops.fp8, chip.host.kernel_us) = (Some(624.0), 1e-6);
+        let large = Gemm::new(1 << 14, 24_576, 4096);
+        let time = |chip: &Chip, g: Gemm| Device::new(chip, Precision::Fp8, &[], 1).linear(g);
+        assert_eq!(time(&chip, large.across(1)), time(&chip, large));
+        chip.gemm.fp8_across_slowdowns = Some([2.201 / 1.328, 2.914 / 1.277]);
+        let longer = |across: u8| time(&chip, large.across(across)) / time(&chip, large);
+        assert!((longer(1) - 1.657).abs() < 1e-3 && (longer(2) - 2.282).abs() < 1e-3);
+        let wide = Device::new(&chip, Precision::Bf16, &[], 1);
+        assert_eq!(wide.linear(large.across(2)), wide.linear(large));
     }
 
     #[test]

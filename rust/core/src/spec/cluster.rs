@@ -163,6 +163,9 @@ pub struct GemmCurve {
     pub fp32_efficiency: Option<f64>,
     /// Products of 8-bit operands take them as they lie; else only along the dimension that they sum over.
     pub fp8_any_layout: bool,
+    /// How much longer a product takes one, and both, of whose 8-bit operands lie across the dimension that it sums over; none
+    /// where that was not timed.
+    pub fp8_across_slowdowns: Option<[f64; 2]>,
     /// Inner dimension that costs as much again in prologue and epilogue: time grows as (k + half_k)/k.
     pub half_k: f64,
     /// The same for 8-bit operands.
@@ -449,6 +452,14 @@ impl Chip {
         share(self.gemm.efficiency, "gemm.efficiency")?;
         share(self.gemm.fp8_efficiency, "gemm.fp8_efficiency")?;
         self.gemm.fp8_row_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp8_row_efficiency"))?;
+        for v in self.gemm.fp8_across_slowdowns.into_iter().flatten() {
+            require(
+                v.is_finite() && v >= 1.0,
+                "gemm.fp8_across_slowdowns",
+                || format!("must be 1 or more, found {v}"),
+                "Give 1 where such a product takes no longer.",
+            )?;
+        }
         self.gemm.odd_slowdown.map_or(Ok(()), |v| positive(v, "gemm.odd_slowdown"))?;
         self.gemm.sum_gb_per_s.map_or(Ok(()), |v| positive(v, "gemm.sum_gb_per_s"))?;
         self.link.part_gb_per_s.map_or(Ok(()), |v| positive(v, "link.part_gb_per_s"))?;

@@ -5,7 +5,7 @@ mod held;
 mod offload;
 
 use crate::error::{require, Error};
-use crate::spec::kernels::{AdamKernel, NormKernel, RotaryKernel, SoftmaxKernel};
+use crate::spec::kernels::{AdamKernel, NormKernel, OperandsAcross, RotaryKernel, SoftmaxKernel};
 pub use bytes::NumberBytes;
 pub use held::{Communicators, GatheredUnit, Gradients, Held, Offloaded};
 pub use offload::Offload;
@@ -105,6 +105,8 @@ pub struct Framework {
     pub fp8_scaling: Fp8Scaling,
     /// Where a chip multiplies 8-bit operands as they lie, those of one scale are cast by rows alone.
     pub casts_by_rows: bool,
+    /// Operands of 8 bits that products read across the dimension that they sum over.
+    pub operands_across: OperandsAcross,
     /// Fused softmax needs the sequences of a micro-batch times the heads of a rank to be a multiple of this; else it runs in
     /// separate operators.
     pub softmax_multiple: u64,
@@ -587,6 +589,7 @@ impl Framework {
                 "Give the bytes of one number.",
             )?;
         }
+        self.operands_across.validate()?;
         self.held.validate()
     }
 }

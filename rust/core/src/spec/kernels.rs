@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{require, Error};
+
 /// One pass of a micro-batch through an operator: full-tensor reads and writes that take as long, at the rate of a copy, as its
 /// kernels do, and how many kernels these are.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,6 +14,34 @@ pub struct Traffic {
     pub backward: f64,
     /// Kernels of the forward and of the backward pass.
     pub kernels: (u32, u32),
+}
+
+/// Operands of 8 bits, of two, that a product reads across the dimension that it sums over; they are written by rows alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OperandsAcross {
+    /// Of the product that gives the gradient of a linear layer's input: the weights, for 1.
+    pub input_gradient: u8,
+    /// Of that of its weights: the input for 1, the output's gradient too for 2.
+    pub weight_gradient: u8,
+}
+
+impl OperandsAcross {
+    /// Checks ranges.
+    pub fn validate(&self) -> Result<(), Error> {
+        for (v, most, path) in [
+            (self.input_gradient, 1, "operands_across.input_gradient"),
+            (self.weight_gradient, 2, "operands_across.weight_gradient"),
+        ] {
+            require(
+                v <= most,
+                path,
+                || format!("must be from 0 to {most}, found {v}"),
+                "Give 0 where operands are transposed before the product.",
+            )?;
+        }
+        Ok(())
+    }
 }
 
 /// How a norm runs.

@@ -178,6 +178,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.pads_experts = f.neighbouring_experts;
     f.pads_to_fullest = f.sequence_copies;
     f.casts_by_rows = f.neighbouring_experts;
+    f.operands_across.input_gradient = u8::from(f.copies_choices);
+    f.operands_across.weight_gradient = 2 * u8::from(f.scatters_results);
     f.wide_experts = f.sequence_copies;
     if f.held.fp32_residual && f.casts_weights {
         f.bytes.parameter = 6;
@@ -391,6 +393,7 @@ fn chip(draw: &mut Draw) -> Chip {
     chip.host.kernel_us = draw.pick(&[0.1, 1.0, 3.0]);
     chip.host.pcie_gb_per_s = draw.scale(1.0, 50.0);
     chip.gemm.fp8_any_layout = chip.host.kernel_us > 1.0;
+    chip.gemm.fp8_across_slowdowns = chip.gemm.fp8_any_layout.then_some([1.5, 2.0]);
     chip.gemm.fp32_efficiency = (chip.host.kernel_us > 1.0).then_some(0.4);
     chip.link.processor_share = match chip.link.topology {
         Topology::Pcie => 1.0,
