@@ -47,6 +47,7 @@ FIT: dict[str, Any] = {
     "memory_margin": 0.25,
     "efficiency": 0.5,
     "fp8_efficiency": 0.25,
+    "fp8_across_slowdowns": [1.5, 2.0],
     "bandwidth_fraction": 0.5,
     "heads": 8,
     "kv_heads": 4,
