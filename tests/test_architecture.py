@@ -17,16 +17,17 @@ PYTHON = ROOT / "python/autopar"
 
 RUST_ORDER = """
     units error
-    spec::model spec::workload spec::cluster spec::kernels spec::framework::bytes
+    spec::model spec::workload spec::exchange spec::cluster spec::kernels spec::framework::bytes
     spec::framework::held spec::framework::offload spec::framework spec::problem
     spec::tensors spec
     plan plan::rules
-    estimate::flops estimate::torus estimate::choice estimate::collective estimate::compute
+    estimate::flops estimate::torus estimate::choice estimate::collective estimate::dispatch
+    estimate::compute
     estimate::fused_attention estimate::shard estimate::shortest estimate::host estimate::pass
     testing
     estimate::layer estimate::repeats estimate::block estimate::casts estimate::residual
     estimate::launches estimate::gathers estimate::selective estimate::attention
-    estimate::loads estimate::experts estimate::memory estimate::longest
+    estimate::loads estimate::exchange estimate::experts estimate::memory estimate::longest
     estimate::pipeline::order
     estimate::pipeline estimate::pipeline::late estimate::pipeline::tape
     estimate::replica estimate::servers estimate::least
@@ -59,8 +60,8 @@ PYTHON_ORDER = """
     cluster held framework spec bulk report fit forms graph sharding placement wire schema files
     protobuf entries catalog entry_files
     points
-    runs.rows runs runs.said runs.loads runs.remat runs.shelf runs.trained runs.operators
-    runs.as_run runs.recompute runs.stages
+    runs.rows runs runs.said runs.loads runs.remat runs.shelf runs.trained runs.exchange
+    runs.operators runs.as_run runs.recompute runs.stages
     frontends frontends.apss frontends.hf_config frontends.hf
     frontends.shell_words frontends.shell frontends.places frontends.launch
     frontends.mindformers_operators frontends.mindformers_recompute

@@ -99,6 +99,33 @@ def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: 
     assert said("no DeepEP; CUDA graphs not in the table; no EP overlap") == usual
 
 
+def test_a_library_for_tokens_is_read_from_words_or_was_usual_at_the_time(shelf: Shelf) -> None:
+    def library(notes: str, **columns: str) -> str:
+        used = setup(run_of(notes=notes, **columns), shelf).problem.framework
+        return used.exchange_kernel
+
+    assert library("") == ""
+    assert library("DeepEP dispatch") == library("deep-ep") == "deepep"
+    assert library("HybridEP dispatch") == "hybridep"
+    bridge = {"framework": "Megatron-Bridge", "chip": "GB200", "gpus_per_node": "4"}
+    assert library("", date="2025-12", **bridge) == "hybridep"
+    assert library("", date="2025-10", **bridge) == "deepep"
+    assert library("DeepEP", date="2025-12", **bridge) == "deepep"
+
+
+def test_experts_products_cast_what_they_make_where_a_recipe_or_a_row_says_so(shelf: Shelf) -> None:
+    def joined(notes: str, framework: str = "Megatron-Bridge", date: str = "2026-07") -> bool:
+        run = run_of(framework=framework, notes=notes, date=date, chip="GB200", gpus_per_node="4")
+        return setup(run, shelf).problem.framework.fused.quantized_mlp
+
+    assert joined("MXFP8")
+    assert not joined("MXFP8", date="2026-04")
+    assert not joined("MXFP8; CUDA graphs of attention and router")
+    assert joined("MXFP8; CUDA graphs of attention and router, fused grouped MLP (cutedsl)")
+    assert not joined("HybridEP")
+    assert joined("fused grouped MLP", framework="Megatron-LM")
+
+
 def test_an_exchange_lies_behind_compute_whatever_it_is_called(shelf: Shelf) -> None:
     def hidden(notes: str) -> bool:
         run = run_of(framework="Megatron-LM", date="2026-03", notes=notes, experts="8", topk="2")

@@ -107,6 +107,24 @@ class AttentionRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeRate:
+    """What a library for experts' tokens was timed at inside the domain, by the number of ranks.
+
+    Attributes:
+        kernel: The library: `deepep`, `hybridep`.
+        ranks: Ranks that exchange, ascending.
+        dispatch_gb_per_s: On the way to the experts, 10^9 bytes a second of what a rank gets of all
+            ranks, its own among them.
+        combine_gb_per_s: The same on the way back.
+    """
+
+    kernel: str
+    ranks: tuple[int, ...]
+    dispatch_gb_per_s: tuple[float, ...]
+    combine_gb_per_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """The link inside a node or scale-up domain, as nccl-tests bus bandwidths of one device.
 
@@ -194,6 +212,7 @@ class Chip:
         speed_spread: Standard deviation of the sustained speed between devices, as a share of it.
         gemm: How matrix products approach the peak.
         attention: Fused-attention rates.
+        exchange: Rates of libraries for experts' tokens inside the domain.
         link: Link inside the domain.
         network: Network between nodes.
         host: The host's side.
@@ -211,6 +230,7 @@ class Chip:
     speed_spread: float = 0.0
     gemm: GemmCurve
     attention: tuple[AttentionRate, ...] = ()
+    exchange: tuple[ExchangeRate, ...] = ()
     link: Link
     network: Network
     host: Host

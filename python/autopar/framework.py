@@ -52,6 +52,8 @@ class Fused:
         grouped_gemm: Expert products as one operator.
         gradient_accumulation: Weight gradients added to the stored ones by the product itself.
         looped_gemm: The grouped product is a compiled loop that launches each expert's by itself.
+        quantized_mlp: Experts' first product with activation and casts, and the gradient of the
+            second with those, in a kernel each, in 8 bits with scales of blocks.
         permutation: Tokens sorted by expert, and back with their weights, in a kernel each.
         router: A router's scores with its choice, the scores for its balancing loss, and that
             loss, in a kernel each.
@@ -69,6 +71,7 @@ class Fused:
     grouped_gemm: bool
     gradient_accumulation: bool
     looped_gemm: bool = False
+    quantized_mlp: bool = False
     permutation: bool = False
     router: bool = False
     expert_bias: bool = False
@@ -275,6 +278,8 @@ class Framework:
         expert_dispatch: How tokens reach experts: a copy for each expert, one for each node,
             gathered by every rank of the group, or all copies gathered and split in place of an
             all-to-all.
+        exchange_kernel: The library that sends a token once to a node (`deepep`, `hybridep`), whose
+            rates a chip may have.
         dispatch_by_products: Whose tokens fill experts of a capacity by a product with a mask of
             their places: none's, each sequence's, or a micro-batch's as one.
         permutes_twice: Tokens that no other rank sent are sorted by expert once more all the same.
@@ -417,6 +422,7 @@ class Framework:
     ends_apart: bool = False
     context_exchange: ContextExchange
     expert_dispatch: ExpertDispatch
+    exchange_kernel: str = ""
     dispatch_by_products: ByProducts = "none"
     permutes_twice: bool = False
     copies_choices: bool = False

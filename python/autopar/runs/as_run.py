@@ -7,9 +7,9 @@ from autopar.entries import FrameworkEntry
 from autopar.framework import Framework, Graphs, Named, NumberBytes
 from autopar.held import Offloaded
 from autopar.runs import operators, remat
-from autopar.runs.loads import FORCED
+from autopar.runs.exchange import dispatched
 from autopar.runs.rows import Run
-from autopar.runs.said import HF, SWITCHED_OFF, said
+from autopar.runs.said import HF, said
 from autopar.runs.shelf import FULLY_SHARDED, Shelf, words_of
 from autopar.runs.trained import noted
 from autopar.spec import Attention
@@ -43,7 +43,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
         attention: How the row's attention was computed: where it was fused under a profile that
             knows no kernel, FlashAttention of the time it was.
     """
-    framework = operators.fused(_dispatch(_overlapped(entry.framework, run), run), run)
+    framework = operators.fused(dispatched(_overlapped(entry.framework, run), run), run)
     framework = operators.grouped(framework, run, shelf)
     framework = _recomputed(operators.attended(framework, run, attention), run)
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
@@ -76,30 +76,6 @@ UNSYNCHRONISED = (
     r"(HF|Hugging ?Face) Trainer|TRL|LitGPT|lit-gpt|TinyLlama|no_sync"
     r"|reduced with the last micro-batch"
 )
-
-
-def _dispatch(framework: Framework, run: Run) -> Framework:
-    """DeepEP and HybridEP send a token once to a node, an all-to-all of the library its copies.
-
-    Who gathers sends every token to every rank, as Megatron does where nothing else is said to it.
-    """
-    if said(run, r"(deep|hybrid)-?ep\b"):
-        framework = replace(framework, expert_dispatch="once_a_node")
-    elif said(run, r"(all-to-all|alltoall) dispatch"):
-        framework = replace(framework, expert_dispatch="copies")
-    elif said(run, r"all-?gather dispatch"):
-        framework = replace(framework, expert_dispatch="gather")
-    if said(run, EXPERTS_FILLED):
-        framework = replace(framework, pads_experts=False)
-    hidden = bool(said(run, HIDDEN_EXCHANGE)) and not said(run, BESIDE_ITS_LAYER)
-    if hidden or re.search(OPEN_EXCHANGE, run.notes, re.I):
-        framework = replace(framework, overlap=replace(framework.overlap, expert=hidden))
-    in_turn = re.search(IN_TURN, f"{framework.name} {run.framework}", re.I)
-    if in_turn and said(run, FORCED):
-        framework = replace(framework, neighbouring_experts=True)
-        if re.search(NO_SCORES, in_turn[0], re.I):
-            framework = replace(framework, fused=replace(framework.fused, router=True))
-    return framework
 
 
 def _overlapped(framework: Framework, run: Run) -> Framework:
@@ -143,39 +119,12 @@ def _of_mindspeed(framework: Framework, run: Run) -> Framework:
     return replace(framework, overlap=overlap)
 
 
-# Who makes whole multiples of rows before experts run: HybridEP's permutation, or the router by
-# Megatron-LM's --moe-router-padding-for-fp8 and, as it is called later, -for-quantization.
-EXPERTS_FILLED = r"hybrid-?ep\b|(?<![-_])(moe[-_])?router[-_ ]padding(?![-\w]* (off|false)\b)"
-
 # NVIDIA/Megatron-LM arguments: --overlap-grad-reduce and --overlap-param-gather are off by default.
 # An OverlappedDistributedOptimizer is alibaba/Megatron-LLaMA's, of before these.
 BESIDE_THE_PASSES = (
     r"\b((?:no|without) )?"
     r"(?:overlap of gradients (?:or|and|nor) parameters|overlapped distributed optimizer)\b"
 )
-
-EXCHANGE = r"(all-to-all|a2a|EP|expert([- ]parallel)?)( comm(unication)?)?"
-# MindSpeed's moe-alltoall-overlap-comm hides behind what the same layer has beside it (its
-# docs/features/megatron_moe), which is little of it, as runs without it bear out.
-HIDDEN_EXCHANGE = (
-    rf"(dualpipe\w*|{EXCHANGE} overlap|overlap_moe_expert_parallel_comm"
-    rf"|overlap\w* (of )?(all-to-all|a2a|EP))\b(?!{SWITCHED_OFF})"
-    r"|(all-to-all|a2a) overlapped\b"
-)
-BESIDE_ITS_LAYER = r"moe-alltoall-overlap-comm\b"
-# Who forces them so by giving token after token the next experts: AMD-AGI/Primus, core/
-# transformer/moe/router.py (PrimusTopKRouter); pytorch/torchtitan, models/moe
-# (_debug_force_load_balance_routing); NVIDIA-NeMo/Automodel, components/moe/layers.py
-# (FakeBalancedGate without noise). Megatron-LM draws random logits (apply_random_logits).
-IN_TURN = r"\bprimus\b|torchtitan|automodel"
-# Whose gate makes no scores then: five kernels in place of the choice, its scores and the loss
-# (the same, nemo_automodel 0.7.0), as few as a fused router has.
-NO_SCORES = r"automodel"
-OPEN_EXCHANGE = (
-    rf"\b(no|not|without) {EXCHANGE} overlap|\b{EXCHANGE} ((is|was) )?not overlapped\b"
-    rf"|\b({EXCHANGE} overlap|(overlap_moe_expert_parallel_comm|moe_a2a_overlap)){SWITCHED_OFF}"
-)
-
 
 def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
     """Returns the framework with the host's time for what a row says was launched otherwise.
@@ -194,7 +143,11 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
             framework, launch_us=min(framework.launch_us, plain.framework.launch_us)
         )
     if re.search(NOT_ALL_IN_GRAPHS, f"{run.framework} {run.notes}", re.I):
+        # Recipes with parts of layers in graphs have experts' products apart from what is beside
+        # them (NVIDIA/Megatron-LM, examples/moe_recipes/qwen3_30b/gb200: partial_cg, paged_stash).
         leader = next((e for e in shelf.frameworks if e.framework.name == entry.follows), entry)
+        if not said(run, operators.QUANTIZED_MLP):
+            framework = replace(framework, fused=replace(framework.fused, quantized_mlp=False))
         return replace(framework, launch_us=framework.launch_us or leader.framework.launch_us)
     if said(run, ALL_IN_ONE_GRAPH):
         return replace(

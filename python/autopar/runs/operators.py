@@ -63,6 +63,8 @@ def fused(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, sliced_experts=bool(hugging_face and sliced))
     if said(run, ONE_KERNEL_FOR_EXPERTS):
         one = replace(one, grouped_gemm=True, looped_gemm=False)
+    if said(run, QUANTIZED_MLP):
+        one = replace(one, quantized_mlp=True)
     if re.search(SORTS_TOKENS, run.model, re.I):
         framework = replace(framework, looks_up_tokens=False, sliced_experts=not one.grouped_gemm)
     if said(run, WIDE_EXPERTS):
@@ -89,6 +91,9 @@ def fused(framework: Framework, run: Run) -> Framework:
 # gemm_wgrad_mixed, _gemm_wgrad_hipblas).
 ONE_FORMAT = r"e4m3 both ways\b"
 
+# Transformer Engine's kernels of experts' products with what is beside them, in MXFP8
+# (NVTE_CUTEDSL_FUSED_GROUPED_MLP).
+QUANTIZED_MLP = r"fused grouped MLP\b|cute-?dsl[ _]fused[ _]grouped[ _]mlp\b"
 
 # Recipes of Transformer Engine and of pytorch/ao, as Megatron-LM's --fp8-recipe and rows name them.
 SCALINGS: dict[Fp8Scaling, str] = {

@@ -55,6 +55,7 @@ pub fn a100() -> Chip {
             tflops: vec![99.0, 133.0, 155.0, 173.0, 182.0, 189.0],
             window_keys: 0,
         }],
+        exchange: vec![],
         link: Link {
             topology: Topology::Switch,
             all_reduce_gb_per_s: 235.0,
@@ -128,6 +129,7 @@ pub fn framework() -> Framework {
             compiled_loss: false,
             grouped_gemm: true,
             looped_gemm: true,
+            quantized_mlp: false,
             gradient_accumulation: true,
             permutation: true,
             router: false,
@@ -164,6 +166,7 @@ pub fn framework() -> Framework {
         context_exchange: ContextExchange::Ring,
         dispatch_by_products: ByProducts::None,
         expert_dispatch: ExpertDispatch::Copies,
+        exchange_kernel: String::new(),
         permutes_twice: false,
         copies_choices: false,
         scatters_results: false,

@@ -204,7 +204,7 @@ impl Measured {
             }
             &Measured::Dispatch { bytes, ranks, topk, node_limit } => {
                 neighbours(chip, ranks, |fabric, group| {
-                    fabric.once_a_node(bytes, Choice { topk, node_limit, in_turn: 0 }, group)
+                    fabric.once_a_node(bytes, Choice { topk, node_limit, in_turn: 0 }, group, "").0
                 })
             }
         }

@@ -1,5 +1,6 @@
 //! A transformer layer operator by operator: what all of it shares, the MLP, and the sums over attention and experts.
 
+use super::casts::Casts;
 use super::compute::Gemm;
 use super::layer::Pricer;
 use super::pass::Pass;
@@ -128,11 +129,11 @@ impl<'p, 'a> Block<'p, 'a> {
 
     /// A linear layer's three products; returns (forward, input gradient, weight gradient) seconds.
     pub(super) fn linear(&mut self, g: Gemm) -> (f64, f64, f64) {
-        self.linear_in(g, true, false)
+        self.linear_in(g, true, Casts::ALL)
     }
 
-    /// The same in the job's precision, if `narrow`, or in that of the activations, of an input that a norm made, if `of_norm`.
-    pub(super) fn linear_in(&mut self, g: Gemm, narrow: bool, of_norm: bool) -> (f64, f64, f64) {
+    /// The same in the job's precision with these `casts`, if `narrow`, or in that of the activations.
+    pub(super) fn linear_in(&mut self, g: Gemm, narrow: bool, casts: Casts) -> (f64, f64, f64) {
         let d = &self.p.device;
         let product = |g: Gemm| if narrow { d.linear(g) } else { d.plain(g) };
         let weights = g.batch as f64 * g.n as f64 * g.k as f64;
@@ -147,7 +148,7 @@ impl<'p, 'a> Block<'p, 'a> {
         self.products.0 += times.0;
         self.products.1 += 1;
         match self.p.workload.precision {
-            Precision::Fp8 if narrow => self.casts(g, of_norm),
+            Precision::Fp8 if narrow => self.casts(g, casts),
             Precision::Fp4 if narrow => self.casts_to_four_bits(g),
             _ => {}
         }
@@ -164,7 +165,7 @@ impl<'p, 'a> Block<'p, 'a> {
         let mut entry = Entry { products, ..Entry::default() };
         for &width in widths {
             let (forward, input, weight) =
-                self.linear_in(Gemm::new(tokens, width, k), true, of_norm);
+                self.linear_in(Gemm::new(tokens, width, k), true, Casts::of(of_norm));
             entry.forward += forward;
             entry.input += input;
             entry.weight += weight;
@@ -336,7 +337,7 @@ impl<'p, 'a> Block<'p, 'a> {
         self.products_spared(products, m.mlp_bias);
         let made = self.activation_inputs(kept_tokens * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
-        self.activation(tokens * width as f64, 1, true, false);
+        self.activation(tokens * width as f64, 1, true, false, false);
         let products = self.products;
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
         self.product_made(tokens * m.hidden as f64, false, m.mlp_bias);
@@ -407,7 +408,16 @@ impl<'p, 'a> Block<'p, 'a> {
 
     /// The nonlinearity over `elements` inner channels, with its gate and bias, in so many `parts` one after another, before a product in
     /// the job's precision if `narrow`; `weighed` before that with their tokens' weights.
-    pub(super) fn activation(&mut self, elements: f64, parts: u32, narrow: bool, weighed: bool) {
+    ///
+    /// A product's own kernel has `made` it, if so.
+    pub(super) fn activation(
+        &mut self,
+        elements: f64,
+        parts: u32,
+        narrow: bool,
+        weighed: bool,
+        made: bool,
+    ) {
         let activation = self.p.model.activation;
         let (forward, backward, kernels) = match (activation.gated(), self.activation_in_one()) {
             // NVIDIA/Megatron-LM (fusions/fused_bias_geglu.py): two clamps (2 times 2), their results joined (4), and the kernel
@@ -441,7 +451,9 @@ impl<'p, 'a> Block<'p, 'a> {
             (false, false) => (4.0, 3.0, (2, 1)),
         };
         let before = self.forward;
-        self.stream(elements, forward, backward, (parts * kernels.0, parts * kernels.1));
+        if !made {
+            self.stream(elements, forward, backward, (parts * kernels.0, parts * kernels.1));
+        }
         if weighed {
             self.weigh(elements, parts);
         }

@@ -5,6 +5,35 @@ use super::compute::Gemm;
 use super::pass::Pass;
 use crate::spec::framework::{Fp8Scaling, Framework};
 use crate::spec::kernels::NormKernel;
+use crate::spec::workload::Precision;
+
+/// Which operands of a product kernels of their own cast to 8 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Casts {
+    /// The input is of a norm.
+    of_norm: bool,
+    /// The input; else the kernel that makes it writes it so.
+    input: bool,
+    /// The output's gradient; else likewise.
+    gradient: bool,
+}
+
+impl Casts {
+    /// Of both.
+    pub(super) const ALL: Casts = Casts { of_norm: false, input: true, gradient: true };
+
+    /// The same, of an input that a norm made, if `of_norm`.
+    pub(super) fn of(of_norm: bool) -> Casts {
+        Casts { of_norm, ..Casts::ALL }
+    }
+}
+
+/// Share of the streaming rate at which a cast with scales of blocks passes, by rows and by columns at once: 52.3 us for 8,192 by
+/// 8,192 numbers of 16 bits on a B200, 5.13 of 6.67 TB/s (ROCm/TransformerEngine pull request 598, NVIDIA's kernel beside its own; row by
+/// row alone 34.8 us, 5.78). Kernels of pytorch/ao reach 0.74 to 0.82 of the peak there in either direction
+/// (torchao/prototype/moe_training/README). Finding each block's maximum keeps processors busy (NVIDIA/TransformerEngine pull
+/// request 1628 calls them bound by computation).
+const IN_BLOCKS: f64 = 0.77;
 
 impl Framework {
     /// Whether 8-bit operands are cast by rows alone, where products take them in any layout.
@@ -30,10 +59,32 @@ impl Block<'_, '_> {
         }
     }
 
-    /// What a product in 8 bits needs beside itself: its operands are cast from 16 bits, and scaled. Its input is of a norm, if
-    /// `of_norm`.
-    pub(super) fn casts(&mut self, g: Gemm, of_norm: bool) {
+    /// Which casts of the experts' first product, and of their second, are kernels of their own.
+    pub(super) fn expert_casts(&self) -> (Casts, Casts) {
+        let made = self.casts_in_products();
+        (Casts { gradient: !made, ..Casts::ALL }, Casts { input: !made, ..Casts::ALL })
+    }
+
+    /// Whether the kernel of the experts' first product casts what its activation makes, and that of the second's input gradient
+    /// the activation's (NVIDIA/TransformerEngine pull request 2769: forward_grouped_mlp and backward_grouped_mlp).
+    pub(super) fn casts_in_products(&self) -> bool {
+        let p = self.p;
+        p.framework.fused.quantized_mlp
+            && p.framework.fused.grouped_gemm
+            && p.framework.fp8_scaling == Fp8Scaling::Block
+            && p.workload.precision == Precision::Fp8
+            && p.model.activation.gated()
+            && !p.framework.wide_experts
+    }
+
+    /// What a product in 8 bits needs beside itself: its operands are cast from 16 bits, and scaled.
+    ///
+    /// Where a loop launches each expert's product so it does each one's casts, which end and begin one after another.
+    pub(super) fn casts(&mut self, g: Gemm, casts: Casts) {
         let d = &self.p.device;
+        let of_norm = casts.of_norm;
+        let looped = self.p.framework.fused.looped_gemm && !self.casts_in_products();
+        let gaps = if looped { (g.batch.max(1) - 1) as f64 * d.kernel } else { 0.0 };
         let elements = |rows: u64, columns: u64| (g.batch * rows * columns) as f64;
         let (input, weights, output) = (elements(g.m, g.k), elements(g.k, g.n), elements(g.m, g.n));
         let scaling = self.p.framework.fp8_scaling;
@@ -49,12 +100,19 @@ impl Block<'_, '_> {
                 // The kernel of a tuned norm knows the scale that earlier passes left, so that it writes 8 bits in place of 16,
                 // which leaves the transpose, read and written; or finds the maximum of what it writes.
                 let known = of_norm && self.p.norm_kernel() == NormKernel::Tuned;
-                if scaling != Fp8Scaling::Delayed || !known {
-                    self.forward.run(d.stream((3.0 + columns(turns(1))) * input));
+                let rate = if scaling == Fp8Scaling::Block { IN_BLOCKS } else { 1.0 };
+                let cast = |elements: f64, turned: bool| {
+                    d.stream((3.0 + columns(turned)) * elements / rate) + gaps
+                };
+                if !casts.input {
+                } else if scaling != Fp8Scaling::Delayed || !known {
+                    self.forward.run(cast(input, turns(1)));
                 } else if turns(1) {
                     self.forward.run(d.stream((2.0 - 1.0) * input));
                 }
-                self.input.run(d.stream((3.0 + columns(turns(2))) * output));
+                if casts.gradient {
+                    self.input.run(cast(output, turns(2)));
+                }
                 if scaling == Fp8Scaling::Current {
                     // Read for its maximum in the same call.
                     let maximum = |elements: f64| d.stream(2.0 * elements);

@@ -15,14 +15,13 @@
 //! sum (for two nodes the tree moves half of the tensor each way) and where a library gathers level by level. NCCL gathers
 //! and scatters by rings through all members: what a node's own members hold passes its cards too, `(n-1)/n` in all.
 
-use super::choice::Choice;
 use super::torus::Torus;
 use crate::spec::cluster::{Chip, Cluster, FabricLevel, Group, NetworkLink, Topology};
 
 /// One kind of chip with the network around it.
 #[derive(Clone, Debug)]
 pub struct Fabric<'a> {
-    chip: &'a Chip,
+    pub(super) chip: &'a Chip,
     levels: &'a [FabricLevel],
     torus: Option<Torus>,
 }
@@ -95,36 +94,6 @@ impl<'a> Fabric<'a> {
             .map(|(below, rate)| bytes * (group.size - below) as f64 / n / rate)
             .fold(0.0, f64::max);
         local.max(network) + self.exchange_steps(group)
-    }
-
-    /// The same where a token crosses the network once for each node that holds some of its experts, and is passed on there once to
-    /// each rank that does (DeepEP, HybridEP).
-    pub fn once_a_node(&self, bytes: f64, choice: Choice, group: Group) -> f64 {
-        if group.size <= 1 || bytes <= 0.0 {
-            return 0.0;
-        }
-        let (inside, domains) = self.spread(group);
-        let n = domains as f64;
-        let nodes = choice.touched(choice.nodes(n));
-        let sent = bytes / f64::from(choice.topk) * nodes * (1.0 - 1.0 / n);
-        let copies = bytes * (1.0 - 1.0 / n);
-        let local = bytes * self.copies_a_choice(choice, group) * (inside - 1) as f64
-            / inside as f64
-            / self.exchange_rate(inside, group.stride);
-        let network = self
-            .network_levels(group)
-            .map(|(below, rate)| bytes * (group.size - below) as f64 / group.size as f64 / rate)
-            .fold(0.0, f64::max);
-        let share = if copies > 0.0 { sent / copies } else { 1.0 };
-        local.max(network * share) + self.exchange_steps(group)
-    }
-
-    /// Copies of a token that reach a rank by [`Fabric::once_a_node`], for each of its choices of an expert: ranks that hold some
-    /// of them over experts.
-    pub fn copies_a_choice(&self, choice: Choice, group: Group) -> f64 {
-        let (inside, domains) = self.spread(group);
-        let ranks = inside as f64 * choice.nodes(domains as f64);
-        choice.touched(ranks) / f64::from(choice.topk)
     }
 
     /// Seconds to send `bytes` to a device `distance` ranks away.
@@ -214,7 +183,7 @@ impl<'a> Fabric<'a> {
     }
 
     /// Bytes a second of an exchange of each with all among `members` of one domain.
-    fn exchange_rate(&self, members: u64, stride: u64) -> f64 {
+    pub(super) fn exchange_rate(&self, members: u64, stride: u64) -> f64 {
         let gb_per_s = self.chip.link.all_to_all_gb_per_s;
         match &self.torus {
             Some(torus) => gb_per_s * 1e9 * torus.cover(members).exchanges(),
@@ -242,7 +211,7 @@ impl<'a> Fabric<'a> {
     }
 
     /// For each network level that the group crosses: members below it, and a member's bytes a second there.
-    fn network_levels(&self, group: Group) -> impl Iterator<Item = (u64, f64)> + '_ {
+    pub(super) fn network_levels(&self, group: Group) -> impl Iterator<Item = (u64, f64)> + '_ {
         let node = u64::from(self.chip.devices_per_node);
         let nic = self.chip.network_bytes_per_s();
         let first = (u64::from(self.chip.link_domain), 1.0);
@@ -263,7 +232,7 @@ impl<'a> Fabric<'a> {
     }
 
     /// Members of the group in one domain, and domains that the group spans.
-    fn spread(&self, group: Group) -> (u64, u64) {
+    pub(super) fn spread(&self, group: Group) -> (u64, u64) {
         let inside = group.members_within(u64::from(self.chip.link_domain));
         (inside, group.size.div_ceil(inside))
     }
@@ -308,7 +277,7 @@ impl<'a> Fabric<'a> {
     }
 
     /// To every peer in the domain in turn; peers beyond it are served together, the longer the more there are.
-    fn exchange_steps(&self, group: Group) -> f64 {
+    pub(super) fn exchange_steps(&self, group: Group) -> f64 {
         let (inside, domains) = self.spread(group);
         let (once, each) = EXCHANGE_STEPS;
         let between = if domains > 1 { once + each * domains as f64 } else { 0.0 };
@@ -373,9 +342,6 @@ mod tests {
     use super::*;
     use crate::spec::cluster::Network;
 
-    fn anywhere(node_limit: u32) -> Choice {
-        Choice { topk: 8, node_limit, in_turn: 0 }
-    }
     use crate::testing::{a100, cluster};
 
     fn close(a: f64, b: f64) {
@@ -508,23 +474,6 @@ mod tests {
     }
 
     #[test]
-    fn one_copy_a_node_crosses_the_network_as_often_as_nodes_are_touched() {
-        // Inside the nodes 32 (1 - (31/32)^8) = 7.18 ranks of 8 choices have less time than outside.
-        // 32 ranks on 4 nodes, 8 experts a token: 4 (1 - (3/4)^8) = 3.5995 nodes, of which 3 in 4 are others:
-        // 2.6997 copies of 1/8 GB cross at 25 GB/s x efficiency; with a limit of two nodes 2 (1 - (1/2)^8) 3/4 = 1.4941.
-        let cluster = cluster(a100(), 32);
-        let chip = &cluster.groups[0].chip;
-        let f = Fabric::new(&cluster, chip);
-        let group = Group { size: 32, stride: 1 };
-        let steps = 8.4e-6 + 7.0 * 3.4e-6 + (6.6 + 4.0 * 0.69) * 14e-6;
-        let wire = |copies: f64| copies / 8.0 / (25.0 * chip.network.efficiency) + steps;
-        let touched = 4.0 * (1.0 - 0.75f64.powi(8)) * 0.75;
-        close(f.once_a_node(1e9, anywhere(0), group), wire(touched));
-        close(f.once_a_node(1e9, anywhere(2), group), wire(2.0 * (1.0 - 0.5f64.powi(8)) * 0.75));
-        assert!(f.once_a_node(1e9, anywhere(0), group) < f.all_to_all(1e9, group));
-    }
-
-    #[test]
     fn an_exchange_over_the_nodes_of_a_cloud_takes_what_was_measured() {
         // NCCL on 2 to 32 nodes of eight H100 with 3.2 Tbit/s of EFA, 32 MiB and 2 GiB a device: in GB/s, out of place
         // (crazyguitar/aws-gpu-communication-benchmark, data/nccl_alltoall.csv).
@@ -550,23 +499,6 @@ mod tests {
                 assert!((got / rate - 1.0).abs() < 0.06, "{nodes} nodes: {got} of {rate} GB/s");
             }
         }
-    }
-
-    #[test]
-    fn inside_a_node_a_token_is_sent_once_to_each_rank_that_holds_some_of_its_experts() {
-        // 8 ranks, 8 experts a token: 8 (1 - (7/8)^8) = 5.2511 ranks, 7 in 8 of them others, of 1/8 GB each, at the rate of an
-        // all-to-all; over two nodes, of which a token takes one, the same with the card's bytes beside.
-        let one = cluster(a100(), 8);
-        let f = Fabric::new(&one, &one.groups[0].chip);
-        let group = Group { size: 8, stride: 1 };
-        let ranks = 8.0 * (1.0 - 0.875f64.powi(8));
-        let rate = one.groups[0].chip.link.all_to_all_gb_per_s;
-        let wire = ranks * 0.875 / 8.0 / rate;
-        close(f.once_a_node(1e9, anywhere(0), group), wire + 8.4e-6 + 7.0 * 3.4e-6);
-        close(f.copies_a_choice(anywhere(0), group), ranks / 8.0);
-        let two = cluster(a100(), 16);
-        let f = Fabric::new(&two, &two.groups[0].chip);
-        close(f.copies_a_choice(anywhere(1), Group { size: 16, stride: 1 }), ranks / 8.0);
     }
 
     #[test]

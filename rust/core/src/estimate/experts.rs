@@ -1,11 +1,11 @@
 //! A mixture of experts in a layer: router, permutation, exchange, the experts' products.
 
 use super::block::{dense_share, Block};
+use super::casts::Casts;
 use super::choice::Choice;
 use super::compute::Gemm;
 use super::pass::Pass;
 use super::repeats::Operator;
-use crate::spec::cluster::Group;
 use crate::spec::framework::{ByProducts, ExpertDispatch, Projections};
 use crate::spec::model::Moe;
 use crate::spec::workload::Precision;
@@ -114,7 +114,8 @@ impl Block<'_, '_> {
         };
         let (up, down) = (product(parts, inputs * width, m.hidden), product(1, m.hidden, width));
         let (before, before_matrix) = (self.forward, self.matrix);
-        self.expert_products(up);
+        let (opening, closing) = self.expert_casts();
+        self.expert_products(up, opening);
         if parts > 1 && p.framework.fused.grouped_gemm {
             // Gate and up are a matrix each.
             self.matrix = before_matrix.max((up.batch * up.n * up.k / parts) as f64);
@@ -124,7 +125,7 @@ impl Block<'_, '_> {
         let made = self.activation_inputs(worked * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
         let before = self.forward;
-        self.expert_products(down);
+        self.expert_products(down, closing);
         self.may_repeat(
             Operator::Contraction,
             before,
@@ -168,7 +169,8 @@ impl Block<'_, '_> {
         // Products that are not grouped have an activation each between them.
         let apart = if p.framework.fused.grouped_gemm { 1 } else { experts as u32 };
         let weighed = self.weighs_apart();
-        self.activation(worked * width as f64, apart, !p.framework.wide_experts, weighed);
+        let (narrow, made) = (!p.framework.wide_experts, self.casts_in_products());
+        self.activation(worked * width as f64, apart, narrow, weighed, made);
         if moe.expert_bias {
             self.biases(worked * (inputs * width) as f64);
             self.weighted_biases(worked * h, experts);
@@ -224,7 +226,7 @@ impl Block<'_, '_> {
             (of(g), of(g.input_gradient()), of(g.weight_gradient()))
         else {
             let products = self.products;
-            self.linear_in(g, false, false);
+            self.linear_in(g, false, Casts::ALL);
             self.products = products;
             return;
         };
@@ -316,7 +318,7 @@ impl Block<'_, '_> {
     }
 
     /// Which experts a token is sent to.
-    fn choice(&self, moe: &Moe) -> Choice {
+    pub(super) fn choice(&self, moe: &Moe) -> Choice {
         let in_turn = if self.p.framework.neighbouring_experts { moe.experts } else { 0 };
         Choice { topk: moe.topk, node_limit: moe.node_limit, in_turn }
     }
@@ -380,18 +382,18 @@ impl Block<'_, '_> {
     }
 
     /// The products of this rank's experts, one for each.
-    fn expert_products(&mut self, g: Gemm) {
+    fn expert_products(&mut self, g: Gemm, casts: Casts) {
         let narrow = !self.p.framework.wide_experts;
         if self.p.framework.fused.grouped_gemm {
             // No matrix product of those that recompute of single operators tells apart.
             let products = self.products;
-            self.linear_in(g, narrow, false);
+            self.linear_in(g, narrow, casts);
             self.products = products;
         } else {
             let mut one = g;
             one.batch = 1;
             for _ in 0..g.batch {
-                self.linear_in(one, narrow, false);
+                self.linear_in(one, narrow, casts);
                 self.saved.product((g.m * g.n) as f64, true);
             }
             if self.p.framework.sliced_experts && g.batch > 1 {
@@ -481,61 +483,6 @@ impl Block<'_, '_> {
         }
     }
 
-    /// Dispatch and combine of `bytes` from each rank: all-to-all over the expert group, of which one rank receives, and on the way back
-    /// sends, `fullest` times as much; then over the expert's own tensor-parallel group. What all ranks gather are tokens, not copies of
-    /// them, over both groups at once (NVIDIA/Megatron-LM, token_dispatcher.py, MoEAllGatherTokenDispatcher).
-    fn exchange(&mut self, moe: &Moe, bytes: f64, fullest: f64) -> f64 {
-        let p = self.p;
-        let s = p.shard;
-        let gathers = p.framework.expert_dispatch == ExpertDispatch::Gather;
-        let group =
-            if gathers { Group { size: s.ep * s.etp, stride: 1 } } else { s.expert_group() };
-        let mut once = match p.framework.expert_dispatch {
-            ExpertDispatch::Copies => p.fabric.all_to_all(fullest * bytes, group),
-            ExpertDispatch::OnceANode => {
-                p.fabric.once_a_node(fullest * bytes, self.choice(moe), group)
-            }
-            ExpertDispatch::Gather => {
-                p.fabric.all_gather(bytes / f64::from(moe.topk) * group.size as f64, group)
-            }
-            ExpertDispatch::GatherSplit if group.size == 1 => 0.0,
-            ExpertDispatch::GatherSplit => {
-                let whole = bytes * group.size as f64;
-                self.transient = self.transient.max(whole);
-                // Split, everyone's share is read and written; joined, this rank's.
-                let split = p.device.stream(2.0 * whole) + p.device.stream(2.0 * bytes);
-                p.fabric.all_gather(whole, group) + split
-            }
-        };
-        let cut = s.etp > 1 && !gathers;
-        if cut {
-            once += p.fabric.all_gather(fullest * bytes * s.etp as f64, s.tensor_group());
-        }
-        if gathers && group.size > 1 {
-            self.gather_choices(moe, bytes, group);
-        }
-        // Dispatch, the tokens' weights beside it or their layout before it, and combine.
-        let launches = 3 * u32::from(group.size > 1) + 2 * u32::from(cut);
-        self.forward.expert += 2.0 * once;
-        self.forward.kernels += launches;
-        self.summed += launches;
-        if group.size > 1 {
-            // Of a token that travels once a rank has one copy, and who sent it has the sum of its results.
-            let (there, back) = match p.framework.expert_dispatch {
-                ExpertDispatch::OnceANode => {
-                    (p.fabric.copies_a_choice(self.choice(moe), group), 1.0 / f64::from(moe.topk))
-                }
-                ExpertDispatch::Copies | ExpertDispatch::Gather | ExpertDispatch::GatherSplit => {
-                    (1.0, 1.0)
-                }
-            };
-            self.dispatched += (fullest * there + back) * bytes;
-        }
-        self.input.expert += 2.0 * once;
-        self.input.kernels += launches;
-        once
-    }
-
     /// Whether tokens arrive by the ranks that sent them: of all ranks' tokens, where each gathers these, it takes those of its own
     /// experts once, sorted (marin-community/marin, lib/levanter/src/levanter/grug/_moe/ep_ring.py).
     fn sorts_arrivals(&self) -> bool {
@@ -545,20 +492,6 @@ impl Block<'_, '_> {
     /// Seconds to add rows, of so many `elements`, to those of a sum: each is read, and its sum is read and written.
     fn added(&self, elements: f64) -> f64 {
         self.p.device.stream(3.0 * elements * self.p.width / ADDED)
-    }
-
-    /// Beside tokens of which a rank would send copies of `bytes`, every rank gathers which experts each of them chose, a byte for each
-    /// expert there is, and each expert's weight, whose gradients are summed and scattered (NVIDIA/Megatron-LM, transformer/moe/
-    /// token_dispatcher.py, MoEAllGatherTokenDispatcher: routing_map and probs).
-    fn gather_choices(&mut self, moe: &Moe, bytes: f64, group: Group) {
-        let p = self.p;
-        let tokens = bytes / (f64::from(moe.topk) * p.model.hidden as f64 * p.width);
-        let chosen = tokens * f64::from(moe.experts) * group.size as f64;
-        let weights = p.fabric.all_gather(chosen * p.width, group);
-        self.forward.expert += p.fabric.all_gather(chosen, group) + weights;
-        self.input.expert += weights;
-        self.forward.kernels += 1;
-        self.summed += 1;
     }
 
     /// A stream of `elements` whose rows change their places: they pass at a share of the streaming rate.

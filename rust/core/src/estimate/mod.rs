@@ -11,6 +11,8 @@ mod casts;
 pub mod choice;
 pub mod collective;
 pub mod compute;
+mod dispatch;
+mod exchange;
 mod experts;
 pub mod flops;
 pub mod fused_attention;

@@ -3,6 +3,7 @@
 //! Devices of one kind fill whole nodes. A group of devices is described by its size and the
 //! stride between its members' ranks; [`Group::members_within`] tells how many share a domain.
 
+use super::exchange::ExchangeRate;
 use super::workload::Precision;
 use crate::error::{require, Error};
 use serde::{Deserialize, Serialize};
@@ -81,6 +82,8 @@ pub struct Chip {
     pub gemm: GemmCurve,
     /// Measured fused-attention rates, and where none were measured the nearest chip's, scaled.
     pub attention: Vec<AttentionRate>,
+    /// What libraries for experts' tokens were timed at inside the domain.
+    pub exchange: Vec<ExchangeRate>,
     /// Link inside the domain.
     pub link: Link,
     /// Network between nodes.
@@ -496,6 +499,9 @@ impl Chip {
             },
             "A scale-up domain holds whole nodes.",
         )?;
+        for (i, row) in self.exchange.iter().enumerate() {
+            row.validate(&format!("exchange[{i}]"))?;
+        }
         for (i, row) in self.attention.iter().enumerate() {
             let path = format!("attention[{i}]");
             require(

@@ -61,6 +61,8 @@ pub struct Framework {
     pub context_exchange: ContextExchange,
     /// How tokens reach experts on other nodes.
     pub expert_dispatch: ExpertDispatch,
+    /// The library that sends a token once to a node; empty where no chip's table of such is meant.
+    pub exchange_kernel: String,
     /// Where experts have a capacity, tokens come to them and go back by products with matrices that hold a one for each place of
     /// each expert (GShard, arXiv:2006.16668, algorithm 1), not as rows that are moved.
     pub dispatch_by_products: ByProducts,
@@ -255,6 +257,8 @@ pub struct Fused {
     /// That operator is a compiled loop that launches each expert's product by itself (NVIDIA/TransformerEngine pull request 853:
     /// cuBLAS on several streams).
     pub looped_gemm: bool,
+    /// Experts' first product with activation and casts, and the gradient of the second with those, in a kernel each, in 8 bits.
+    pub quantized_mlp: bool,
     /// Weight gradients added to the stored ones by the product's own kernel.
     pub gradient_accumulation: bool,
     /// Tokens sorted by expert, and back with their weights, in a kernel each.

@@ -1,6 +1,7 @@
 //! What is asked: model, cluster, workload, framework, and the problem made of them.
 
 pub mod cluster;
+pub mod exchange;
 pub mod framework;
 pub mod kernels;
 pub mod model;

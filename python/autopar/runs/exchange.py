@@ -1,0 +1,64 @@
+"""How one measured run sent tokens to experts, by the words of its row."""
+
+import re
+from dataclasses import replace
+
+from autopar.framework import Framework
+from autopar.runs.loads import FORCED
+from autopar.runs.rows import Run
+from autopar.runs.said import SWITCHED_OFF, said
+
+
+def dispatched(framework: Framework, run: Run) -> Framework:
+    """DeepEP and HybridEP send a token once to a node, an all-to-all of the library its copies.
+
+    Who gathers sends every token to every rank, as Megatron does where nothing else is said to it.
+    """
+    for kernel in LIBRARIES:
+        if said(run, kernel):
+            library = kernel.replace("-?", "").removesuffix(r"\b")
+            framework = replace(framework, exchange_kernel=library)
+    if said(run, "|".join(LIBRARIES)):
+        framework = replace(framework, expert_dispatch="once_a_node")
+    elif said(run, r"(all-to-all|alltoall) dispatch"):
+        framework = replace(framework, expert_dispatch="copies")
+    elif said(run, r"all-?gather dispatch"):
+        framework = replace(framework, expert_dispatch="gather")
+    if said(run, EXPERTS_FILLED):
+        framework = replace(framework, pads_experts=False)
+    hidden = bool(said(run, HIDDEN_EXCHANGE)) and not said(run, BESIDE_ITS_LAYER)
+    if hidden or re.search(OPEN_EXCHANGE, run.notes, re.I):
+        framework = replace(framework, overlap=replace(framework.overlap, expert=hidden))
+    in_turn = re.search(IN_TURN, f"{framework.name} {run.framework}", re.I)
+    if in_turn and said(run, FORCED):
+        framework = replace(framework, neighbouring_experts=True)
+        if re.search(NO_SCORES, in_turn[0], re.I):
+            framework = replace(framework, fused=replace(framework.fused, router=True))
+    return framework
+
+
+LIBRARIES = (r"deep-?ep\b", r"hybrid-?ep\b")
+# Who makes whole multiples of rows before experts run: HybridEP's permutation, or the router by
+# Megatron-LM's --moe-router-padding-for-fp8 and, as it is called later, -for-quantization.
+EXPERTS_FILLED = r"hybrid-?ep\b|(?<![-_])(moe[-_])?router[-_ ]padding(?![-\w]* (off|false)\b)"
+EXCHANGE = r"(all-to-all|a2a|EP|expert([- ]parallel)?)( comm(unication)?)?"
+# MindSpeed's moe-alltoall-overlap-comm hides behind what the same layer has beside it (its
+# docs/features/megatron_moe), which is little of it, as runs without it bear out.
+HIDDEN_EXCHANGE = (
+    rf"(dualpipe\w*|{EXCHANGE} overlap|overlap_moe_expert_parallel_comm"
+    rf"|overlap\w* (of )?(all-to-all|a2a|EP))\b(?!{SWITCHED_OFF})"
+    r"|(all-to-all|a2a) overlapped\b"
+)
+BESIDE_ITS_LAYER = r"moe-alltoall-overlap-comm\b"
+# Who forces them so by giving token after token the next experts: AMD-AGI/Primus, core/
+# transformer/moe/router.py (PrimusTopKRouter); pytorch/torchtitan, models/moe
+# (_debug_force_load_balance_routing); NVIDIA-NeMo/Automodel, components/moe/layers.py
+# (FakeBalancedGate without noise). Megatron-LM draws random logits (apply_random_logits).
+IN_TURN = r"\bprimus\b|torchtitan|automodel"
+# Whose gate makes no scores then: five kernels in place of the choice, its scores and the loss
+# (the same, nemo_automodel 0.7.0), as few as a fused router has.
+NO_SCORES = r"automodel"
+OPEN_EXCHANGE = (
+    rf"\b(no|not|without) {EXCHANGE} overlap|\b{EXCHANGE} ((is|was) )?not overlapped\b"
+    rf"|\b({EXCHANGE} overlap|(overlap_moe_expert_parallel_comm|moe_a2a_overlap)){SWITCHED_OFF}"
+)
