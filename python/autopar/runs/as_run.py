@@ -126,6 +126,7 @@ BESIDE_THE_PASSES = (
     r"(?:overlap of gradients (?:or|and|nor) parameters|overlapped distributed optimizer)\b"
 )
 
+
 def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
     """Returns the framework with the host's time for what a row says was launched otherwise.
 

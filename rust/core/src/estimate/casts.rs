@@ -104,10 +104,9 @@ impl Block<'_, '_> {
                 let cast = |elements: f64, turned: bool| {
                     d.stream((3.0 + columns(turned)) * elements / rate) + gaps
                 };
-                if !casts.input {
-                } else if scaling != Fp8Scaling::Delayed || !known {
+                if casts.input && (scaling != Fp8Scaling::Delayed || !known) {
                     self.forward.run(cast(input, turns(1)));
-                } else if turns(1) {
+                } else if casts.input && turns(1) {
                     self.forward.run(d.stream((2.0 - 1.0) * input));
                 }
                 if casts.gradient {

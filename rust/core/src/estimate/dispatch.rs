@@ -82,7 +82,10 @@ mod tests {
         let wire = |copies: f64| copies / 8.0 / (25.0 * chip.network.efficiency) + steps;
         let touched = 4.0 * (1.0 - 0.75f64.powi(8)) * 0.75;
         close(f.once_a_node(1e9, anywhere(0), group, "").0, wire(touched));
-        close(f.once_a_node(1e9, anywhere(2), group, "").0, wire(2.0 * (1.0 - 0.5f64.powi(8)) * 0.75));
+        close(
+            f.once_a_node(1e9, anywhere(2), group, "").0,
+            wire(2.0 * (1.0 - 0.5f64.powi(8)) * 0.75),
+        );
         assert!(f.once_a_node(1e9, anywhere(0), group, "").0 < f.all_to_all(1e9, group));
     }
 
