@@ -124,7 +124,7 @@ class Graphs:
     Attributes:
         attention: Attention with its projections and the norm before it.
         router: What precedes the exchange of a mixture of experts: norm, router, the index of what
-            goes where, and shared experts. Alone it spares the host nothing.
+            goes where, and shared experts.
         mlp: The MLP of a dense layer with the norm before it.
     """
 

@@ -33,11 +33,9 @@ impl Block<'_, '_> {
         self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, self.router());
         self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
             + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
-        // Without attention such a graph spares the host nothing: 9.8 ms a layer of Qwen3-30B-A3B on H100, 9.9 without it, and 45.7 s a
-        // step beside 41.3 (NVIDIA-NeMo/Megatron-Bridge pull request 3868 saw the same).
-        let graphed = p.framework.graphs.router && p.framework.graphs.attention;
+        let graphed = p.framework.graphs.router;
         if graphed {
-            self.in_graph(before, false);
+            self.in_graph(before, !p.framework.graphs.attention);
         }
         self.counted = self.forward;
         let once = p.framework.expert_dispatch == ExpertDispatch::OnceANode;

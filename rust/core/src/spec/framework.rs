@@ -306,8 +306,7 @@ pub struct Overlap {
 pub struct Graphs {
     /// Attention with its projections and the norm before it.
     pub attention: bool,
-    /// What precedes the exchange of a mixture of experts: norm, router, the index of what goes where, and shared experts. Alone
-    /// it spares the host nothing.
+    /// What precedes the exchange of a mixture of experts: norm, router, the index of what goes where, and shared experts.
     pub router: bool,
     /// The MLP of a dense layer with the norm before it.
     pub mlp: bool,
