@@ -6,15 +6,25 @@ use super::layer::Pricer;
 use super::pass::Pass;
 use super::repeats::Layer;
 use super::repeats::{Operator, Repeats, SavedOutputs};
-use super::shard::LayerCost;
+use super::shard::{LayerCost, Uneven};
 use crate::spec::framework::{ExpertDispatch, GatheredUnit, Projections, Selective};
 use crate::spec::model::{Activation, LayerKind};
 use crate::spec::workload::Precision;
 use crate::units::Bytes;
 
-/// Prices one layer.
+/// Prices one layer, whose passes wait for the rank with most tokens; what adds up over layers is kept of as many as the mean.
 pub fn price(pricer: &Pricer<'_>, kind: LayerKind) -> Layer {
-    let mut block = Block::new(pricer);
+    let (fullest, uneven) = price_of(pricer, kind, false);
+    if uneven {
+        fullest.beside(&price_of(pricer, kind, true).0)
+    } else {
+        fullest
+    }
+}
+
+/// The layer on the rank with most tokens, or if `mean` on one with as many as the mean; and whether these differ.
+fn price_of(pricer: &Pricer<'_>, kind: LayerKind, mean: bool) -> (Layer, bool) {
+    let mut block = Block { mean, ..Block::new(pricer) };
     let graphs = pricer.framework.graphs;
     let start = block.launched();
     block.attention(kind);
@@ -31,7 +41,8 @@ pub fn price(pricer: &Pricer<'_>, kind: LayerKind) -> Layer {
             }
         }
     }
-    block.finish(kind)
+    let uneven = block.uneven;
+    (block.finish(kind), uneven)
 }
 
 /// The products that open a sub-layer: seconds of all of them together, and how many read the input by themselves.
@@ -92,6 +103,10 @@ pub(super) struct Block<'p, 'a> {
     pub(super) expert_parameters: f64,
     /// Parameters of the largest matrix.
     pub(super) matrix: f64,
+    /// Whether it is a rank that gets as many tokens as the mean.
+    pub(super) mean: bool,
+    /// Whether another gets more.
+    pub(super) uneven: bool,
 }
 
 impl<'p, 'a> Block<'p, 'a> {
@@ -124,6 +139,8 @@ impl<'p, 'a> Block<'p, 'a> {
             dense_parameters: 0.0,
             expert_parameters: 0.0,
             matrix: 0.0,
+            mean: false,
+            uneven: false,
         }
     }
 
@@ -551,43 +568,22 @@ impl<'p, 'a> Block<'p, 'a> {
                     p.residual_bytes(),
                 )),
                 kept_input: Bytes::from_f64(kept_input),
+                uneven: [Uneven::default(); 2],
                 dense_parameters: self.dense_parameters.round() as u64,
                 expert_parameters: self.expert_parameters.round() as u64,
                 dense_whole,
                 expert_whole,
             },
             repeats: self.repeats,
+            mean: self.repeats.made(),
+            widest: Bytes::from_f64(self.kept),
+            core: Bytes::from_f64(self.kept) - Bytes::from_f64(kept_selective),
             transient: Bytes::from_f64(self.transient),
             returned: Bytes::from_f64(returned),
             gathered: match p.framework.held.gathered_unit {
                 GatheredUnit::Layer => (self.dense_parameters + self.expert_parameters).round(),
                 GatheredUnit::Matrix => self.matrix,
             } as u64,
-        }
-    }
-}
-
-impl Pricer<'_> {
-    /// Seconds of the weight gradient of a product `g`, in the job's precision if `narrow`, and of adding it to the stored one: the
-    /// product's kernel reads and writes the sum instead of its own result, or a second kernel reads that result too. Where the
-    /// result is stored beside the sum it is first copied in the sum's width (microsoft/DeepSpeed, runtime/bf16_optimizer.py:
-    /// `add_(lp.grad.data.to(hp_grad.dtype))`). Gradients that are reduced after each pass are not added here.
-    pub(super) fn weight_gradient(&self, g: Gemm, narrow: bool) -> f64 {
-        let d = &self.device;
-        let stored = self.framework.bytes.gradient as f64;
-        let gradient = g.weight_gradient().across(self.framework.operands_across.weight_gradient);
-        let product = if narrow { d.linear(gradient) } else { d.plain(gradient) };
-        if self.reduces_each_pass() {
-            product
-        } else if !self.framework.fused.gradient_accumulation {
-            let weights = g.batch as f64 * g.n as f64 * g.k as f64;
-            let (sum, passes) =
-                if stored > 4.0 { (stored - self.width, 4.0) } else { (stored, 2.0) };
-            product + d.stream(weights * (passes * sum + self.width))
-        } else if narrow {
-            d.linear_added(gradient, stored)
-        } else {
-            d.plain_added(gradient, stored)
         }
     }
 }

@@ -1,7 +1,8 @@
-//! What products in 8 and 4 bits need beside themselves: their operands are cast, and scaled.
+//! What products need beside themselves: in 8 and 4 bits their operands are cast, and scaled; gradients of weights are added up.
 
 use super::block::Block;
 use super::compute::Gemm;
+use super::layer::Pricer;
 use super::pass::Pass;
 use crate::spec::framework::{Fp8Scaling, Framework};
 use crate::spec::kernels::NormKernel;
@@ -141,6 +142,31 @@ impl Block<'_, '_> {
                 kernels(&mut self.weight, &across);
                 self.weight.run(d.stream(4.0 * weights));
             }
+        }
+    }
+}
+
+impl Pricer<'_> {
+    /// Seconds of the weight gradient of a product `g`, in the job's precision if `narrow`, and of adding it to the stored one: the
+    /// product's kernel reads and writes the sum instead of its own result, or a second kernel reads that result too. Where the
+    /// result is stored beside the sum it is first copied in the sum's width (microsoft/DeepSpeed, runtime/bf16_optimizer.py:
+    /// `add_(lp.grad.data.to(hp_grad.dtype))`). Gradients that are reduced after each pass are not added here.
+    pub(super) fn weight_gradient(&self, g: Gemm, narrow: bool) -> f64 {
+        let d = &self.device;
+        let stored = self.framework.bytes.gradient as f64;
+        let gradient = g.weight_gradient().across(self.framework.operands_across.weight_gradient);
+        let product = if narrow { d.linear(gradient) } else { d.plain(gradient) };
+        if self.reduces_each_pass() {
+            product
+        } else if !self.framework.fused.gradient_accumulation {
+            let weights = g.batch as f64 * g.n as f64 * g.k as f64;
+            let (sum, passes) =
+                if stored > 4.0 { (stored - self.width, 4.0) } else { (stored, 2.0) };
+            product + d.stream(weights * (passes * sum + self.width))
+        } else if narrow {
+            d.linear_added(gradient, stored)
+        } else {
+            d.plain_added(gradient, stored)
         }
     }
 }

@@ -297,8 +297,8 @@ impl Least {
         let [layer, other, ends @ ..] = prices.passes();
         let working = [
             prices.widest(|l| l.transient.0),
-            prices.widest(|l| (l.cost.kept - l.cost.kept_selective).0),
-            prices.widest(|l| l.cost.kept.0),
+            prices.widest(|l| l.core.0),
+            prices.widest(|l| l.widest.0),
         ];
         let dense = [
             totals.dense_parameters,

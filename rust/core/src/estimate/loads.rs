@@ -8,15 +8,17 @@ impl Block<'_, '_> {
     /// Places that are filled for each visit of an expert, and how many times its mean of `visits` the fullest rank of the group gets,
     /// each of which holds so many `experts`.
     ///
-    /// Places are filled alike on all ranks; else all wait for the one that most tokens want.
-    pub(super) fn filled(&self, moe: &Moe, visits: f64, experts: u64) -> (f64, f64) {
+    /// Places are filled alike on all ranks; else all wait for the one that most tokens want, unless this is one of the mean.
+    pub(super) fn filled(&mut self, moe: &Moe, visits: f64, experts: u64) -> (f64, f64) {
         if moe.capacity_factor > 0.0 {
             return (moe.capacity_factor, 1.0);
         }
         if self.is_even(moe) {
             return (1.0, 1.0);
         }
-        (1.0, self.fullest(moe, visits, self.p.shard.ep, experts))
+        let fullest = self.fullest(moe, visits, self.p.shard.ep, experts);
+        self.uneven |= fullest > 1.0;
+        (1.0, if self.mean { 1.0 } else { fullest })
     }
 
     /// Whether all experts get as many tokens.

@@ -2,7 +2,7 @@
 
 use super::host::Launch;
 use super::pass::Pass;
-use super::shard::{LayerCost, Split};
+use super::shard::{LayerCost, Split, Uneven};
 use crate::spec::framework::{Named, Offloaded};
 use crate::units::Bytes;
 
@@ -81,6 +81,11 @@ impl Repeats {
             + made(Operator::Contraction, tensors.contraction && kept(|again| again.contraction))
     }
 
+    /// Bytes that each operator makes.
+    pub(super) fn made(&self) -> [f64; 9] {
+        self.each.map(|(_, made)| made)
+    }
+
     /// Kernels of each operator.
     pub(super) fn kernels(&self) -> [u32; 9] {
         self.each.map(|(pass, _)| pass.kernels)
@@ -135,12 +140,53 @@ impl SavedOutputs {
 pub struct Layer {
     /// What adds up over layers.
     pub cost: LayerCost,
-    /// Its operators that may be computed again by themselves.
+    /// Its operators that may be computed again by themselves, on the rank with most tokens.
     pub repeats: Repeats,
+    /// Bytes that each makes on one with as many as the mean.
+    pub mean: [f64; 9],
+    /// Bytes that the rank with most tokens keeps without recompute.
+    pub widest: Bytes,
+    /// Of these, what selective recompute drops.
+    pub core: Bytes,
     /// Largest transient tensors of its backward pass.
     pub transient: Bytes,
     /// Keys and values that live although the layer is computed again.
     pub returned: Bytes,
     /// Parameters that ZeRO stage 3 gathers at once: all, or those of the largest matrix.
     pub gathered: u64,
+}
+
+impl Layer {
+    /// The same where what is kept is that of a rank with as many tokens as the `mean`, and what this one has beyond it.
+    pub(super) fn beside(self, mean: &Layer) -> Layer {
+        let (most, least) = (self.cost, mean.cost);
+        let uneven = |most: Bytes, least: Bytes| Uneven::new(most.beyond(least));
+        Layer {
+            cost: LayerCost {
+                kept: least.kept,
+                kept_selective: least.kept_selective,
+                kept_offloaded: least.kept_offloaded,
+                uneven: [
+                    uneven(most.kept, least.kept),
+                    uneven(most.kept_selective, least.kept_selective),
+                ],
+                ..most
+            },
+            mean: mean.mean,
+            ..self
+        }
+    }
+
+    /// Bytes that are kept where the operators that are named are computed again, and gathers if so: with as many tokens as the
+    /// mean, and what the rank with most has beyond them.
+    pub(super) fn kept(&self, (named, gather): (Named, bool)) -> (Bytes, Uneven) {
+        let made = |each: [f64; 9]| {
+            let repeats = self.repeats;
+            let each = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|n| (repeats.each[n].0, each[n]));
+            Bytes::from_f64(Repeats { each, ..repeats }.sum(named, gather).1)
+        };
+        let kept = self.cost.kept.beyond(made(self.mean));
+        let most = self.widest.beyond(made(self.repeats.made()));
+        (kept, Uneven::new(most.beyond(kept)))
+    }
 }

@@ -160,6 +160,37 @@ pub struct Owned {
     pub elements: u64,
 }
 
+/// Bytes that some rank holds beyond the mean of its group, of layers whose loads know nothing of each other: their squares add up,
+/// as variances do.
+///
+/// Of n layers, each with a fullest rank f times the mean, the fullest rank of all together is then 1 + (f - 1) / sqrt(n) times it.
+/// Squares of 64 KiB, rounded up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uneven(u64);
+
+impl Uneven {
+    const UNIT: u64 = 1 << 16;
+
+    /// Of one layer.
+    pub fn new(bytes: Bytes) -> Uneven {
+        let units = bytes.0.div_ceil(Uneven::UNIT).min(1 << 24);
+        Uneven(units * units)
+    }
+
+    /// What of it there is together, of so many micro-batches each, which find the same experts wanted.
+    pub fn bytes(parts: impl Iterator<Item = (Uneven, u64)>) -> Bytes {
+        let squares = parts.map(|(part, n)| part.0 as f64 * (n as f64) * (n as f64)).sum::<f64>();
+        Bytes::from_f64(squares.sqrt() * Uneven::UNIT as f64)
+    }
+}
+
+impl std::ops::Add for Uneven {
+    type Output = Uneven;
+    fn add(self, o: Uneven) -> Uneven {
+        Uneven(self.0 + o.0)
+    }
+}
+
 /// A time by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Split {
@@ -216,6 +247,8 @@ pub struct LayerCost {
     pub kept_offloaded: Bytes,
     /// Kept when the layer is recomputed: its input.
     pub kept_input: Bytes,
+    /// What the rank with most tokens keeps beyond these, without recompute and with selective recompute.
+    pub uneven: [Uneven; 2],
     /// Parameters of the dense part on this device, before ZeRO.
     pub dense_parameters: u64,
     /// Parameters of experts on this device, before ZeRO.
@@ -239,6 +272,7 @@ impl std::ops::Add for LayerCost {
             kept_selective: self.kept_selective + o.kept_selective,
             kept_offloaded: self.kept_offloaded + o.kept_offloaded,
             kept_input: self.kept_input + o.kept_input,
+            uneven: [self.uneven[0] + o.uneven[0], self.uneven[1] + o.uneven[1]],
             dense_parameters: self.dense_parameters + o.dense_parameters,
             expert_parameters: self.expert_parameters + o.expert_parameters,
             dense_whole: self.dense_whole + o.dense_whole,
@@ -268,6 +302,8 @@ pub struct Totals {
     pub kept_offloaded: Bytes,
     /// Kept when the layer is recomputed.
     pub kept_input: Bytes,
+    /// What the rank with most tokens keeps beyond these, without recompute and with selective recompute.
+    pub uneven: [Uneven; 2],
     /// Parameters of the dense part.
     pub dense_parameters: u64,
     /// Parameters of experts.
@@ -290,6 +326,7 @@ impl From<&LayerCost> for Totals {
             kept_selective: c.kept_selective,
             kept_offloaded: c.kept_offloaded,
             kept_input: c.kept_input,
+            uneven: c.uneven,
             dense_parameters: c.dense_parameters,
             expert_parameters: c.expert_parameters,
             dense_whole: c.dense_whole,
@@ -317,6 +354,7 @@ impl Totals {
             kept_selective: bytes(self.kept_selective, o.kept_selective),
             kept_offloaded: bytes(self.kept_offloaded, o.kept_offloaded),
             kept_input: bytes(self.kept_input, o.kept_input),
+            uneven: [0, 1].map(|n| Uneven(count(self.uneven[n].0, o.uneven[n].0))),
             dense_parameters: count(self.dense_parameters, o.dense_parameters),
             expert_parameters: count(self.expert_parameters, o.expert_parameters),
             dense_whole: count(self.dense_whole, o.dense_whole),

@@ -170,10 +170,10 @@ impl<'a> Table<'a> {
         let widest = layer_kinds.iter().fold(Widest::default(), |w, layer| {
             let c = &layer.cost;
             Widest {
-                kept: w.kept.max(c.kept),
+                kept: w.kept.max(layer.widest),
                 kept_input: w.kept_input.max(c.kept_input),
                 offloaded: w.offloaded.max(c.kept_offloaded),
-                core: w.core.max(c.kept - c.kept_selective),
+                core: w.core.max(layer.core),
                 transient: w.transient.max(layer.transient),
                 gathered: w.gathered.max(layer.gathered),
                 returned: w.returned.max(layer.returned),

@@ -2,6 +2,7 @@
 
 use super::super::memory::{self, Holdings, MemoryItems};
 use super::super::replica::Groups;
+use super::super::shard::Uneven;
 use super::{Place, Table};
 use crate::plan::Recompute;
 use crate::spec::problem::Schedule;
@@ -36,6 +37,22 @@ impl Table<'_> {
                 inputs + self.widest.returned * (u64::from(count) - groups)
             }
             Recompute::Parts(parts) => self.parts(parts, place, chunk).kept,
+        }
+    }
+
+    /// What of the same the rank with most tokens has beyond the mean, of layers that do not wait on the host.
+    fn uneven(&self, place: &Place, chunk: u64) -> Uneven {
+        let (from, count) = self.range(place, chunk);
+        let here = count - place.offload.min(count);
+        match place.recompute {
+            Recompute::None => self.layers(from, here).uneven[0],
+            Recompute::Selective => self.layers(from, here).uneven[1],
+            Recompute::Block { layers } => {
+                let n = layers.min(here);
+                self.layers(from + n, here - n).uneven[0]
+            }
+            Recompute::Uniform { .. } => Uneven::default(),
+            Recompute::Parts(parts) => self.parts(parts, place, chunk).uneven,
         }
     }
 
@@ -168,11 +185,13 @@ impl Table<'_> {
         )
         .and_more(u64::from(self.overlapped_pass()), place.micro_batches);
         let places = self.buffered(place);
-        let mut activations = Bytes::ZERO;
+        let held_of = |chunk| in_flight.of_chunk(chunk).max(places.unwrap_or(0));
+        let uneven = (0..place.vpp).map(|chunk| (self.uneven(place, chunk), held_of(chunk)));
+        let here = 1.0 - self.offloaded_share();
+        let mut activations = Bytes::from_f64(Uneven::bytes(uneven).0 as f64 * here);
         let (mut logits, mut cached_logits) = (Bytes::ZERO, Bytes::ZERO);
         for chunk in 0..place.vpp {
-            let held = in_flight.of_chunk(chunk);
-            activations += self.kept(place, chunk) * held.max(places.unwrap_or(0));
+            activations += self.kept(place, chunk) * held_of(chunk);
             if place.ends(chunk).1 {
                 (logits, cached_logits) = (self.head.logits, self.head.cached);
             }

@@ -1,7 +1,7 @@
 //! What a chunk computes again where whole layers and single operators are counted.
 
 use super::super::repeats::Layer;
-use super::super::shard::{parameter_sent, Split};
+use super::super::shard::{parameter_sent, Split, Uneven};
 use super::{Place, Table};
 use crate::plan::{Parts, Recompute};
 use crate::units::{Bytes, Time};
@@ -13,8 +13,9 @@ pub(super) struct PartsCost {
     pub again: Split,
     /// Gathering parameters again for one pass, which the forward and the backward pass do.
     pub gather: Time,
-    /// Activations that its layers keep of a micro-batch.
+    /// Activations that its layers keep of a micro-batch, and what the rank with most tokens has beyond them.
     pub kept: Bytes,
+    pub uneven: Uneven,
 }
 
 impl Table<'_> {
@@ -31,9 +32,11 @@ impl Table<'_> {
                 cost.gather += if parts.regathers { self.gather(layer) } else { Time::ZERO };
             } else {
                 let named = parts.operators.of_layer(n);
-                let (again, made) = layer.repeats.priced(named, self.pricer.launch());
+                let again = layer.repeats.priced(named, self.pricer.launch()).0;
+                let (kept, uneven) = layer.kept(named);
                 cost.again = cost.again + again;
-                cost.kept += layer.cost.kept.beyond(made);
+                cost.kept += kept;
+                cost.uneven = cost.uneven + uneven;
             }
         }
         cost
