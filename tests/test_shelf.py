@@ -35,6 +35,8 @@ from stated import checked, run_of
         ("Ascend 910A", "ascend_910a"),
         ("Atlas 800T A2", "ascend_910b"),
         ("NVIDIA A100-PCIE-40GB", "a100_pcie_40"),
+        ("V100-16GB", "v100_16"),
+        ("Tesla V100-SXM2-32GB", "v100"),
         ("NVIDIA A100 80GB PCIe", "a100_pcie"),
         ("H100 (80GB, PCIe)", "h100_pcie"),
         ("8x A100 80GB", "a100_80"),

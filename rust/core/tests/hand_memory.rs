@@ -10,11 +10,12 @@ use autopar_core::estimate::{estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::framework::{Communicators, Framework, GatheredUnit, Gathers, Gradients};
 use autopar_core::spec::kernels::AdamKernel;
+use autopar_core::spec::model::LayerKind;
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::Precision;
 use autopar_core::testing::{self, whole};
 use autopar_core::units::Bytes;
-use sums::{close, layer, llama, DENSE, H, S, SH};
+use sums::{close, gpt_problem, layer, llama, DENSE, H, S, SH};
 
 /// Sharded as FSDP does over eight ranks.
 fn fsdp() -> Shard {
@@ -488,4 +489,42 @@ fn freed_memory_is_kept_no_further_than_the_device_has_room() {
     };
     let cached = |memory| items.within(Bytes(memory)).cached;
     assert_eq!([100, 80, 52].map(cached), [40, 25, 0].map(Bytes));
+}
+
+#[test]
+fn of_layers_whose_loads_know_nothing_of_each_other_the_excess_adds_up_as_variances_do() {
+    // One of eight experts a rank, 1,024 visits of the mean: the fullest of a layer has sqrt(2 ln 8 (1 / 1024 + v)) times the
+    // mean beyond it, the fullest of four layers together twice what that of one has, not four times.
+    let mut problem = gpt_problem(1024, 512);
+    problem.model.moe = Some(testing::moe(8, 2, 1024));
+    let shard = Shard { dp: 8, ep: 8, ..whole() };
+    let of_layers = |problem: &Problem, layers: u32, recompute: Recompute| {
+        let mut problem = problem.clone();
+        problem.model.layers = layers;
+        let stage = Stage { chip: 0, layers, recompute, offload: 0 };
+        let plan = Plan { dp: 8, ep: 8, ..testing::plan(vec![stage]) };
+        let kind = LayerKind { moe: true, windowed: false };
+        let layer = block::price(&Pricer::new(&problem, 0, shard), kind);
+        let kept = estimate(&problem, &plan).expect("a legal plan").stages[0].memory.activations;
+        (layer, kept)
+    };
+    let beyond = |problem: &Problem, layers: u32| {
+        let (layer, kept) = of_layers(problem, layers, Recompute::None);
+        (kept - layer.cost.kept * u64::from(layers)).0 as f64
+    };
+    problem.model.moe.as_mut().unwrap().capacity_factor = 1.0;
+    // Places that are filled alike: nothing but what embedding and head keep.
+    let ends = beyond(&problem, 1);
+    assert_eq!(beyond(&problem, 4), ends);
+    problem.model.moe.as_mut().unwrap().capacity_factor = 0.0;
+    let mut excess = |variation: f64| {
+        problem.workload.expert_load_variation = variation;
+        let [one, four] = [1, 4].map(|layers| beyond(&problem, layers) - ends);
+        close(four, 2.0 * one, 0.02);
+        let (layer, kept) = of_layers(&problem, 4, Recompute::Uniform { layers: 1 });
+        assert_eq!(kept.0 as f64 - ends, 4.0 * layer.cost.kept_input.0 as f64);
+        one
+    };
+    let load = |variance: f64| (1.0 / 1024.0 + variance).sqrt();
+    close(excess(0.5) / excess(1.0), load(0.25) / load(1.0), 0.02);
 }

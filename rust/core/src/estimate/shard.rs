@@ -402,3 +402,15 @@ pub struct End {
     /// What the allocator keeps beside them.
     pub cached: Bytes,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_beyond_the_mean_adds_up_by_squares_over_layers_and_as_it_is_over_micro_batches() {
+        let (three, four) = (Uneven::new(Bytes(3 << 16)), Uneven::new(Bytes((3 << 16) + 1)));
+        assert_eq!(Uneven::bytes([(three + four, 1)].into_iter()), Bytes(5 << 16));
+        assert_eq!(Uneven::bytes([(three, 2), (four, 2)].into_iter()), Bytes(10 << 16));
+    }
+}
