@@ -84,6 +84,8 @@ def test_the_host_s_part_follows_what_is_said_of_graphs(shelf: Shelf) -> None:
     assert said("MXFP8, no CUDA graphs") == said("MXFP8, CUDA graphs of attention") == said("")
     assert said("MXFP8, partial CUDA graphs") == said("MXFP8, TE graphs of router") == said("")
     assert said("") > 0.0
+    # A counter of operations adds Python to each operator of what is launched.
+    assert said("FLOPs counted by operator", "FSDP") == said("", "FSDP") + 27.0
     # What compiles a step to one program has no graphs to lose.
     assert said("no CUDA graphs", "MaxText") == 0.0
 

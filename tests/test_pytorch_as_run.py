@@ -63,6 +63,7 @@ def test_hugging_face_repeats_key_heads_by_its_release_and_kernel(shelf: Shelf) 
     assert not repeats("flash attention 2", "2024-05")
     assert repeats("flash attention 2", "2024-05", "Mixtral-8x7B")
     assert not repeats("flash attention 2", "2025-01", "Mixtral-8x7B")
+    assert not repeats("flex", "2025-03")
 
 
 def test_some_releases_and_windows_make_a_mask_of_every_batch(shelf: Shelf) -> None:

@@ -188,6 +188,42 @@ def test_four_devices_without_a_switch_share_their_wires_out(shelf: Shelf) -> No
     assert (topology, pair) == ("mesh", pytest.approx(gather / 3))
 
 
+def test_cards_without_peer_to_peer_pass_the_host_s_memory(shelf: Shelf) -> None:
+    def summed(notes: str, kind: str = "A100-PCIE-40GB") -> float:
+        cells = {"gpus_per_node": "4", "chip": kind, "notes": notes}
+        return chip(run_of(**cells), shelf).link.all_reduce_gb_per_s
+
+    # Four A100 with peer-to-peer switched off sum 64 MB in 11,369 us (besthub.dev).
+    measured = 1.5 * 2**26 / 11369e-6 / 1e9
+    for notes in ("no P2P between the devices", "NCCL_P2P_DISABLE=1"):
+        assert summed(notes) == pytest.approx(measured, rel=0.01)
+    assert summed("P2P over PCIe") > 2 * measured
+    assert summed("no P2P", "RTX 3090") == summed("", "RTX 3090")  # No slower than it was before.
+
+
+def test_two_cards_reach_each_other_by_their_bridge(shelf: Shelf) -> None:
+    def link(node: str, notes: str) -> tuple[str, float]:
+        cells = {"gpus_per_node": node, "chip": "A40", "notes": notes}
+        found = chip(run_of(**cells), shelf).link
+        return found.topology, found.all_reduce_gb_per_s
+
+    # 8192 rows of 4096 in 16 bits in 1.62 ms (microsoft/vidur).
+    measured = 8192 * 4096 * 2 / 1.62e-3 / 1e9
+    assert link("2", "an NVLink bridge") == ("mesh", pytest.approx(measured, rel=0.02))
+    for node, notes in (("2", ""), ("2", "no NVLink bridge"), ("4", "NVLink bridges of pairs")):
+        assert link(node, notes)[0] == "pcie"
+
+
+def test_a_card_held_to_less_power_multiplies_slower(shelf: Shelf) -> None:
+    def sustained(notes: str) -> float:
+        found = chip(run_of(chip="RTX 3090", notes=notes), shelf)
+        return found.gemm.efficiency * (found.peak_tflops.bf16 or 0.0)
+
+    # 60.4 of 76.6 TFLOP/s in bf16 at 240 of 350 W.
+    held = sustained("power limit of 240 W (default 350)")
+    assert held / sustained("") == pytest.approx(60.4 / 76.6, rel=0.01)
+
+
 def test_slices_of_a_pod_are_joined_by_a_network(shelf: Shelf) -> None:
     def domain(kind: str, internode: str) -> tuple[int, int]:
         found = chip(run_of(chip=kind, internode=internode), shelf)

@@ -7,7 +7,7 @@ import pytest
 from autopar import catalog
 from autopar.runs.setups import setup
 from autopar.runs.shelf import Shelf
-from autopar.spec import Window
+from autopar.spec import Mla, Window
 from stated import run_of
 
 
@@ -50,6 +50,17 @@ def test_a_plain_model_without_kin_is_that_of_gpt2(shelf: Shelf) -> None:
     assert (model.norm, model.position, model.position_rows) == ("layernorm", "learned", 4096)
     assert (model.activation, model.mlp_bias, model.tied_embeddings) == ("gelu", True, True)
     assert known.assumed == ("vocab=50257",)
+
+
+def test_latent_attention_of_a_model_without_kin_is_read_of_words(shelf: Shelf) -> None:
+    def latent(notes: str) -> Mla | None:
+        return setup(run_of(model="a small one", notes=notes), shelf).problem.model.mla
+
+    small = Mla(q_lora_rank=0, kv_lora_rank=128, qk_nope_dim=48, qk_rope_dim=16, v_dim=64)
+    assert latent("MLA without q rank (kv rank 128, 48+16, v 64), eager") == small
+    told = latent("MLA of q rank 1536 (kv rank 128, 48+16, v 64)")
+    assert told == replace(small, q_lora_rank=1536)
+    assert latent("no MLA (kv rank 128, 48+16, v 64)") is None
 
 
 def test_packed_documents_attend_within_themselves(shelf: Shelf) -> None:

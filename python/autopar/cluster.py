@@ -139,6 +139,9 @@ class Link:
         part_gb_per_s: What rings among more than four devices of a node but not all reach, where
             the library knows those of a whole node and searches for two at most in such a part
             (RCCL); none where they use all wires between its devices.
+        socket_gb_per_s: All-reduce in a node of at most four devices, which hang on one socket
+            without a switch; none where it is as fast as in a larger node. Other rings differ by
+            as much.
         latency_us: One step of a collective between two devices, in microseconds.
         processor_share: Share of the processors that a collective takes from what it runs beside;
             1 where nothing runs beside it.
@@ -152,6 +155,7 @@ class Link:
     latency_us: float
     processor_share: float = 0.15
     part_gb_per_s: float | None = None
+    socket_gb_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

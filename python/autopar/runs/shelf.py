@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from autopar import catalog
-from autopar.cluster import Chip, DeviceGroup, Link, Network
+from autopar.cluster import Chip, DeviceGroup, GemmCurve, Link, Network
 from autopar.entries import FrameworkEntry, ModelEntry
 from autopar.errors import SpecError, shown
 from autopar.runs.rows import Run
-from autopar.runs.said import TAKEN_BACK
+from autopar.runs.said import TAKEN_BACK, said
 from autopar.spec import Model
 
 MAKERS = (
@@ -103,6 +103,12 @@ def chip(run: Run, shelf: Shelf) -> Chip:
         found = replace(found, link_domain=min(found.link_domain, int(sliced[1])))
     if re.search(WIRED, run.notes, re.I) and found.link.topology == "switch":
         found = replace(found, link=_wired(found.link, node))
+    if re.search(HOSTED, run.notes, re.I) and found.link.topology == "pcie":
+        found = replace(found, link=_hosted(found))
+    if node == 2 and found.name in BRIDGES and said(run, BRIDGED):
+        found = replace(found, link=_bridged(found.link, BRIDGES[found.name]))
+    if limit := said(run, LIMITED):
+        found = replace(found, gemm=_limited(found.gemm, int(limit[2]) / int(limit[3])))
     return replace(found, network=network(run.internode, found.network, found.name))
 
 
@@ -118,6 +124,80 @@ def _wired(link: Link, node: int) -> Link:
     rate = link.all_gather_gb_per_s
     pair = rate / max(node - 1, 1)
     return replace(link, topology="mesh", all_reduce_gb_per_s=rate, p2p_gb_per_s=pair)
+
+
+# A card whose power is held below what it comes with, as nvidia-smi sets it. An RTX 3090 of 350 W
+# reaches 76.6 TFLOP/s in bf16 and one held to 240 reaches 60.4 (sources in
+# catalog/chips/rtx3090.toml): as the power of 0.63 of the watts. An H100's 527 at 500 W and 685 at
+# 700 would be 0.78, of two boards.
+LIMITED = r"power limit of (\d+) W \(default (\d+)"
+OF_POWER = 0.63
+
+
+def _limited(gemm: GemmCurve, power: float) -> GemmCurve:
+    """Returns how fast products are on a card at a share of its power."""
+    share = min(1.0, power**OF_POWER)
+    thirty_two = gemm.fp32_efficiency
+    return replace(
+        gemm,
+        efficiency=share * gemm.efficiency,
+        fp8_efficiency=share * gemm.fp8_efficiency,
+        fp32_efficiency=None if thirty_two is None else share * thirty_two,
+    )
+
+
+# Cards on PCIe that do not reach each other pass rings through the host's memory.
+HOSTED = r"\bno (P2P|peer-to-peer)\b|\bNCCL_P2P_DISABLE ?= ?1\b"
+# What such rings reach of what one card copies to the host: four A100 on PCIe 4 take 11.4 ms to sum
+# 64 MB, 8.9 GB/s of 25.2 (besthub.dev, Why NVLink Supercharges Llama 3 70B Inference, which finds
+# 1.9 s in 160 such sums by NCCL_P2P_DISABLE=1 too); eight TITAN RTX and two RTX 2080 Ti on PCIe 3
+# 4.9 and 4.0 of 12.6 (sources in catalog/chips/titan_rtx.toml).
+THROUGH_HOST = 0.35
+
+
+def _hosted(chip: Chip) -> Link:
+    """Returns the link of cards whose copies to each other pass the host's memory."""
+    link, rate = chip.link, THROUGH_HOST * chip.host.pcie_gb_per_s
+    share = min(1.0, rate / link.all_reduce_gb_per_s)
+    return replace(
+        link,
+        all_reduce_gb_per_s=share * link.all_reduce_gb_per_s,
+        all_gather_gb_per_s=share * link.all_gather_gb_per_s,
+        all_to_all_gb_per_s=share * link.all_to_all_gb_per_s,
+        socket_gb_per_s=None,
+    )
+
+
+# Two cards joined by NVLink, and what they sum at with large messages: 67 MB by two A40 in 1.62 ms
+# (microsoft/vidur, data/profiling/a40/all_reduce.csv), whose links an A6000, an A5000 and an RTX
+# 3090 have; two A100 on PCIe 208 and two H100 NVL 116 GB/s (NVIDIA/nccl-tests issues 178 and 194);
+# two links of Turing at the 20 that NVIDIA/nccl takes for one of Volta (src/graph/topo.h).
+BRIDGED = r"NVLink bridges?\b"
+BRIDGES = {
+    "a40": 41.0,
+    "a6000": 41.0,
+    "a5000": 41.0,
+    "rtx3090": 41.0,
+    "titan_rtx": 40.0,
+    "rtx2080ti": 40.0,
+    "a100_pcie": 208.0,
+    "a100_pcie_40": 208.0,
+    "h100_nvl": 116.0,
+}
+
+
+def _bridged(link: Link, rate: float) -> Link:
+    """Returns the link of two cards joined by NVLink, whose steps are as short as a switch's."""
+    return replace(
+        link,
+        topology="mesh",
+        all_reduce_gb_per_s=rate,
+        all_gather_gb_per_s=rate,
+        all_to_all_gb_per_s=rate,
+        p2p_gb_per_s=rate,
+        socket_gb_per_s=None,
+        latency_us=3.4,
+    )
 
 
 def chip_as_written(text: str) -> Chip:

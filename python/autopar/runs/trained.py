@@ -8,7 +8,7 @@ from autopar.errors import SpecError
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK
 from autopar.runs.shelf import GATED, Shelf, kin
-from autopar.spec import Model, Moe, Window
+from autopar.spec import Mla, Model, Moe, Window
 
 VOCAB = 50257  # of GPT-2, for rows that give none
 
@@ -92,6 +92,15 @@ ROTARY = (
 )
 
 
+# Latent attention, as `MLA of q rank 1536 (kv rank 512, 128+64, v 128)`: a head's channels without
+# position and with.
+LATENT = (
+    rf"{TAKEN_BACK}MLA(?: without q rank| of q rank (\d+))? "
+    r"\(kv rank (\d+), (\d+)\+(\d+), v (\d+)\)"
+)
+MLA_KEYS = ("q_lora_rank", "kv_lora_rank", "qk_nope_dim", "qk_rope_dim", "v_dim")
+
+
 LLAMA_BLOCK: dict[str, Any] = {"norm": "rmsnorm", "position": "rope", "activation": "swiglu"}
 GPT_BLOCK: dict[str, Any] = {
     "norm": "layernorm",
@@ -111,6 +120,9 @@ def _noted(model: Model, notes: str) -> Model:
         model = replace(model, position="alibi", position_rows=0)
     if model.position == "learned" and re.search(ROTARY, notes, re.I):
         model = replace(model, position="rope", position_rows=0)
+    if model.mla is None and (latent := re.search(LATENT, notes, re.I)):
+        query, *rest = (int(number or 0) for number in latent.groups())
+        model = replace(model, mla=Mla(**dict(zip(MLA_KEYS, (query, *rest), strict=True))))
     if re.search(rf"{TAKEN_BACK}(hybrid|sandwich)( \(\w+\))?[- ]norms?\b", notes, re.I):
         return replace(model, norms_per_layer=4)
     return model

@@ -63,6 +63,7 @@ pub fn a100() -> Chip {
             all_to_all_gb_per_s: 230.0,
             p2p_gb_per_s: 280.0,
             part_gb_per_s: None,
+            socket_gb_per_s: None,
             latency_us: 3.4,
             processor_share: 0.0,
         },

@@ -90,9 +90,8 @@ impl Figure {
                 chip.link.all_gather_gb_per_s *= factor;
                 chip.link.all_to_all_gb_per_s *= factor;
                 chip.link.p2p_gb_per_s *= factor;
-                if let Some(rate) = &mut chip.link.part_gb_per_s {
-                    *rate *= factor;
-                }
+                let parts = [&mut chip.link.part_gb_per_s, &mut chip.link.socket_gb_per_s];
+                parts.into_iter().flatten().for_each(|rate| *rate *= factor);
             }
             Figure::Attention => {
                 chip.attention

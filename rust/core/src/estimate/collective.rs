@@ -199,7 +199,8 @@ impl<'a> Fabric<'a> {
             Topology::Torus2d | Topology::Torus3d => {
                 self.torus.map_or(1.0, |torus| torus.cover(members).gathers())
             }
-            Topology::Switch | Topology::Pcie => 1.0,
+            Topology::Switch => 1.0,
+            Topology::Pcie => self.chip.socket_gain(),
             Topology::CubeMesh if all > 4 => cube_mesh_wires(members, stride) / 6.0,
             // One wire, or one pair of wires, to each peer: a smaller group drives fewer of them.
             Topology::Mesh | Topology::CubeMesh if members <= all && all > 1 => {

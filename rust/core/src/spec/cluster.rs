@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 /// Most kinds of chip in a cluster.
 pub const MOST_KINDS: usize = 8;
 
+/// The most devices of a node that are taken to hang on one socket, each on a root port of its own: a server of eight has a switch of
+/// PCIe to four of them, or a second socket.
+pub const ONE_SOCKET: u32 = 4;
+
 /// The most devices that a job may use.
 pub const MOST_DEVICES: u64 = 1 << 24;
 
@@ -259,6 +263,9 @@ pub struct Link {
     /// What rings among more than four devices of a node but not all reach, where the library knows those of a whole node and
     /// searches for two at most in such a part (RCCL); none where they use all wires between its devices.
     pub part_gb_per_s: Option<f64>,
+    /// All-reduce in a node of [`ONE_SOCKET`] devices at most, all of which hang on one socket without a switch; none where it is as
+    /// fast as in a larger one. Other rings and exchanges differ by as much.
+    pub socket_gb_per_s: Option<f64>,
     /// One step of a collective between two devices, in microseconds.
     pub latency_us: f64,
     /// Share of the device's processors that a collective occupies: what runs beside it is slower by this. 1 where nothing does.
@@ -366,6 +373,16 @@ impl Chip {
             / f64::from(self.devices_per_node)
     }
 
+    /// How much faster a node's rings are on PCIe where one socket has all its devices, or slower for want of a switch.
+    pub fn socket_gain(&self) -> f64 {
+        match self.link.socket_gb_per_s {
+            Some(rate) if self.devices_per_node <= ONE_SOCKET => {
+                rate / self.link.all_reduce_gb_per_s
+            }
+            _ => 1.0,
+        }
+    }
+
     /// Bytes a second that rings among `members` of a group in one node pass at most, whatever their wires carry.
     ///
     /// RCCL takes the rings of eight devices from a list (src/graph/rome_models.cc, parseA2a8P). For more than four but fewer
@@ -466,6 +483,7 @@ impl Chip {
         self.gemm.odd_slowdown.map_or(Ok(()), |v| positive(v, "gemm.odd_slowdown"))?;
         self.gemm.sum_gb_per_s.map_or(Ok(()), |v| positive(v, "gemm.sum_gb_per_s"))?;
         self.link.part_gb_per_s.map_or(Ok(()), |v| positive(v, "link.part_gb_per_s"))?;
+        self.link.socket_gb_per_s.map_or(Ok(()), |v| positive(v, "link.socket_gb_per_s"))?;
         self.gemm.fp4_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp4_efficiency"))?;
         self.gemm.fp32_efficiency.map_or(Ok(()), |v| share(v, "gemm.fp32_efficiency"))?;
         require(

@@ -384,6 +384,7 @@ fn chip(draw: &mut Draw) -> Chip {
     chip.link.all_to_all_gb_per_s = rate * 0.8;
     chip.link.p2p_gb_per_s = rate;
     chip.link.part_gb_per_s = (chip.link.topology == Topology::Mesh).then_some(rate * 0.1);
+    chip.link.socket_gb_per_s = (chip.link.topology == Topology::Pcie).then_some(rate * 1.5);
     chip.link.latency_us = draw.scale(0.1, 10.0);
     chip.network.nics_per_node = chip.devices_per_node;
     chip.network.nic_gbit_per_s = draw.scale(5.0, 800.0);
