@@ -26,6 +26,7 @@ RUST_ORDER = """
     estimate::fused_attention estimate::shard estimate::shortest estimate::host estimate::pass
     testing
     estimate::layer estimate::repeats estimate::block estimate::casts estimate::residual
+    estimate::joined
     estimate::launches estimate::gathers estimate::selective estimate::attention
     estimate::loads estimate::exchange estimate::experts estimate::memory estimate::longest
     estimate::pipeline::order

@@ -120,6 +120,7 @@ def test_what_a_script_leaves_open_is_read_from_words(shelf: Shelf) -> None:
     assert said("") == (True, True, "ring", "fused", False)
     assert said("no overlap of gradients or parameters")[:2] == (False, False)
     assert said("overlap of gradients and parameters")[:2] == (True, True)
+    assert said("no overlap of gradients alone")[:2] == (False, True)
     assert said("overlapped distributed optimizer")[:2] == (True, True)
     assert said("cp_comm_type a2a")[2] == "heads"
     assert said("rotary embedding not fused")[3] == "eager"

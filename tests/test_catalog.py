@@ -331,7 +331,14 @@ def test_the_default_framework_is_described_choice_by_choice() -> None:
         for field in dataclasses.fields(Fused)
         if not getattr(framework.fused, field.name)
     }
-    assert apart == {"clamp", "compiled_loss", "expert_bias", "gelu_in_fp32", "router"}
+    assert apart == {
+        "activation_in_products",
+        "clamp",
+        "compiled_loss",
+        "expert_bias",
+        "gelu_in_fp32",
+        "router",
+    }
 
 
 @pytest.mark.parametrize("name", CLUSTERS)

@@ -35,6 +35,8 @@ class Fused:
             as PyTorch has it (`native`) or on an input that is `widened` to 32 bits, or one `tuned`
             to each width.
         activation: Bias and activation.
+        activation_in_products: A dense MLP's nonlinearity with its gate is part of the products
+            beside it, whose arithmetic hides what it moves (XLA on TPUs).
         gate: The product with a gate is part of that kernel; else it and the nonlinearity are
             operators of their own.
         clamp: The clamps of a clamped SwiGLU are part of that kernel.
@@ -81,6 +83,7 @@ class Fused:
     gelu: bool = True
     optimizer: AdamKernel = "fused"
     gelu_in_fp32: bool = False
+    activation_in_products: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,6 +308,8 @@ class Framework:
         sliced_experts: Experts that are multiplied one after another are slices of one parameter,
             of whose gradient the backward pass fills all for each and adds it to the sum.
         whole_vocabulary: Each tensor-parallel rank holds and works out embedding and head whole.
+        embeds_by_product: Tokens are embedded by a product of the table with rows of one 1 each, in
+            place of a look-up.
         gathered_logits: Where the vocabulary is cut, each tensor-parallel rank gathers the logits
             of all of it, for a loss of its own.
         shard_copies: What ZeRO copies on the device beside its collectives in every pass.
@@ -436,6 +441,7 @@ class Framework:
     wide_router: bool = False
     sliced_experts: bool = False
     whole_vocabulary: bool = False
+    embeds_by_product: bool = False
     gathered_logits: bool = False
     shard_copies: ShardCopies = ShardCopies()
     eight_bit_gathers: EightBitGathers = EightBitGathers()

@@ -82,7 +82,8 @@ def _overlapped(framework: Framework, run: Run) -> Framework:
     """What a script says: gradients and parameters behind or after passes, context by heads."""
     if told := re.search(BESIDE_THE_PASSES, run.notes, re.I):
         beside = not told[1]
-        overlap = replace(framework.overlap, gradient_reduce=beside, parameter_gather=beside)
+        gathered = framework.overlap.parameter_gather if told[2] else beside
+        overlap = replace(framework.overlap, gradient_reduce=beside, parameter_gather=gathered)
         framework = replace(framework, overlap=overlap)
     called = framework.context_exchange == "blocks"
     if said(run, HEADS_EXCHANGED) and not said(run, HEADS_AND_KEYS):
@@ -122,8 +123,8 @@ def _of_mindspeed(framework: Framework, run: Run) -> Framework:
 # NVIDIA/Megatron-LM arguments: --overlap-grad-reduce and --overlap-param-gather are off by default.
 # An OverlappedDistributedOptimizer is alibaba/Megatron-LLaMA's, of before these.
 BESIDE_THE_PASSES = (
-    r"\b((?:no|without) )?"
-    r"(?:overlap of gradients (?:or|and|nor) parameters|overlapped distributed optimizer)\b"
+    r"\b((?:no|without) )?(?:overlap of gradients (?:(alone)|(?:or|and|nor) parameters)"
+    r"|overlapped distributed optimizer)\b"
 )
 
 

@@ -73,6 +73,8 @@ def fused(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, wide_experts=True)
     if said(run, UNFUSED_PERMUTATION):
         one = replace(one, permutation=False)
+    if said(run, EMBEDS_BY_PRODUCT):
+        framework = replace(framework, embeds_by_product=True)
     framework = _tiled(framework, run)
     one = replace(one, router=_router(one.router, run))
     if said(run, r"(mx-?fp8|fp8[- ]mx)\b"):
@@ -327,6 +329,8 @@ def _key_heads(framework: Framework, run: Run, attention: Attention) -> Framewor
 
 
 REPEATED_FOR_FLASH = r"mistral|mixtral|qwen-?2"
+# AI-Hypercomputer/maxtext, layers/embeddings.py: tokens, compared with an iota, times the table.
+EMBEDS_BY_PRODUCT = r"use_iota_embed\b"
 
 
 def _masked(run: Run) -> bool:

@@ -123,6 +123,7 @@ pub fn framework() -> Framework {
         fused: Fused {
             norm: NormKernel::Tuned,
             activation: true,
+            activation_in_products: false,
             rope: RotaryKernel::Fused,
             softmax: SoftmaxKernel::Fused,
             residual: true,
@@ -180,6 +181,7 @@ pub fn framework() -> Framework {
         wide_router: false,
         sliced_experts: false,
         whole_vocabulary: false,
+        embeds_by_product: false,
         gathered_logits: false,
         shard_copies: ShardCopies { gathered: false, reduced: false },
         eight_bit_gathers: EightBitGathers { activations: false, parameters: false },

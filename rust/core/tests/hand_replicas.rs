@@ -393,3 +393,21 @@ fn a_gather_and_a_pass_s_own_messages_on_the_same_wires_take_turns() {
     gathered(4, 2, true);
     gathered(4, 8, false);
 }
+
+#[test]
+fn copies_of_a_shard_sum_a_layer_s_gradients_in_pieces_that_each_start_by_themselves() {
+    // Shards over four of eight ranks, with a copy each: sums between two in one collective, or in four for each of four layers,
+    // which start fifteen times more.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.overlap.gradient_reduce = false;
+    let plan = Plan { zero: 3, shard_group: 4, ..replicas(&problem, 8).0 };
+    let summed =
+        |problem: &Problem| estimate(problem, &plan).expect("legal").time.data_ps.seconds();
+    let one = summed(&problem);
+    problem.framework.gather_pieces = 4;
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let pair = |bytes: f64| fabric.all_reduce(bytes, Group { size: 2, stride: 4 });
+    let piece = 4.0 * 12.0 * 1024.0 * 1024.0 / 16.0;
+    let start = 2.0 * pair(piece) - pair(2.0 * piece);
+    close(summed(&problem) - one, 15.0 * start, 1e-3);
+}

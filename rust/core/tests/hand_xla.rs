@@ -5,9 +5,9 @@ mod sums;
 use autopar_core::estimate::block;
 use autopar_core::estimate::compute::{Device, Gemm};
 use autopar_core::estimate::layer::Pricer;
-use autopar_core::estimate::shard::{LayerCost, Shard};
+use autopar_core::estimate::shard::{End, LayerCost, Shard, Split};
 use autopar_core::spec::framework::ExpertDispatch;
-use autopar_core::spec::model::LayerKind;
+use autopar_core::spec::model::{Activation, LayerKind, Position};
 use autopar_core::spec::problem::Problem;
 use autopar_core::spec::workload::Precision;
 use autopar_core::testing::{self, whole};
@@ -79,4 +79,48 @@ fn a_loss_in_pieces_makes_its_logits_again_where_none_are_kept() {
     let device = Device::new(chip, Precision::Bf16, &problem.framework.attention_kernels, 1);
     let rows = problem.model.vocab;
     close(backward(&problem) - kept, device.plain(Gemm::new(512, rows, 1024)), 1e-6);
+}
+
+#[test]
+fn a_nonlinearity_in_products_takes_what_their_arithmetic_does_not_hide() {
+    // An operator of its own passes the inner channels of 512 tokens with a gate 3 times forward and 5 backward. In products
+    // that arithmetic keeps busy it takes nothing; where memory sets their pace, it is 2 and 3 passes of theirs.
+    let kind = LayerKind { moe: false, windowed: false };
+    for (memory, shown) in [(1e6, 0.0), (1e-1, 1.0)] {
+        let mut problem = gpt_problem(1024, 512);
+        problem.model.activation = Activation::Swiglu;
+        problem.framework.launch_us = 0.0;
+        let chip = &mut problem.cluster.groups[0].chip;
+        chip.memory_bandwidth_gb_per_s = memory;
+        let kernel = chip.host.kernel_us * 1e-6;
+        let pass =
+            2.0 * 512.0 * problem.model.ffn_hidden as f64 / (memory * 1e9 * chip.memory_efficiency);
+        let cost = |problem: &Problem| block::price(&Pricer::new(problem, 0, whole()), kind).cost;
+        let apart = cost(&problem);
+        problem.framework.fused.activation_in_products = true;
+        let joined = cost(&problem);
+        let spared = |of: fn(&LayerCost) -> Split| {
+            of(&apart).compute.seconds() - of(&joined).compute.seconds()
+        };
+        close(spared(|c| c.forward), (3.0 - 2.0 * shown) * pass + kernel, 1e-4);
+        close(spared(|c| c.input_gradient), (5.0 - 3.0 * shown) * pass + kernel, 1e-4);
+    }
+}
+
+#[test]
+fn an_embedding_by_a_product_costs_what_a_head_s_forward_pass_and_weights_do() {
+    // 512 tokens of rows of one 1 each by a table of the vocabulary: the same operations as the logits and their weights' gradient.
+    let mut problem = gpt_problem(1024, 512);
+    problem.framework.launch_us = 0.0;
+    problem.framework.embeds_by_product = true;
+    problem.model.position = Position::Rope;
+    let pricer = Pricer::new(&problem, 0, whole());
+    let chip = &problem.cluster.groups[0].chip;
+    let device = Device::new(chip, Precision::Bf16, &problem.framework.attention_kernels, 8);
+    let product = Gemm::new(512, 1024, problem.model.vocab);
+    let End { cost, .. } = pricer.embedding();
+    close(cost.forward.compute.seconds(), device.plain(product), 1e-6);
+    let stored = problem.framework.bytes.gradient as f64;
+    let gradient = device.plain_added(product.weight_gradient(), stored);
+    close(cost.input_gradient.compute.seconds(), gradient, 1e-6);
 }

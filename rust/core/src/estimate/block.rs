@@ -354,7 +354,7 @@ impl<'p, 'a> Block<'p, 'a> {
         self.products_spared(products, m.mlp_bias);
         let made = self.activation_inputs(kept_tokens * width as f64);
         self.may_repeat(Operator::Expansion, before, made);
-        self.activation(tokens * width as f64, 1, true, false, false);
+        self.inner_activation(tokens, width);
         let products = self.products;
         let exit = self.linear(Gemm::new(tokens as u64, m.hidden, width));
         self.product_made(tokens * m.hidden as f64, false, m.mlp_bias);
@@ -383,7 +383,7 @@ impl<'p, 'a> Block<'p, 'a> {
 
     /// Bytes that are kept of what it makes: the input of the next product, and of separate operators with a gate its output
     /// before the gate; with clamps their outputs and the sigmoid too.
-    fn activation_results(&self, elements: f64, narrow: bool) -> f64 {
+    pub(super) fn activation_results(&self, elements: f64, narrow: bool) -> f64 {
         let p = self.p;
         let before_gate = match p.model.activation {
             // The halves as they were joined again.
@@ -474,12 +474,8 @@ impl<'p, 'a> Block<'p, 'a> {
         if weighed {
             self.weigh(elements, parts);
         }
-        // To compute ReLU again its input would have to be kept in place of its output.
-        if activation != Activation::Relu {
-            let made = self.activation_results(elements, narrow);
-            let read = if weighed { elements * self.p.width } else { 0.0 };
-            self.may_repeat(Operator::Activation, before, made + read);
-        }
+        let read = if weighed { elements * self.p.width } else { 0.0 };
+        self.activation_may_repeat(before, self.activation_results(elements, narrow) + read);
     }
 
     /// Activations times the weights of their tokens where no kernel joins them (NVIDIA/Megatron-LM, transformer/moe/experts.py,

@@ -225,6 +225,11 @@ impl<'a> Device<'a> {
         self.product(g, self.in_linear(), 2.0 * stored)
     }
 
+    /// Seconds of a product of a linear layer whose kernel moves so many activations more for each element of its result.
+    pub fn linear_moving(&self, g: Gemm, more: f64) -> f64 {
+        self.product(g, self.in_linear(), (1.0 + more) * self.width)
+    }
+
     /// Seconds of a product in the activations' own format: attention's, and the output head's.
     pub fn plain(&self, g: Gemm) -> f64 {
         self.product(g, self.in_plain(), self.width)

@@ -204,16 +204,27 @@ impl<'a> Pricer<'a> {
         seconds + gathered
     }
 
-    /// The embedding: a look-up, its gradient a scatter-add into zeros as large as the tables, which are added to stored gradients.
+    /// The embedding: a look-up, its gradient a scatter-add into zeros as large as the tables, which are added to stored gradients;
+    /// or a product with rows of one 1 each.
     pub fn embedding(&self) -> End {
         let m = self.model;
         let row = m.hidden as f64 * self.residual_width();
         let mut forward = Pass::default();
         let mut backward = Pass::default();
-        forward.run(self.device.stream(2.0 * self.tokens * row));
-        backward.run(self.device.stream(3.0 * self.tokens * row));
-        let rows = self.vocab_rows() + m.position_rows.max(self.learned_rows());
-        self.table_gradient((rows * m.hidden) as f64, &mut backward);
+        let positions = m.position_rows.max(self.learned_rows());
+        let mut looked_up = positions;
+        if self.framework.embeds_by_product {
+            let product = Gemm::new(self.tokens as u64, m.hidden, self.vocab_rows());
+            forward.run(self.device.plain(product));
+            backward.run(self.weight_gradient(product, false));
+        } else {
+            forward.run(self.device.stream(2.0 * self.tokens * row));
+            backward.run(self.device.stream(3.0 * self.tokens * row));
+            looked_up += self.vocab_rows();
+        }
+        if looked_up > 0 {
+            self.table_gradient((looked_up * m.hidden) as f64, &mut backward);
+        }
         if !self.framework.whole_vocabulary {
             // Rows live on one rank each: a sum over the group, scattered at once with sequence parallel.
             let summed =
@@ -234,7 +245,7 @@ impl<'a> Pricer<'a> {
         let mask = if self.workload.dropout { m.hidden as f64 } else { 0.0 };
         let norm = if m.embedding_norm { row } else { 0.0 };
         let parameters = self.vocab_rows() * m.hidden
-            + m.position_rows.max(self.learned_rows()) * m.hidden
+            + positions * m.hidden
             + if m.embedding_norm { m.norm_parameters() } else { 0 };
         self.shard_end((parameters, true), &mut forward, (&mut backward, Pass::default()));
         let launch = self.launch();
@@ -247,7 +258,7 @@ impl<'a> Pricer<'a> {
                 kept_input: Bytes::from_f64((mask + norm) * self.residual_tokens),
                 dense_parameters: parameters,
                 dense_whole: self.whole(self.vocab_rows() * m.hidden)
-                    + self.whole(m.position_rows.max(self.learned_rows()) * m.hidden)
+                    + self.whole(positions * m.hidden)
                     + if m.embedding_norm { self.whole_norm() } else { 0 },
                 ..LayerCost::default()
             },

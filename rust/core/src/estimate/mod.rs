@@ -18,6 +18,7 @@ pub mod flops;
 pub mod fused_attention;
 mod gathers;
 mod host;
+mod joined;
 mod launches;
 pub mod layer;
 pub mod least;

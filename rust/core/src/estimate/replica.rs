@@ -70,9 +70,14 @@ struct Rate {
 impl Rate {
     /// The line through `seconds` at two sizes; every collective here is one.
     fn of(seconds: impl Fn(f64) -> f64) -> Rate {
-        let (one, two) = (seconds(SAMPLE), seconds(2.0 * SAMPLE));
-        let each = (two - one) / SAMPLE;
-        Rate { start: (one - each * SAMPLE).max(0.0), each }
+        Rate::near(SAMPLE, seconds)
+    }
+
+    /// The same at so many parameters and twice as many, where a collective takes other ways with few than with many.
+    fn near(sample: f64, seconds: impl Fn(f64) -> f64) -> Rate {
+        let (one, two) = (seconds(sample), seconds(2.0 * sample));
+        let each = (two - one) / sample;
+        Rate { start: (one - each * sample).max(0.0), each }
     }
 
     fn seconds(self, parameters: u64) -> f64 {
@@ -97,6 +102,9 @@ pub struct Rates {
     tied: Rate,
     /// Groups of layers whose collectives are one; 0 for each layer's by itself.
     groups: u64,
+    /// Collectives in which a layer's gradients are summed over copies of a shard, each of which starts by itself; 1 where layers
+    /// start behind one another.
+    pieces: u64,
     /// Share of the processors that collectives take from what they run beside.
     processor_share: f64,
     update: [f64; 2],
@@ -118,7 +126,7 @@ impl Rates {
                 problem,
                 shard,
                 fabric,
-                groups.map(|g| reduce(shard, framework, fabric, g)),
+                groups.map(|g| reduce(problem, shard, fabric, g)),
             ),
             gather: owned(
                 problem,
@@ -129,6 +137,7 @@ impl Rates {
             reduced_beside: framework.overlap.gradient_reduce
                 && !(framework.overlap.replicas_alone && (shard.tp > 1 || shard.pipelined)),
             processor_share: chip.link.processor_share,
+            pieces: u64::from(pieces(shard, framework)),
             groups: if shard.pipelined {
                 framework.fused_groups.min(1)
             } else {
@@ -148,11 +157,25 @@ impl Rates {
     }
 }
 
+/// Collectives in which a layer's gradients are summed over copies of a shard that every pass scatters to.
+fn pieces(shard: &Shard, framework: &Framework) -> u32 {
+    if reduces_each_pass(shard, framework) {
+        framework.gather_pieces
+    } else {
+        1
+    }
+}
+
 /// Summing gradients once a step: over all replicas, or scattered over the shard group and then summed among its copies.
-fn reduce(shard: &Shard, framework: &Framework, fabric: &Fabric<'_>, replicas: Group) -> Rate {
+fn reduce(problem: &Problem, shard: &Shard, fabric: &Fabric<'_>, replicas: Group) -> Rate {
+    let (framework, model) = (&problem.framework, &problem.model);
     let sent = framework.bytes.gradient_sent as f64;
     let (inner, outer) = (shard.sharded(replicas), shard.replicated(replicas));
-    Rate::of(|parameters| {
+    let sample = match pieces(shard, framework) {
+        1 => SAMPLE,
+        pieces => model.layer_parameters(0) as f64 / (u64::from(pieces) * shard.tp) as f64,
+    };
+    Rate::near(sample, |parameters| {
         let bytes = parameters * sent;
         let among_copies = fabric.all_reduce(bytes / inner.size as f64, outer);
         if reduces_each_pass(shard, framework) {
@@ -220,6 +243,7 @@ pub fn synchronise(end: &StepEnd, rates: &Rates, framework: &Framework) -> Time 
         reduce_bytes: framework.fused_reduce_bytes,
         gather_bytes: framework.fused_gather_bytes,
         groups: rates.groups,
+        pieces: rates.pieces,
     };
     exposed(end, rates, framework, fused)
 }
@@ -233,24 +257,28 @@ pub fn synchronise_at_least(end: &StepEnd, rates: &Rates, framework: &Framework)
     // Without a last piece that nothing hides but the embedding, which may be in a group that others hide.
     let embedding = if framework.fused_reduce_places.is_empty() { end.embedding } else { 0 };
     let endless = StepEnd { layers: u64::MAX, embedding, ..*end };
-    exposed(if fused { &endless } else { end }, rates, framework, Fused::default())
+    let pieces = Fused { pieces: rates.pieces, ..Fused::default() };
+    exposed(if fused { &endless } else { end }, rates, framework, pieces)
 }
 
-/// What travels together: bytes of gradients and of parameters, groups of layers in place of bytes; layers where all are 0.
+/// What travels together: bytes of gradients and of parameters, groups of layers in place of bytes; layers where all are 0, each in
+/// so many pieces.
 #[derive(Clone, Copy, Default)]
 struct Fused {
     reduce_bytes: u64,
     gather_bytes: u64,
     groups: u64,
+    pieces: u64,
 }
 
 /// The same with pieces that are fused so.
 fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: Fused) -> Time {
     let (overlap, bytes) = (&framework.overlap, &framework.bytes);
     // Pieces whose start is charged, and how many as large as the last would be all: of a given size or number each; of a
-    // layer they start behind one another.
+    // layer they start behind one another, unless it has several. How many layers there are may not be known.
     let layers = end.layers.max(1);
     let pieces = |bytes: u64, each: u64| match (bytes, fused.groups) {
+        (0, 0) if fused.pieces > 1 && layers < u64::MAX => (layers * fused.pieces, layers as f64),
         (0, 0) => (1, layers as f64),
         (0, groups) => (groups.min(layers), groups.min(layers) as f64),
         _ => {

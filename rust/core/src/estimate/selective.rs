@@ -6,6 +6,7 @@ use super::pass::Pass;
 use super::repeats::Operator;
 use crate::spec::framework::Selective;
 use crate::spec::kernels::NormKernel;
+use crate::spec::model::Activation;
 use crate::spec::workload::Precision;
 
 impl Block<'_, '_> {
@@ -17,6 +18,14 @@ impl Block<'_, '_> {
         again.kernels += self.forward.kernels - before.kernels + CHECKPOINT;
         again.looped += self.forward.looped - before.looped;
         *dropped += made;
+    }
+
+    /// The nonlinearity that ran since `before`, and the bytes that it made. To compute ReLU again its input would have to be kept in
+    /// place of its output.
+    pub(super) fn activation_may_repeat(&mut self, before: Pass, made: f64) {
+        if self.p.model.activation != Activation::Relu {
+            self.may_repeat(Operator::Activation, before, made);
+        }
     }
 
     /// The core of attention since `before`, without the exchange of context parallel, which ends before.

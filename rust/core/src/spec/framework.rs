@@ -38,6 +38,8 @@ pub struct Framework {
     pub vocab_multiple: u64,
     /// Each tensor-parallel rank holds embedding and head whole and repeats their work.
     pub whole_vocabulary: bool,
+    /// Tokens are embedded by a product of the table with rows of one 1 each, in place of a look-up.
+    pub embeds_by_product: bool,
     /// Where the vocabulary is cut, each tensor-parallel rank gathers the logits of all of it, for a loss of its own.
     pub gathered_logits: bool,
     /// When ZeRO gathers parameters and reduces gradients.
@@ -232,6 +234,9 @@ pub struct Fused {
     pub norm: NormKernel,
     /// Bias and activation.
     pub activation: bool,
+    /// A dense MLP's nonlinearity with its gate is part of the products beside it, whose arithmetic hides what it moves (XLA on
+    /// TPUs).
+    pub activation_in_products: bool,
     /// The product with a gate is part of that kernel; else nonlinearity and product run in separate operators.
     pub gate: bool,
     /// The clamps of a clamped SwiGLU are part of that kernel.

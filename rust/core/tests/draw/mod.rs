@@ -209,6 +209,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.attention_block = f.grouped_tile_rows;
     f.contiguous_context = f.sequence_copies;
     f.fused.compiled_loss = one_kernel;
+    f.fused.activation_in_products = f.sequence_copies;
+    f.embeds_by_product = f.whole_vocabulary;
     f.metric_bytes = f.fused_gather_bytes % 37;
     f.repeats_norms = f.fused.permutation;
     (f.fused.norm, f.fused.rope) = match (f.fused.permutation, one_kernel) {
