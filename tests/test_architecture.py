@@ -17,7 +17,7 @@ PYTHON = ROOT / "python/autopar"
 
 RUST_ORDER = """
     units error
-    spec::model spec::workload spec::exchange spec::cluster spec::kernels spec::framework::bytes
+    spec::model spec::workload spec::exchange spec::attention spec::cluster spec::kernels spec::framework::bytes
     spec::framework::held spec::framework::offload spec::framework spec::problem
     spec::tensors spec
     plan plan::rules

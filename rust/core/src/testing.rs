@@ -2,6 +2,7 @@
 
 use crate::estimate::shard::Shard;
 use crate::plan::{Plan, Stage};
+use crate::spec::attention::{AttentionRate, Pass};
 use crate::spec::cluster::*;
 use crate::spec::framework::*;
 use crate::spec::kernels::{AdamKernel, NormKernel, OperandsAcross, RotaryKernel, SoftmaxKernel};

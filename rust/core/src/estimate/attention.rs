@@ -4,7 +4,7 @@ use super::block::{Block, Entry};
 use super::compute::Gemm;
 use super::fused_attention::FusedAttention;
 use super::repeats::Operator;
-use crate::spec::cluster::Pass;
+use crate::spec::attention::Pass;
 use crate::spec::framework::{ContextExchange, Projections};
 use crate::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
 use crate::spec::model::{LayerKind, Mla, Position, QkNorm};

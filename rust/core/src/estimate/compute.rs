@@ -4,7 +4,8 @@
 //! the device beyond its work. Arithmetic efficiency depends on the shape: partly filled tiles and waves, short
 //! inner dimensions and unaligned rows all cost.
 
-use crate::spec::cluster::{AttentionRate, Chip};
+use crate::spec::attention::AttentionRate;
+use crate::spec::cluster::Chip;
 use crate::spec::workload::Precision;
 
 /// A chip as one workload uses it: its rates in plain units.

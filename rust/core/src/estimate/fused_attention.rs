@@ -1,7 +1,7 @@
 //! Seconds of fused attention on one chip: rates measured by pass, mask, head width and sequence.
 
 use super::compute::Device;
-use crate::spec::cluster::{AttentionRate, Pass};
+use crate::spec::attention::{AttentionRate, Pass};
 
 /// What fused attention computes on one device.
 #[derive(Clone, Copy, Debug, PartialEq)]

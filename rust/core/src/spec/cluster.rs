@@ -3,6 +3,7 @@
 //! Devices of one kind fill whole nodes. A group of devices is described by its size and the
 //! stride between its members' ranks; [`Group::members_within`] tells how many share a domain.
 
+use super::attention::AttentionRate;
 use super::exchange::ExchangeRate;
 use super::workload::Precision;
 use crate::error::{require, Error};
@@ -209,38 +210,6 @@ impl GemmCurve {
             self.odd_slowdown.unwrap_or(self.unaligned_slowdown)
         }
     }
-}
-
-/// One row of a fused-attention table: rate by sequence length.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AttentionRate {
-    /// Kernel generation: `fa1`, `fa2`, `fa3`, `cudnn`, `npu`, ...
-    pub kernel: String,
-    /// Which pass was timed.
-    pub pass: Pass,
-    /// Head width.
-    pub head_dim: u32,
-    /// Whether the upper triangle was skipped (its operations are then not counted).
-    pub causal: bool,
-    /// Sequence lengths, ascending.
-    pub sequence: Vec<u32>,
-    /// 10^12 operations a second at each.
-    pub tflops: Vec<f64>,
-    /// Keys beyond a window that are worked out for each query, as blocks of queries and keys begin and end with no window.
-    pub window_keys: u32,
-}
-
-/// Which pass an attention rate was timed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pass {
-    /// Forward alone.
-    Forward,
-    /// Backward alone (2.5 times the forward operations).
-    Backward,
-    /// Both, timed together.
-    Both,
 }
 
 /// The link inside a node or scale-up domain.
@@ -521,25 +490,7 @@ impl Chip {
             row.validate(&format!("exchange[{i}]"))?;
         }
         for (i, row) in self.attention.iter().enumerate() {
-            let path = format!("attention[{i}]");
-            require(
-                !row.sequence.is_empty()
-                    && row.sequence.len() == row.tflops.len()
-                    && row.sequence.windows(2).all(|w| w[0] < w[1])
-                    && row.sequence[0] > 0,
-                &path,
-                || "sequence must be ascending and as long as tflops".to_owned(),
-                "Give one rate for each sequence length.",
-            )?;
-            require(
-                row.head_dim > 0,
-                &path,
-                || "head_dim must be positive".to_owned(),
-                "Give it.",
-            )?;
-            for &rate in &row.tflops {
-                positive(rate, &path)?;
-            }
+            row.validate(&format!("attention[{i}]"))?;
         }
         Ok(())
     }

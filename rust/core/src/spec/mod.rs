@@ -1,5 +1,6 @@
 //! What is asked: model, cluster, workload, framework, and the problem made of them.
 
+pub mod attention;
 pub mod cluster;
 pub mod exchange;
 pub mod framework;
