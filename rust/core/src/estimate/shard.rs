@@ -179,8 +179,12 @@ impl Uneven {
 
     /// What of it there is together, of so many micro-batches each, which find the same experts wanted.
     pub fn bytes(parts: impl Iterator<Item = (Uneven, u64)>) -> Bytes {
-        let squares = parts.map(|(part, n)| part.0 as f64 * (n as f64) * (n as f64)).sum::<f64>();
-        Bytes::from_f64(squares.sqrt() * Uneven::UNIT as f64)
+        // The root of one square alone is exact.
+        let square = |(part, n): (Uneven, u64)| {
+            let one = Bytes::from_f64((part.0 as f64).sqrt() * Uneven::UNIT as f64);
+            ((one * n).0 as f64).powi(2)
+        };
+        Bytes::from_f64(parts.map(square).sum::<f64>().sqrt())
     }
 }
 
