@@ -13,7 +13,9 @@ def test_positions_are_rotated_as_the_model_has_them(shelf: Shelf) -> None:
     assert rotated("Llama-3-8B", "2026-08") == rotated("DeepSeek-V3", "2025-12") == "complex"
     assert rotated("Qwen3-14B", "2026-05") == rotated("gpt-oss-20b", "2026-08") == "widened"
     assert rotated("Qwen3-14B", "2026-02") == "eager"
-    assert rotated("Qwen3-14B", "2026-05", "torchtitan, torch.compile") == "compiled"
+    compiled = "torchtitan, torch.compile"
+    assert rotated("Qwen3-14B", "2026-05", compiled) == "compiled"
+    assert rotated("Llama-3-8B", "2026-05", compiled) == "complex"
     # KempnerForge has one way for all models.
     eager = "KempnerForge, no torch.compile"
     assert rotated("Qwen3-14B", "2026-05", eager) == "complex"
@@ -28,6 +30,23 @@ def test_experts_were_left_out_of_what_is_compiled_for_some_months(shelf: Shelf)
     assert left_out("2026-04") == left_out("2025-11") == (64.0, 4)
     assert left_out("2025-10") == (0.0, 4)
     assert left_out("2026-03", "torchtitan (eager)") == (0.0, 4)
+
+
+def test_what_experts_made_was_summed_by_a_product_for_some_months(shelf: Shelf) -> None:
+    def summed(date: str, framework: str = "torchtitan (eager)") -> bool:
+        return setup(
+            run_of(framework=framework, date=date), shelf
+        ).problem.framework.sums_by_product
+
+    # Releases 0.2.0, 0.2.1, 0.2.2 and 0.3.0.
+    assert [summed(date) for date in ("2025-10", "2025-12", "2026-02", "2026-06")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert summed("2025-12", "torchtitan, torch.compile")
+    assert not summed("2025-12", "FSDP2")
 
 
 def test_fsdp2_copies_what_it_gathered(shelf: Shelf) -> None:

@@ -286,6 +286,10 @@ class Framework:
         dispatch_by_products: Whose tokens fill experts of a capacity by a product with a mask of
             their places: none's, each sequence's, or a micro-batch's as one.
         permutes_twice: Tokens that no other rank sent are sorted by expert once more all the same.
+        gathers_in_vectors: Rows that are looked up pass at the streaming rate; what is put where
+            indices say does not (PyTorch's vectorized gather).
+        sums_by_product: What experts made is summed over a token's experts by a product of 32-bit
+            numbers with their weights (torch.bmm).
         copies_choices: Tokens are written out for each of their experts before they are sorted, and
             what was sorted back is summed by an operator of its own.
         scatters_results: A scatter adds what experts made to its tokens, and so gradients of what
@@ -395,6 +399,11 @@ class Framework:
         launch_us: Host time to launch one kernel, in microseconds, on a host of pace 1.
         distributed_tensor_us: What a kernel over distributed tensors takes more where layers are
             cut over tensor-parallel ranks, in microseconds (PyTorch DTensor without a compiler).
+        distributed_heads_us: What it takes more still where queries and keys are distributed
+            tensors too, as they pass more than a rotation, in microseconds.
+        asked_operator_us: What the host takes more for a kernel, forward and again, where single
+            operators are computed again, in microseconds: each asks whether its result is kept
+            (PyTorch's selective checkpoints); 0 where a compiler asked before.
         compiled_layer_us: What each pass of a layer that a compiler made by itself takes the host
             beside its kernels, in microseconds.
         dispatch_launch_us: Host time to launch a kernel of experts' dispatch and combination where
@@ -430,6 +439,8 @@ class Framework:
     exchange_kernel: str = ""
     dispatch_by_products: ByProducts = "none"
     permutes_twice: bool = False
+    gathers_in_vectors: bool = False
+    sums_by_product: bool = False
     copies_choices: bool = False
     scatters_results: bool = False
     grouped_tile_rows: int = 0
@@ -485,6 +496,8 @@ class Framework:
     bucket_bytes: int
     launch_us: float
     distributed_tensor_us: float = 0.0
+    distributed_heads_us: float = 0.0
+    asked_operator_us: float = 0.0
     compiled_layer_us: float = 0.0
     dispatch_launch_us: float = 0.0
     sharded_layer_us: float = 0.0

@@ -136,7 +136,7 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
     layers alone, a profile that assumes one has the host's time of the profile that it follows.
     """
     if re.search(OWN_SHARDS, f"{run.framework} {run.notes}", re.I):
-        framework = replace(framework, distributed_tensor_us=0.0)
+        framework = replace(framework, distributed_tensor_us=0.0, distributed_heads_us=0.0)
     if said(run, BLOCKS):
         framework = replace(framework, blocking_launches=True)
     if re.search(PLAIN_MODULES, f"{run.framework} {run.notes}", re.I):

@@ -40,8 +40,11 @@ def fused(framework: Framework, run: Run) -> Framework:
     if re.search(r"\brope\b|rotary", listed, re.I):
         one = replace(one, rope="fused")
     titan = framework.name.startswith("torchtitan")
-    if titan and one.rope == "complex" and re.search(ROTATES_HALVES, run.model, re.I):
+    halves = re.search(ROTATES_HALVES, run.model, re.I)
+    if titan and one.rope == "complex" and halves:
         one = replace(one, rope="widened" if run.month >= WIDE_ROTATION_SINCE else "eager")
+    elif titan and one.rope == "compiled" and not halves:
+        one = replace(one, rope="complex")
     one = _apart(one, run)
     if re.search(r"\bgate and up apart", run.notes, re.I):
         framework = replace(framework, projections="gate_apart")
@@ -147,7 +150,9 @@ GROUPS_BY_PYTORCH = (
 
 
 # pytorch/torchtitan: models of Qwen3 and gpt-oss rotate halves of a head, in 32 bits since pull
-# request 2575 of March 2026; its others turn neighbouring channels as complex numbers.
+# request 2575 of March 2026; its others turn neighbouring channels as complex numbers, which no
+# compiler joins ("Torchinductor does not support code generation for complex operators", as it
+# warns; the product's own kernel takes its time in a compiled Llama of 0.2.2 under PyTorch 2.11).
 ROTATES_HALVES = r"qwen|gpt-?oss"
 WIDE_ROTATION_SINCE = "2026-04"
 

@@ -10,8 +10,8 @@ use autopar_core::estimate::stage::Place;
 use autopar_core::estimate::Tables;
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Host;
-use autopar_core::spec::framework::Graphs;
-use autopar_core::spec::model::LayerKind;
+use autopar_core::spec::framework::{Graphs, Selective};
+use autopar_core::spec::model::{LayerKind, QkNorm};
 use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::testing::{self, whole};
 use autopar_core::units::{Bytes, Time};
@@ -75,6 +75,35 @@ fn distributed_tensors_take_the_host_longer_where_tensors_are_cut() {
     let alone = (seconds(1) / 20e-6).round();
     // Two sums more than on one rank, and all of them at 30 us.
     close(seconds(2), (alone + 2.0) * 30e-6, 1e-6);
+}
+
+#[test]
+fn distributed_heads_take_the_host_longer_still_where_more_is_done_with_them_than_rotation() {
+    let mut problem = host_bound(1024);
+    problem.framework.distributed_heads_us = 5.0;
+    let seconds =
+        |problem: &Problem, tp| layer(problem, Shard { tp, ..whole() }).forward.total().seconds();
+    let plain = seconds(&problem, 2);
+    problem.model.qk_norm = QkNorm::Head;
+    // A norm of queries and one of keys, and each kernel at 25 us.
+    close(seconds(&problem, 2), ((plain / 20e-6).round() + 2.0) * 25e-6, 1e-6);
+    close(seconds(&problem, 1), seconds(&problem, 2) * 20.0 / 25.0 - 2.0 * 20e-6, 1e-6);
+}
+
+#[test]
+fn a_policy_is_asked_about_every_operator_of_a_forward_pass_and_of_the_one_that_runs_again() {
+    let mut problem = host_bound(1024);
+    problem.framework.selective = Selective::Operators;
+    let again = |problem: &Problem| layer(problem, whole()).recompute_selective.total().seconds();
+    let (kernels, plain) = (launches(layer(&problem, whole()).forward), again(&problem));
+    problem.framework.asked_operator_us = 10.0;
+    close(again(&problem) - plain, 2.0 * kernels * 10e-6, 1e-6);
+    // Who computes all again asks none.
+    assert_eq!(launches(layer(&problem, whole()).forward), kernels);
+    problem.framework.selective = Selective::Attention;
+    let attention = again(&problem);
+    problem.framework.asked_operator_us = 0.0;
+    assert_eq!(again(&problem), attention);
 }
 
 #[test]

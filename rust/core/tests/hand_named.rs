@@ -11,7 +11,7 @@ use autopar_core::estimate::replica::Groups;
 use autopar_core::estimate::shard::{LayerCost, Shard};
 use autopar_core::plan::{Plan, Recompute, Stage};
 use autopar_core::spec::cluster::Group;
-use autopar_core::spec::framework::{ContextExchange, Named, Offloaded, Selective};
+use autopar_core::spec::framework::{ContextExchange, Named, Offloaded, Projections, Selective};
 use autopar_core::spec::kernels::NormKernel;
 use autopar_core::spec::model::{Activation, LayerKind, Norm, Position};
 use autopar_core::spec::problem::Problem;
@@ -191,6 +191,23 @@ fn computing_an_operator_again_takes_the_host_four_launches_beside_its_kernels()
     assert_eq!(again(true, false), 2.0 * (1.0 + 4.0));
     assert_eq!(again(false, true), 1.0 + 4.0);
     assert_eq!(again(true, true), 15.0);
+}
+
+#[test]
+fn the_first_of_each_two_products_is_not_computed_again() {
+    // Launches of a second each outlast everything else: of seven products the second, fourth and sixth run again, where some are
+    // packed of four the second and the fourth.
+    let mut problem = llama(named());
+    problem.framework.selective = Selective::Operators;
+    problem.framework.launch_us = 1e6;
+    let mut launches = |projections| {
+        problem.framework.projections = projections;
+        let cost = layer(&problem, whole());
+        let seconds = [cost.forward, cost.recompute_selective].map(|pass| pass.total().seconds());
+        seconds.map(|s| s.round() as i64)
+    };
+    let [forward, again] = launches(Projections::Packed);
+    assert_eq!(launches(Projections::Apart), [forward + 3, again + 1]);
 }
 
 #[test]

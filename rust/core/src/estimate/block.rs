@@ -5,7 +5,7 @@ use super::compute::Gemm;
 use super::layer::Pricer;
 use super::pass::Pass;
 use super::repeats::Layer;
-use super::repeats::{Operator, Repeats, SavedOutputs};
+use super::repeats::{Operator, Products, Repeats, SavedOutputs};
 use super::shard::{LayerCost, Uneven};
 use crate::spec::framework::{ExpertDispatch, GatheredUnit, Projections, Selective};
 use crate::spec::model::{Activation, LayerKind};
@@ -73,9 +73,8 @@ pub(super) struct Block<'p, 'a> {
     pub(super) kept_core: f64,
     /// The operators that may be computed again by themselves.
     pub(super) repeats: Repeats,
-    /// Forward seconds of the matrix products of which recompute of single operators spares every second, and how many there are;
-    /// those that it never runs again count twice.
-    pub(super) products: (f64, u32),
+    /// The matrix products that recompute of single operators tells apart.
+    pub(super) products: Products,
     /// Forward seconds of gathers over the tensor-parallel group.
     pub(super) gathered: f64,
     /// Launches of the forward pass that selective recompute does not repeat: sums over the tensor-parallel group with the exchanges
@@ -123,7 +122,7 @@ impl<'p, 'a> Block<'p, 'a> {
             kept: 0.0,
             kept_core: 0.0,
             repeats: Repeats::default(),
-            products: (0.0, 0),
+            products: Products::default(),
             gathered: 0.0,
             summed: 0,
             exchanged: 0,
@@ -162,8 +161,7 @@ impl<'p, 'a> Block<'p, 'a> {
         self.forward.run(times.0);
         self.input.run(times.1);
         self.weight.run(times.2);
-        self.products.0 += times.0;
-        self.products.1 += 1;
+        self.products.run(times.0);
         match self.p.workload.precision {
             Precision::Fp8 if narrow => self.casts(g, casts),
             Precision::Fp4 if narrow => self.casts_to_four_bits(g),
@@ -554,7 +552,7 @@ impl<'p, 'a> Block<'p, 'a> {
                 forward,
                 input_gradient: self.input.with_waits(backward.waits(launch)),
                 weight_gradient: self.weight.with_waits(0.0),
-                recompute_selective: selective.split_before(backward, launch),
+                recompute_selective: self.selective_again(selective, backward),
                 recompute_full,
                 kept: Bytes::from_f64(self.kept),
                 kept_selective: Bytes::from_f64(kept_selective),

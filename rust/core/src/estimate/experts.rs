@@ -23,6 +23,7 @@ impl Block<'_, '_> {
         let h = m.hidden as f64;
         let visits = own_tokens * f64::from(moe.topk);
         let wide = h * p.residual_width() / p.width;
+        let looked_up = p.framework.gathers_in_vectors;
         // Router: 32-bit scores, top-k, and the permutation's index.
         self.scores(Gemm::new(own_tokens as u64, u64::from(moe.experts), m.hidden));
         if !p.framework.wide_router {
@@ -55,7 +56,8 @@ impl Block<'_, '_> {
             // back with the weighted sum.
             let found = if self.looks_up() { 1 } else { 4 };
             let scattered = p.framework.scatters_results;
-            self.permute(visits * h, 2.0, if scattered { 0.0 } else { 2.0 }, (found, 1));
+            let put = if scattered { 0.0 } else { 2.0 };
+            self.permute(visits * h, (2.0, looked_up), (put, false), (found, 1));
             if scattered {
                 self.input.run(self.added(visits * h));
             }
@@ -70,7 +72,7 @@ impl Block<'_, '_> {
             let before = self.forward;
             // Backward the weights' gradients need what experts made, unless the weights act inside of them or in an operator of their own.
             let backward = if self.weighs_on_the_way() { 3.0 } else { 2.0 };
-            self.permute(visits * h, if scattered { 0.0 } else { 2.0 }, backward, (1, 1));
+            self.permute(visits * h, (put, false), (backward, looked_up), (1, 1));
             if scattered {
                 self.forward.run(self.added(visits * h));
             }
@@ -144,7 +146,13 @@ impl Block<'_, '_> {
         if passes > 0.0 {
             let before = self.forward;
             // Forward two kernels more find where the chunks go.
-            self.permute(arrived * h, 2.0 * passes, 2.0 * passes, (4, 2));
+            if looked_up {
+                // There by a look-up and back by putting rows where they belong.
+                self.permute(arrived * h, (passes, true), (passes, false), (3, 1));
+                self.permute(arrived * h, (passes, false), (passes, true), (1, 1));
+            } else {
+                self.permute(arrived * h, (2.0 * passes, false), (2.0 * passes, false), (4, 2));
+            }
             let both = self.forward.since(before);
             let (kernels, apart) = (both.kernels.min(2), both.apart.min(2));
             after =
@@ -261,6 +269,10 @@ impl Block<'_, '_> {
         let p = self.p;
         let weighted = p.framework.held.weighted_result_bytes as f64;
         self.kept += elements * weighted;
+        if weighted > p.width && self.sums_by_product() {
+            self.sum_by_product(moe, elements);
+            return;
+        }
         if p.framework.fused.activation && p.framework.dispatch_launch_us == 0.0 {
             if weighted > p.width {
                 self.transient = self.transient.max(elements * (weighted + p.width));
@@ -486,31 +498,4 @@ impl Block<'_, '_> {
     fn sorts_arrivals(&self) -> bool {
         self.p.shard.ep > 1 && self.p.framework.expert_dispatch != ExpertDispatch::Gather
     }
-
-    /// Seconds to add rows, of so many `elements`, to those of a sum: each is read, and its sum is read and written.
-    fn added(&self, elements: f64) -> f64 {
-        self.p.device.stream(3.0 * elements * self.p.width / ADDED)
-    }
-
-    /// A stream of `elements` whose rows change their places: they pass at a share of the streaming rate.
-    fn permute(&mut self, elements: f64, forward: f64, backward: f64, kernels: (u32, u32)) {
-        let rate = if self.p.framework.fused.permutation { PERMUTED } else { PERMUTED_UNFUSED };
-        let rate = rate * self.p.width / self.p.residual_width();
-        let before = self.launched();
-        self.stream(elements, forward / rate, backward / rate, kernels);
-        self.beside_compiled(before);
-    }
 }
-
-/// Share of the streaming rate at which a fused kernel permutes tokens: 4.0 TB/s on a B200 by MooreThreads/SimuMax
-/// (configs/system/b200_bf16_ceperm.json), whose streams are taken at 6.8.
-const PERMUTED: f64 = 0.6;
-
-/// The same as gathers, scatters and sums of their own: 301 of 1,456 GB/s on an A100 (configs/system/a100_pcie.json).
-const PERMUTED_UNFUSED: f64 = 0.2;
-
-/// Share of the streaming rate at which XLA adds rows to where their indices say, on a TPU's tensor cores: 81,920 rows of 2,048
-/// channels on a v5p take 0.193 of 31.57 ms forward and 0.192 backward, 1.0 GB in 6.1 ms where it streams 2,212 GB/s
-/// (marin-community/marin@0bfda0d9, .agents/logbooks/grug-moe-ep-ring.md, 2026-03-07: EP=4, capacity 1.25; sorting the indices
-/// first, segment_sum and lax.scatter_add take no less). A gather of as many rows takes a sixth of that, as PERMUTED_UNFUSED has it.
-const ADDED: f64 = 0.075;

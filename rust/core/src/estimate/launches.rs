@@ -3,7 +3,7 @@
 use super::block::Block;
 use super::pass::Pass;
 use super::shard::Split;
-use crate::spec::framework::Fp8Scaling;
+use crate::spec::framework::{Fp8Scaling, Selective};
 use crate::spec::workload::Precision;
 
 /// Launches that replaying a graph takes: its inputs are copied to where it reads them, it is launched, and in autograd it is one
@@ -91,6 +91,19 @@ impl Block<'_, '_> {
         } else {
             (self.forward.split(launch), recompute.split_before(backward, launch))
         }
+    }
+
+    /// What `selective` recompute runs again before the `backward` pass, with what the device waits for launches. Where a policy is
+    /// asked about every operator, it is so in the forward pass too: what that waits longer is counted here, as no other layer does.
+    pub(super) fn selective_again(&self, selective: Pass, backward: Pass) -> Split {
+        let launch = self.p.launch();
+        if self.p.framework.selective != Selective::Operators || launch.asked == 0.0 {
+            return selective.split_before(backward, launch);
+        }
+        let asked = self.forward.kernels + self.forward.apart;
+        let longer = Pass { asked, ..self.forward }.waits(launch) - self.forward.waits(launch);
+        let again = Pass { asked, ..selective };
+        again.with_waits(again.plus(backward).waits(launch) - backward.waits(launch) + longer)
     }
 
     /// Kernels of a compiled loop over `batch` products: each product, and in 8 and 4 bits the casts of its input and of its

@@ -441,7 +441,7 @@ impl<'a> Pricer<'a> {
     }
 
     pub(super) fn launch(&self) -> Launch {
-        Launch::of(self.framework, self.device.host_pace(), self.shard.tp > 1)
+        Launch::of(self.framework, self.model, self.device.host_pace(), self.shard.tp)
     }
 
     /// A norm over `width` channels of `tokens` tokens.

@@ -320,7 +320,7 @@ impl Least {
             memory::capacity(chip, &problem.framework, shard, problem.options.memory_margin).0
                 as f64;
         let Beginning { forward, backward } =
-            Beginning::of(&problem.framework, chip.host.pace, shard.tp > 1, true);
+            Beginning::of(&problem.framework, &problem.model, chip.host.pace, shard.tp, true);
         Least {
             rates,
             frequent: *most,

@@ -26,6 +26,7 @@ mod loads;
 pub mod longest;
 pub mod memory;
 mod pass;
+mod permutation;
 pub mod pipeline;
 pub mod repeats;
 pub mod replica;

@@ -21,6 +21,8 @@ pub(super) struct Pass {
     pub(super) entered: u32,
     /// Layers, or their experts, whose shards are gathered or reduced.
     pub(super) hooked: u32,
+    /// Kernels whose operators a policy is asked about.
+    pub(super) asked: u32,
 }
 
 impl Pass {
@@ -47,6 +49,7 @@ impl Pass {
             apart: self.apart + other.apart,
             entered: self.entered + other.entered,
             hooked: self.hooked + other.hooked,
+            asked: self.asked + other.asked,
         }
     }
 
@@ -63,6 +66,7 @@ impl Pass {
             apart: self.apart.saturating_sub(before.apart),
             entered: self.entered.saturating_sub(before.entered),
             hooked: self.hooked.saturating_sub(before.hooked),
+            asked: self.asked.saturating_sub(before.asked),
         }
     }
 
@@ -85,6 +89,7 @@ impl Pass {
             + f64::from(self.apart) * launch.apart
             + f64::from(self.entered) * launch.entered
             + f64::from(self.hooked) * launch.hooked
+            + f64::from(self.asked) * launch.asked
     }
 
     /// How long the pass lasts beside its gathers: its device time or the host's to launch it, whichever is longer, and both in
@@ -158,6 +163,7 @@ mod tests {
             apart: 0.0,
             entered: 0.0,
             hooked: 0.0,
+            asked: 0.0,
             blocking: false,
         };
         let part = |compute, kernels| Pass { compute, kernels, ..Pass::default() };

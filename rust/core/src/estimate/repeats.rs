@@ -103,6 +103,46 @@ impl Repeats {
     }
 }
 
+/// The matrix products of a layer's forward pass that recompute of single operators runs again, and those that it spares: the first,
+/// the third and so on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Products {
+    /// How many are counted.
+    count: u32,
+    /// Forward seconds of all.
+    seconds: f64,
+    /// How many all are.
+    all: u32,
+    /// Forward seconds of those that are spared, and how many these are.
+    pub(super) spared: (f64, u32),
+}
+
+impl Products {
+    /// The next product, of so many seconds.
+    pub(super) fn run(&mut self, seconds: f64) {
+        self.count += 1;
+        self.seconds += seconds;
+        self.all += 1;
+        if self.count % 2 == 1 {
+            self.spare(seconds, 1);
+        }
+    }
+
+    fn spare(&mut self, seconds: f64, products: u32) {
+        self.spared.0 += seconds;
+        self.spared.1 += products;
+    }
+
+    /// The same where those since `before` are not counted, and all of them spared or none.
+    pub(super) fn uncounted_since(self, before: Products, spared: bool) -> Products {
+        let mut products = before;
+        if spared {
+            products.spare(self.seconds - before.seconds, self.all - before.all);
+        }
+        products
+    }
+}
+
 /// The outputs of a layer's matrix products that recompute of single operators saves: the first, the third and so on, in the order
 /// in which they run (pytorch/torchtitan: a count of `aten.mm`, whose even ones are computed again), and those of products with a
 /// bias where all of them are (`aten.addmm`, which is not counted).
@@ -188,5 +228,28 @@ impl Layer {
         let kept = self.cost.kept.beyond(made(self.mean));
         let most = self.widest.beyond(made(self.repeats.made()));
         (kept, Uneven::new(most.beyond(kept)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_second_product_runs_again_and_those_with_a_bias_all_or_none() {
+        let mut products = Products::default();
+        for seconds in [1.0, 2.0, 4.0, 8.0] {
+            products.run(seconds);
+        }
+        assert_eq!(products.spared, (1.0 + 4.0, 2));
+        let before = products;
+        products.run(16.0);
+        products.run(32.0);
+        assert_eq!(products.spared, (1.0 + 4.0 + 16.0, 3));
+        assert_eq!(products.uncounted_since(before, true).spared, (5.0 + 48.0, 4));
+        // They are not counted: the next one is the fifth all the same.
+        let mut products = products.uncounted_since(before, false);
+        products.run(64.0);
+        assert_eq!(products.spared, (5.0 + 64.0, 3));
     }
 }

@@ -3,7 +3,7 @@
 use super::block::Block;
 use super::launches::CHECKPOINT;
 use super::pass::Pass;
-use super::repeats::Operator;
+use super::repeats::{Operator, Products};
 use crate::spec::framework::Selective;
 use crate::spec::kernels::NormKernel;
 use crate::spec::model::Activation;
@@ -74,14 +74,12 @@ impl Block<'_, '_> {
         }
     }
 
-    /// Of the products since `before`, with a bias or without, recompute of single operators spares every second, or all or none of
-    /// those with a bias.
-    pub(super) fn products_spared(&mut self, before: (f64, u32), biased: bool) {
-        if biased && self.p.framework.keeps_biased_products {
-            self.products.0 += self.products.0 - before.0;
-            self.products.1 += self.products.1 - before.1;
-        } else if biased {
-            self.products = before;
+    /// Of the products since `before`, with a bias or without, recompute of single operators spares the first of each two, or all or
+    /// none of those with a bias, which it does not count.
+    pub(super) fn products_spared(&mut self, before: Products, biased: bool) {
+        if biased {
+            let kept = self.p.framework.keeps_biased_products;
+            self.products = self.products.uncounted_since(before, kept);
         }
     }
 
@@ -105,13 +103,13 @@ impl Block<'_, '_> {
                 // Products of 4-bit numbers are none of the operators that it knows (`aten._scaled_mm_v2`; PyTorch 2.15,
                 // functorch/partitioners.py: get_default_op_list, and pytorch/torchtitan 0.3.0): all run again.
                 let known = p.workload.precision != Precision::Fp4;
-                let (seconds, count) = if known { self.products } else { (0.0, 0) };
+                let spared = if known { self.products.spared } else { (0.0, 0) };
                 let again = Pass {
-                    compute: self.forward.compute - self.core.compute - seconds / 2.0,
+                    compute: self.forward.compute - self.core.compute - spared.0,
                     tensor: self.gathered,
                     kernels: self.forward.kernels
                         - self.core.kernels
-                        - count / 2
+                        - spared.1
                         - self.summed
                         - self.exchanged,
                     apart: self.forward.apart,

@@ -199,7 +199,13 @@ impl<'a> Table<'a> {
             shard,
             widest,
             beginnings: [false, true].map(|messages| {
-                Beginning::of(&problem.framework, chip.host.pace, shard.tp > 1, messages)
+                Beginning::of(
+                    &problem.framework,
+                    &problem.model,
+                    chip.host.pace,
+                    shard.tp,
+                    messages,
+                )
             }),
             capacity: memory::capacity(
                 chip,

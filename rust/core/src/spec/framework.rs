@@ -70,6 +70,10 @@ pub struct Framework {
     pub dispatch_by_products: ByProducts,
     /// Tokens that no other rank sent are sorted by expert once more all the same (Megatron's dispatchers).
     pub permutes_twice: bool,
+    /// Rows that are looked up pass at the streaming rate, those put where indices say do not (PyTorch's vectorized_gather_kernel).
+    pub gathers_in_vectors: bool,
+    /// What experts made is summed over a token's experts by a product of 32-bit numbers with their weights (torch.bmm).
+    pub sums_by_product: bool,
     /// Tokens are written out for each of their experts before they are sorted, and what was sorted back is summed by an operator
     /// of its own (MaxText): both pass memory in its order.
     pub copies_choices: bool,
@@ -200,19 +204,21 @@ pub struct Framework {
     pub offload: Offload,
     /// Size of the buffers in which gradients are reduced, in bytes; 0 when they lie in place.
     pub bucket_bytes: u64,
-    /// Host time to launch one kernel, in microseconds, on a host of pace 1: a layer cannot run faster than its launches.
+    /// Host time to launch one kernel, in microseconds, on a host of pace 1.
     pub launch_us: f64,
-    /// What a kernel over distributed tensors takes more where layers are cut over tensor-parallel ranks, in microseconds: each
-    /// operator asks how its operands lie before it calls the kernel (PyTorch DTensor without a compiler); 0 where layers are
-    /// written for one rank's share.
+    /// What a kernel over distributed tensors takes more where layers are cut over tensor-parallel ranks, in microseconds, as each
+    /// operator asks how its operands lie (PyTorch DTensor without a compiler); 0 where layers are written for one rank's share.
     pub distributed_tensor_us: f64,
-    /// What the host spends on each pass of a layer that a compiler made by itself, in microseconds: it checks that the layer is what
-    /// was compiled, and autograd has one node for all of it.
+    /// What it takes more still where queries and keys are such too, as they pass more than a rotation, in microseconds.
+    pub distributed_heads_us: f64,
+    /// What the host takes more for a kernel, forward and again, where single operators are computed again, in microseconds: each
+    /// asks a policy in Python whether its result is kept (PyTorch's selective checkpoints); 0 where a compiler asked before.
+    pub asked_operator_us: f64,
+    /// What the host spends on each pass of a layer that a compiler made by itself, in microseconds, to check that it is what was.
     pub compiled_layer_us: f64,
     /// What the host takes to launch a kernel of experts' dispatch and combination where a compiler leaves these out, in microseconds.
     pub dispatch_launch_us: f64,
-    /// What the host spends on each pass of a layer in which its shards are gathered or reduced, in microseconds: hooks around the
-    /// layer make its parameters whole and shards again (PyTorch FSDP).
+    /// What the host spends on each pass of a layer in which hooks gather or reduce its shards, in microseconds (PyTorch FSDP).
     pub sharded_layer_us: f64,
     /// What the host launches as one graph.
     pub graphs: Graphs,
@@ -511,6 +517,8 @@ impl Framework {
             (self.held.communicator_gib, "held.communicator_gib"),
             (self.launch_us, "launch_us"),
             (self.distributed_tensor_us, "distributed_tensor_us"),
+            (self.distributed_heads_us, "distributed_heads_us"),
+            (self.asked_operator_us, "asked_operator_us"),
             (self.compiled_layer_us, "compiled_layer_us"),
             (self.dispatch_launch_us, "dispatch_launch_us"),
             (self.sharded_layer_us, "sharded_layer_us"),

@@ -168,6 +168,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     // Made of what was drawn already: one more draw would change every problem after it.
     f.fused_groups = f.fused_gather_bytes % 7;
     f.permutes_twice = f.keeps_tensor_results;
+    f.gathers_in_vectors = f.loss_in_16_bits;
+    f.sums_by_product = f.sums_in_fp32;
     f.shared_edges = f.keeps_tensor_results;
     f.copies_choices = f.overlap.context;
     f.scatters_results = f.overlap.parameter_gather;
@@ -188,6 +190,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.softmax_longest = 128 * u64::from(f.sequence_copies);
     f.sliced_experts = f.casts_weights;
     f.distributed_tensor_us = f.gather_copy_us * 0.5;
+    f.distributed_heads_us = f.gather_copy_us * 0.25;
+    f.asked_operator_us = f.distributed_heads_us;
     f.compiled_layer_us = f.gather_copy_us * 7.0;
     f.dispatch_launch_us = f.gather_copy_us;
     f.waits_for_messages = f.sharded_sends;
