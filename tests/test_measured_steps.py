@@ -24,12 +24,13 @@ def without_network(problem: Problem) -> Problem:
 
 
 def test_steps_of_torchtitan_take_what_they_were_timed_at() -> None:
-    errors = {}
+    errors: dict[str, float] = {}
     for row in check(read_runs(STEPS)):
         assert row.setup is not None and row.measured_step_s is not None, row.skipped
         estimate = autopar.estimate(without_network(row.setup.problem), row.setup.plan)
         errors[row.run.id] = estimate.step_s / row.measured_step_s - 1.0
     assert len(errors) == 12
-    # What fills the gathered tensors takes 4 to 11 % of a step, most where there are experts, and is no part of the estimate.
+    # What fills the gathered tensors takes 4 to 11 % of a step, most where there are experts, and
+    # is no part of the estimate.
     assert mean(map(abs, errors.values())) < 0.08, errors
     assert max(map(abs, errors.values())) < 0.15, errors
