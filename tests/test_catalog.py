@@ -336,6 +336,7 @@ def test_the_default_framework_is_described_choice_by_choice() -> None:
         "clamp",
         "compiled_loss",
         "expert_bias",
+        "gelu_again",
         "gelu_in_fp32",
         "router",
     }

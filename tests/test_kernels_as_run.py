@@ -29,6 +29,22 @@ def test_mingpt_computes_gelu_term_by_term_since_it_was_rewritten(shelf: Shelf) 
     assert not one_operator("2022-10")
 
 
+def test_what_torchscript_joined_is_apart_since_pytorch_joins_none_of_it(shelf: Shelf) -> None:
+    def joined(framework: str, date: str) -> set[bool]:
+        run = run_of(framework=framework, gated_mlp="0", date=date, precision="fp16")
+        one = setup(run, shelf).problem.framework.fused
+        assert one.gelu_again != one.gelu
+        return {one.activation, one.residual, one.gelu}
+
+    assert joined("Megatron-DeepSpeed", "2024-01") == {True}
+    assert joined("Megatron-DeepSpeed", "2024-12") == {False}
+    assert joined("Megatron-DeepSpeed, PyTorch 2.1", "2024-12") == {True}
+    assert joined("GPT-NeoX, PyTorch 2.2", "2024-02") == {False}
+    # Its core has had a compiler join them since January 2024, and a graph compiler joins what it likes.
+    assert joined("Megatron-LM", "2024-12") == {True}
+    assert joined("Megatron-DeepSpeed on Gaudi2", "2024-12") == {True}
+
+
 def test_autocast_has_powers_in_32_bits(shelf: Shelf) -> None:
     def wide(framework: str, notes: str = "") -> bool:
         run = run_of(framework=framework, model="GPT-2", gated_mlp="0", zero="", notes=notes)

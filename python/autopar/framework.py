@@ -41,6 +41,8 @@ class Fused:
             operators of their own.
         clamp: The clamps of a clamped SwiGLU are part of that kernel.
         gelu: GELU is one operator; else each term of its approximation by tanh is.
+        gelu_again: Of those terms none is kept: the backward pass computes them again, with the sum
+            of product and bias that they begin with.
         gelu_in_fp32: Of those terms the cube and what it enters are of 32 bits, as torch.autocast
             has powers.
         rope: Rotary embedding: `separate` operators, those of `eager` PyTorch, the same `widened`
@@ -82,6 +84,7 @@ class Fused:
     clamp: bool = True
     gelu: bool = True
     optimizer: AdamKernel = "fused"
+    gelu_again: bool = False
     gelu_in_fp32: bool = False
     activation_in_products: bool = False
 

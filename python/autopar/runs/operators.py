@@ -45,7 +45,7 @@ def fused(framework: Framework, run: Run) -> Framework:
         one = replace(one, rope="widened" if run.month >= WIDE_ROTATION_SINCE else "eager")
     elif titan and one.rope == "compiled" and not halves:
         one = replace(one, rope="complex")
-    one = _apart(one, run)
+    one = _apart(_scripted(framework.name, one, run), run)
     if re.search(r"\bgate and up apart", run.notes, re.I):
         framework = replace(framework, projections="gate_apart")
     if said(run, JOINED_GRAPH):
@@ -210,6 +210,35 @@ def _in_blocks(framework: Framework, run: Run) -> Framework:
         if re.match(r"NeMo\b", run.framework, re.I):
             overlap = replace(overlap, parameter_gather=False)
     return replace(framework, fp8_scaling="block", eight_bit_gathers=gathers, overlap=overlap)
+
+
+def _scripted(name: str, one: Fused, run: Run) -> Fused:
+    """Kernels that TorchScript made, under a PyTorch that makes none of it.
+
+    Megatron-LM before its core chose a compiler joined bias and GELU, and bias, dropout and
+    addition, by torch.jit.script and nvFuser (megatron/model/fused_bias_gelu.py, transformer.py;
+    initialize.py: set_jit_fusion_options). PyTorch 2.2 has that switch do nothing and no other
+    fuser is left on (pytorch/pytorch pull request 110124; torch/csrc/jit/python/init.cpp:
+    _jit_set_nvfuser_enabled), so that each operation, the terms of GELU too, is a kernel.
+    """
+    if name not in SCRIPTED:
+        return one
+    version = re.search(r"\bPyTorch (\d+)\.(\d+)", f"{run.framework} {run.notes}")
+    joins = (
+        (int(version[1]), int(version[2])) < (2, 2) if version else run.month < SCRIPTS_APART_SINCE
+    )
+    return (
+        one
+        if joins
+        else replace(one, activation=False, gelu=False, gelu_again=True, residual=False)
+    )
+
+
+# Profiles whose code calls torch.jit.script itself (NVIDIA/Megatron-LM until 473225f9 of 19 January
+# 2024: "Add jit_fuser to switch between torch.jit.script and torch.compile"; its forks since).
+SCRIPTED = ("megatron-2022", "megatron-deepspeed", "megatron-deepspeed-bf16", "gpt-neox")
+# The month after PyTorch 2.2 came out, of 30 January 2024.
+SCRIPTS_APART_SINCE = "2024-03"
 
 
 def _apart(one: Fused, run: Run) -> Fused:

@@ -141,6 +141,7 @@ pub fn framework() -> Framework {
             clamp: true,
             gelu: true,
             optimizer: AdamKernel::Fused,
+            gelu_again: false,
             gelu_in_fp32: false,
         },
         overlap: Overlap {

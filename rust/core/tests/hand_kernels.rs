@@ -163,6 +163,24 @@ fn gelu_term_by_term_passes_its_inner_width_again_and_again() {
 }
 
 #[test]
+fn gelu_whose_terms_are_computed_again_keeps_none_of_them() {
+    // bias_gelu: x = bias + y (2), x / 2 (2), 0.80 x and 0.045 x (4), 0.045 x^2 (3), 1 + that (2), product (3), tanh (2), 1 + tanh (2),
+    // product (3): 23 where bias and one operator take 4. bias_gelu_back: x and tanh again (16); x / 2 (2), tanh^2 (2), 1 - tanh^2 (2),
+    // 0.11 x (2), 0.11 x^2 (3), 0.80 + that (2), product (3), times x / 2 (3), 1 + tanh (2), its half (2), sum (3), times gradient (3):
+    // 45 for 3.
+    let mut problem = problem();
+    problem.framework.fused.activation = false;
+    let plain = layer(&problem, whole());
+    problem.framework.fused.gelu = false;
+    problem.framework.fused.gelu_again = true;
+    let again = layer(&problem, whole());
+    let inner = 2.0 * 512.0 * 4096.0;
+    close(compute(again)[0] - compute(plain)[0], passes(&problem, 19.0 * inner), 1e-3);
+    close(compute(again)[1] - compute(plain)[1], passes(&problem, 42.0 * inner), 1e-3);
+    assert_eq!(again.kept, plain.kept);
+}
+
+#[test]
 fn gelu_under_autocast_has_its_cube_and_what_follows_in_32_bits() {
     // Bytes an element. Forward half 4, copy 6, cube 8, share 8, sum 10, scale 8, tanh 8, 1 + tanh 8, product 10, cast 6: 76 for 8.
     // Backward cast 6, factors 12 + 6 and 10, tanh' 12, scale 8, cast 6, share 8, cube 8 + 8 + 12, cast 6, half 4, sums 12: 118

@@ -387,6 +387,7 @@ impl<'p, 'a> Block<'p, 'a> {
             // The halves as they were joined again.
             _ if self.clamps_apart() => 2.0,
             // Half of what it reads, the tangent, and one more than that; in 32 bits what it reads is widened too.
+            _ if self.gelu_apart() && p.framework.fused.gelu_again => 0.0,
             _ if self.gelu_widened() => 12.0 / p.width,
             _ if self.gelu_apart() => 3.0,
             _ if self.activation_in_one() => 0.0,
@@ -452,6 +453,13 @@ impl<'p, 'a> Block<'p, 'a> {
             }
             (true, false) => (5.0, 9.0, (2, 3)),
             (false, true) => (2.0, 3.0, (1, 1)),
+            // Sum with the bias (2); half of it (2), two scales (2 times 2), square (3), one more (2), product (3), the tangent (2),
+            // one more (2), product (3). Backward that sum and the tangent again (2 + 14), half (2), the tangent's square (2) from
+            // one (2), scale (2), square (3), more (2), their product (3) and that with the half (3), half of one more than the
+            // tangent (2 + 2), the sum of both (3) and the gradient's product with it (3).
+            (false, false) if self.gelu_apart() && self.p.framework.fused.gelu_again => {
+                (23.0, 45.0, (10, 19))
+            }
             // In bytes: half of it (2 + 2), a wide copy (2 + 4), its cube and the share of that (2 times 4 + 4), sum (2 + 4 + 4), scaled,
             // the tangent, one more (3 times 4 + 4), product (2 + 4 + 4), its cast (4 + 2). Backward that cast (2 + 4), the product
             // (4 + 4 + 4 and its cast, 4 + 2; 4 + 2 + 4), tangent (4 + 4 + 4), scale (4 + 4), the cast of one path (4 + 2), share

@@ -250,6 +250,9 @@ pub struct Fused {
     /// GELU is one operator; else each term of its approximation by tanh is (huggingface/transformers, activations.py:
     /// NewGELUActivation).
     pub gelu: bool,
+    /// Of those terms none is kept: the backward pass computes them again, with the sum of product and bias that they begin with
+    /// (NVIDIA/Megatron-LM, megatron/model/fused_bias_gelu.py, where nothing joins what TorchScript runs).
+    pub gelu_again: bool,
     /// Of those terms the cube and what it enters are of 32 bits, as torch.autocast has powers.
     pub gelu_in_fp32: bool,
     /// Rotary embedding.

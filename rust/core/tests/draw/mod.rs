@@ -154,6 +154,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.fused.gelu_in_fp32 = f.fused.permutation;
     f.softmax_multiple = draw.pick(&[1, 4]);
     f.shard_copies.gathered = draw.once_in(2);
+    f.fused.gelu_again = f.shard_copies.gathered;
     f.shard_copies.reduced = draw.once_in(2);
     f.eight_bit_gathers.activations = draw.once_in(2);
     f.eight_bit_gathers.parameters = draw.once_in(2);
