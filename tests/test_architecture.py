@@ -21,9 +21,9 @@ RUST_ORDER = """
     spec::framework::held spec::framework::offload spec::framework spec::problem
     spec::tensors spec
     plan plan::rules
-    estimate::flops estimate::torus estimate::choice estimate::collective estimate::dispatch
-    estimate::compute
-    estimate::fused_attention estimate::shard estimate::shortest estimate::host estimate::pass
+    estimate::flops estimate::torus estimate::choice estimate::collective estimate::chain
+    estimate::dispatch estimate::compute estimate::fused_attention estimate::shard
+    estimate::shortest estimate::host estimate::pass
     testing
     estimate::layer estimate::repeats estimate::block estimate::casts estimate::residual
     estimate::joined

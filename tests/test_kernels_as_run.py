@@ -40,9 +40,21 @@ def test_what_torchscript_joined_is_apart_since_pytorch_joins_none_of_it(shelf: 
     assert joined("Megatron-DeepSpeed", "2024-12") == {False}
     assert joined("Megatron-DeepSpeed, PyTorch 2.1", "2024-12") == {True}
     assert joined("GPT-NeoX, PyTorch 2.2", "2024-02") == {False}
-    # Its core has had a compiler join them since January 2024, and a graph compiler joins what it likes.
+    # Its core has had a compiler join them since January 2024; Gaudi has one of its own.
     assert joined("Megatron-LM", "2024-12") == {True}
     assert joined("Megatron-DeepSpeed on Gaudi2", "2024-12") == {True}
+
+
+def test_deepspeed_reduced_to_one_owner_after_another_before_release_0_13(shelf: Shelf) -> None:
+    def used(date: str, **row: str) -> tuple[str, bool]:
+        run = run_of(**{"framework": "Megatron-DeepSpeed", "precision": "fp16", **row}, date=date)
+        framework = setup(run, shelf).problem.framework
+        return framework.shards, framework.all_reduces
+
+    assert used("2023-12") == used("2023-12", framework="DeepSpeed") == ("owners", False)
+    assert used("2024-03") == used("2024-03", framework="DeepSpeed") == ("slices", True)
+    # Sums in 32 bits were all-reduced all along.
+    assert used("2023-12", precision="bf16") == ("slices", True)
 
 
 def test_autocast_has_powers_in_32_bits(shelf: Shelf) -> None:

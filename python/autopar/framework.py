@@ -18,7 +18,7 @@ TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_p
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 ByProducts: TypeAlias = Literal["none", "sequence", "micro_batch"]
 Gathers: TypeAlias = Literal["micro_batch", "step", "step_in_pipeline"]
-Shards: TypeAlias = Literal["slices", "tensors"]
+Shards: TypeAlias = Literal["slices", "owners", "tensors"]
 Fp8Scaling: TypeAlias = Literal["delayed", "current", "block", "row"]
 Selective: TypeAlias = Literal["attention", "operators", "named"]
 ContextExchange: TypeAlias = Literal["ring", "gather", "blocks", "heads"]
@@ -271,7 +271,8 @@ class Framework:
         all_reduces: ZeRO stages 1 and 2 sum gradients by an all-reduce, of which each rank keeps
             its share.
         shards: What a rank owns of the tensors that ZeRO shards once a step: an equal slice of all
-            of them, or whole tensors, which are reduced to and broadcast from one owner after
+            of them, reduced to all ranks at once (`slices`) or to one of its `owners` after
+            another, or whole `tensors`, which are reduced to and broadcast from one owner after
             another.
         gather_pieces: Collectives in which ZeRO gathers the parameters of a layer without experts,
             whose own matrices add to them where each is gathered by itself; 1 for one buffer.

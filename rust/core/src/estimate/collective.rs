@@ -193,7 +193,7 @@ impl<'a> Fabric<'a> {
 
     /// Bytes a second of a collective among `members` of one domain, `stride` ranks apart, for a rate measured with all of it,
     /// or on one axis of a torus.
-    fn domain_rate(&self, gb_per_s: f64, members: u64, stride: u64) -> f64 {
+    pub(super) fn domain_rate(&self, gb_per_s: f64, members: u64, stride: u64) -> f64 {
         let all = u64::from(self.chip.devices_per_node);
         let share = match self.chip.link.topology {
             Topology::Torus2d | Topology::Torus3d => {
@@ -251,7 +251,7 @@ impl<'a> Fabric<'a> {
     }
 
     /// Seconds of so many steps inside domains and between them.
-    fn steps(&self, local: u64, network: f64) -> f64 {
+    pub(super) fn steps(&self, local: u64, network: f64) -> f64 {
         let hops =
             local as f64 * self.chip.link.latency_us + network * self.chip.network.latency_us;
         start(hops)

@@ -8,6 +8,7 @@
 mod attention;
 pub mod block;
 mod casts;
+mod chain;
 pub mod choice;
 pub mod collective;
 pub mod compute;

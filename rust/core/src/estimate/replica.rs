@@ -122,11 +122,11 @@ impl Rates {
         let sent = framework.bytes.gradient_sent as f64;
         let pair = Group { size: 2, stride: shard.devices() };
         Rates {
-            reduce: owned(
+            reduce: in_turn(
                 problem,
                 shard,
                 fabric,
-                groups.map(|g| reduce(problem, shard, fabric, g)),
+                owned(problem, shard, fabric, groups.map(|g| reduce(problem, shard, fabric, g))),
             ),
             gather: owned(
                 problem,
@@ -203,6 +203,33 @@ fn gather(
     Rate::of(|parameters| fabric.all_gather(parameters * bytes, shard.sharded(replicas)))
 }
 
+/// The same where slices are reduced to one owner after another (microsoft/DeepSpeed before release 0.13, runtime/zero/
+/// stage_1_and_2.py, average_tensor: dist.reduce of each run of a bucket that one rank owns).
+///
+/// All of them together move what a scatter does. But each is a chain through all ranks, which fills before its owner gets anything.
+fn in_turn(
+    problem: &Problem,
+    shard: &Shard,
+    fabric: &Fabric<'_>,
+    [dense, expert]: [Rate; 2],
+) -> [Rate; 2] {
+    let framework = &problem.framework;
+    let once_a_step = shard.zero > 0 && !reduces_each_pass(shard, framework);
+    if framework.shards != Shards::Owners || !once_a_step {
+        return [dense, expert];
+    }
+    let [dense_tensors, expert_tensors] = shard.tensors(&problem.model);
+    let filled = |rate: Rate, replicas: Group, tensors: Owned| {
+        let ring = shard.sharded(replicas);
+        let bytes = (tensors.elements * framework.bytes.gradient_sent) as f64 / ring.size as f64;
+        Rate { start: rate.start + ring.size as f64 * fabric.chain(bytes, ring), ..rate }
+    };
+    [
+        filled(dense, shard.replica_group(), dense_tensors),
+        filled(expert, shard.expert_replica_group(), expert_tensors),
+    ]
+}
+
 /// The same where a rank owns whole tensors: each owner's reduction or broadcast passes all ranks by itself.
 ///
 /// A ring of n takes as long for the bytes of all owners together as a gather does, and n - 1 steps more for each further
@@ -217,7 +244,7 @@ fn owned(
     let framework = &problem.framework;
     let each_pass = gathers_each_pass(shard, framework) || reduces_each_pass(shard, framework);
     let once_a_step = shard.zero > 0 && !each_pass;
-    if problem.framework.shards == Shards::Slices || !once_a_step {
+    if problem.framework.shards != Shards::Tensors || !once_a_step {
         return [dense, expert];
     }
     let [dense_tensors, expert_tensors] = shard.tensors(&problem.model);

@@ -407,6 +407,8 @@ impl Gathers {
 pub enum Shards {
     /// An equal slice of all of them in a row: one reduce-scatter and one gather serve all ranks.
     Slices,
+    /// Such slices, but gradients are reduced to one owner after another; one gather serves all ranks.
+    Owners,
     /// Whole tensors: gradients are reduced to their owner, and parameters broadcast from it, one owner after another.
     Tensors,
 }

@@ -161,7 +161,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.fp8_scaling =
         draw.pick(&[Fp8Scaling::Delayed, Fp8Scaling::Current, Fp8Scaling::Block, Fp8Scaling::Row]);
     f.loss_in_16_bits = draw.once_in(4);
-    f.shards = draw.pick(&[Shards::Slices, Shards::Slices, Shards::Tensors]);
+    f.shards = draw.pick(&[Shards::Slices, Shards::Owners, Shards::Tensors]);
     f.fused_reduce_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.fused_gather_bytes = draw.pick(&[0, 0, 1 << 12, 1 << 20]);
     f.whole_below_bytes = draw.pick(&[0, 0, 1 << 13, 1 << 22]);
