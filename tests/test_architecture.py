@@ -17,8 +17,9 @@ PYTHON = ROOT / "python/autopar"
 
 RUST_ORDER = """
     units error
-    spec::model spec::workload spec::exchange spec::attention spec::cluster spec::kernels spec::framework::bytes
-    spec::framework::held spec::framework::offload spec::framework spec::problem
+    spec::model spec::workload spec::exchange spec::attention spec::cluster spec::kernels
+    spec::framework::bytes spec::framework::fused spec::framework::held
+    spec::framework::offload spec::framework spec::problem
     spec::tensors spec
     plan plan::rules
     estimate::flops estimate::torus estimate::choice estimate::collective estimate::chain

@@ -344,6 +344,8 @@ def test_lumen_had_an_attention_kernel_of_its_own(shelf: Shelf) -> None:
     assert first("Triton attention") == "lumen-triton"
     assert first("tuned Triton products, CK attention") == "aiter"
     assert first("Triton attention", "Megatron-LM (ROCm)") == "aiter-a16"
+
+
 def test_maxtext_embeds_by_a_product_where_its_script_says_so(shelf: Shelf) -> None:
     def by_product(notes: str) -> bool:
         run = run_of(framework="MaxText", chip="TPU v5p", notes=notes)

@@ -26,7 +26,8 @@ def without_network(problem: Problem) -> Problem:
 def test_steps_of_torchtitan_take_what_they_were_timed_at() -> None:
     errors: dict[str, float] = {}
     for row in check(read_runs(STEPS)):
-        assert row.setup is not None and row.measured_step_s is not None, row.skipped
+        assert row.setup is not None, row.skipped
+        assert row.measured_step_s is not None
         estimate = autopar.estimate(without_network(row.setup.problem), row.setup.plan)
         errors[row.run.id] = estimate.step_s / row.measured_step_s - 1.0
     assert len(errors) == 12
