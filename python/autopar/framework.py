@@ -294,6 +294,8 @@ class Framework:
             indices say does not (PyTorch's vectorized gather).
         sums_by_product: What experts made is summed over a token's experts by a product of 32-bit
             numbers with their weights (torch.bmm).
+        copies_packed_heads: Values, and queries that share keys, are copied out of what one product
+            made of them with keys before fused attention, and the three's gradients joined for it.
         copies_choices: Tokens are written out for each of their experts before they are sorted, and
             what was sorted back is summed by an operator of its own.
         scatters_results: A scatter adds what experts made to its tokens, and so gradients of what
@@ -445,6 +447,7 @@ class Framework:
     permutes_twice: bool = False
     gathers_in_vectors: bool = False
     sums_by_product: bool = False
+    copies_packed_heads: bool = False
     copies_choices: bool = False
     scatters_results: bool = False
     grouped_tile_rows: int = 0

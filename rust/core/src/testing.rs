@@ -174,6 +174,7 @@ pub fn framework() -> Framework {
         permutes_twice: false,
         gathers_in_vectors: false,
         sums_by_product: false,
+        copies_packed_heads: false,
         copies_choices: false,
         scatters_results: false,
         grouped_tile_rows: 0,

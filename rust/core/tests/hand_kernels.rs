@@ -70,6 +70,36 @@ fn heads_before_the_sequence_are_copied_of_a_single_sequence_too() {
     close(backward - plain[1], copies, 1e-4);
 }
 
+#[test]
+fn heads_of_a_packed_projection_are_copied_out_of_it() {
+    // 512 tokens of 8 query heads and 2 of keys, 128 wide: queries and values of 256 channels are copied in what 3.8 passes take,
+    // and backward all 1,536 channels joined, read and written. As many heads of keys leave queries where they are; without
+    // positions nothing moves.
+    let mut problem = problem();
+    (problem.model.heads, problem.model.kv_heads, problem.model.head_dim) = (8, 2, 128);
+    problem.model.position = Position::Rope;
+    let more = |problem: &Problem| {
+        let mut copied = problem.clone();
+        copied.framework.copies_packed_heads = true;
+        let (before, after) = (compute(layer(problem, whole())), compute(layer(&copied, whole())));
+        [after[0] - before[0], after[1] - before[1]]
+    };
+    let channels = |forward: f64, backward: f64| {
+        [forward, backward].map(|channels| passes(&problem, 2.0 * 512.0 * channels))
+    };
+    let grouped = channels(3.8 * (1024.0 + 256.0), 2.0 * 1536.0);
+    let single = channels(3.8 * 1024.0, 2.0 * 3072.0);
+    let found = more(&problem);
+    close(found[0], grouped[0], 1e-4);
+    close(found[1], grouped[1], 1e-4);
+    problem.model.kv_heads = 8;
+    let found = more(&problem);
+    close(found[0], single[0], 1e-4);
+    close(found[1], single[1], 1e-4);
+    problem.model.position = Position::Learned;
+    assert_eq!(more(&problem), [0.0, 0.0]);
+}
+
 /// Heads of 128 + 64 and 128.
 const LATENT: Mla =
     Mla { q_lora_rank: 0, kv_lora_rank: 512, qk_nope_dim: 128, qk_rope_dim: 64, v_dim: 128 };
@@ -78,7 +108,8 @@ const LATENT: Mla =
 fn heads_of_latent_attention_are_put_together_of_two_parts() {
     // In operators queries of 192 are read and written, of keys 128 read and 192 written, 704 numbers a head; backward 192 of
     // queries and 256 of keys and values are read and written, and 64 summed, 960. A kernel reads 256 of keys and values and
-    // writes 320, each way 576. It rotates 64 numbers a head and 64 more in 2.3 passes in place of 11.
+    // writes 320, each way 576. It rotates 64 numbers a head and 64 more in 3.2 passes, and back in 3.3, in
+    // place of 11.
     let mut problem = problem();
     problem.model.mla = Some(LATENT);
     problem.model.position = Position::Rope;
@@ -88,8 +119,8 @@ fn heads_of_latent_attention_are_put_together_of_two_parts() {
         compute(layer(&problem, whole()))
     };
     let (kernel, operators) = (passed(RotaryKernel::Fused), passed(RotaryKernel::Separate));
-    let rotated = (11.0 - 2.3) * 64.0 * (heads + 1.0);
-    for (pass, more) in [(0, 704.0 - 576.0), (1, 960.0 - 576.0)] {
+    for (pass, fused, more) in [(0, 3.2, 704.0 - 576.0), (1, 3.3, 960.0 - 576.0)] {
+        let rotated = (11.0 - fused) * 64.0 * (heads + 1.0);
         let bytes = 2.0 * 512.0 * (rotated + more * heads);
         close(operators[pass] - kernel[pass], passes(&problem, bytes), 1e-4);
     }

@@ -259,6 +259,16 @@ fn a_loss_in_16_bits_reads_and_writes_logits_of_16() {
         let logits = 512.0 * 51_200.0 / tp as f64;
         close(spared(|c| c.forward), device.traffic((38.0 - bytes) * logits), 1e-6);
         close(spared(|c| c.input_gradient), device.traffic(10.0 * logits), 1e-6);
+        // Transformer Engine's kernel for one in operators: of a rank's share as of the whole.
+        problem.framework.fused.cross_entropy = true;
+        let joined = cost(&problem).forward.compute.seconds();
+        problem.framework.fused.cross_entropy = false;
+        let apart = narrow.forward.compute.seconds();
+        if tp == 1 {
+            assert_eq!(apart, joined);
+        } else {
+            close(apart - joined, device.traffic(12.0 * logits), 1e-6);
+        }
     }
 }
 

@@ -83,8 +83,14 @@ impl Block<'_, '_> {
             self.dense_parameters += (h * h / s.tp) as f64;
         }
         let qk_elements = p.tokens * (q_width + kv_width / 2) as f64;
+        if p.framework.copies_packed_heads {
+            self.take_apart(q_width as f64, (kv_width / 2) as f64);
+        }
         if m.qk_norm != QkNorm::None {
-            let passes = p.norm_kernel().traffic();
+            let passes = match (m.qk_norm, p.norm_kernel()) {
+                (QkNorm::Head, NormKernel::Tuned) => NormKernel::HEADS,
+                (_, kernel) => kernel.traffic(),
+            };
             let (forward, backward) = passes.kernels;
             self.stream(qk_elements, passes.forward, passes.backward, (2 * forward, 2 * backward));
             if m.qk_norm == QkNorm::Head && p.norm_kernel() == NormKernel::Native {
@@ -109,6 +115,7 @@ impl Block<'_, '_> {
             let packed = p.framework.projections != Projections::Apart;
             // A ring copies keys and values into its buffers (NVIDIA/TransformerEngine, AttnFuncWithCPAndKVP2P).
             let copied = s.cp > 1 && p.framework.context_exchange == ContextExchange::Ring;
+            let copied = copied || (p.framework.copies_packed_heads && m.mla.is_none());
             if packed && !p.framework.repeats_key_heads && !copied && m.qk_norm == QkNorm::None {
                 // The rotated copies live beside the packed projection, whose values are still in use. A norm before rotation
                 // keeps queries and keys there anyway, and rotation reads none of its own input again.
@@ -170,6 +177,27 @@ impl Block<'_, '_> {
             self.may_repeat(Operator::Output, before, made);
             self.repeats.each[Operator::Output as usize].0.tensor -= self.gathered - gathered;
         }
+    }
+
+    /// Takes queries and keys of so many channels, and as many values, out of what one product made of all three.
+    ///
+    /// Groups of queries lie with their key and value between each other. Queries that share keys become heads in a row by a copy
+    /// (NVIDIA/Megatron-LM, megatron/core/transformer/attention.py, get_query_key_value_tensors: `query.reshape`), keys by
+    /// the norm or rotation that reads them, and values by a copy, as Transformer Engine wants all three alike
+    /// (attention/dot_product_attention/utils.py, get_qkv_layout: `contiguous`). Backward the three's gradients are joined by one
+    /// kernel (pytorch/utils.py, SplitAlongDim: `torch.cat`). Without positions, and a group for each query, all stay where they
+    /// are.
+    fn take_apart(&mut self, queries: f64, keys: f64) {
+        let p = self.p;
+        let m = p.model;
+        let moved = m.position == Position::Rope || m.qk_norm != QkNorm::None;
+        if m.mla.is_some() || !p.fused_attention || !(moved || queries > keys) {
+            return;
+        }
+        let shared = queries > keys;
+        let copied = keys + if shared { queries } else { 0.0 };
+        self.stream(p.tokens * copied, TAKEN_OUT, 0.0, (1 + u32::from(shared), 0));
+        self.stream(p.tokens * (queries + 2.0 * keys), 0.0, 2.0, (0, 1));
     }
 
     /// Puts together the queries and keys of latent attention, of a part without position and one that is rotated, which all heads
@@ -459,6 +487,11 @@ impl Block<'_, '_> {
         (self.core.compute - before.0, self.input.compute - before.1)
     }
 }
+
+/// Reads and writes, at the rate of a copy, that a copy out of a packed projection lasts as long as: 83.3 and 23.0 us for queries of
+/// 8,192 tokens by 4,096 channels and values of 1,024 on an H100, on which one read or write of both takes 27.8 us (Megatron-Core
+/// 0.19.2 with Transformer Engine 2.20, tests/data/operators/te_layers.csv).
+const TAKEN_OUT: f64 = 3.8;
 
 /// Seconds that a thread block stays on a processor for a row that one warp reads, beside what it moves: two norms of 528,640 heads
 /// of 128 numbers and a rotation of six passes take 0.986 ms on a B300, of which those and 3.3 passes of the norms are 0.37

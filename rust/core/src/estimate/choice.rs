@@ -1,5 +1,16 @@
 //! On how many ranks and nodes the experts of a token lie.
 
+/// Whether a nonlinearity's results are multiplied with the weights of their tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Weighed {
+    /// Elsewhere, or there are none.
+    Not,
+    /// In its own kernel.
+    Within,
+    /// In operators of their own.
+    Apart,
+}
+
 /// Which experts a token is sent to.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {

@@ -2,7 +2,7 @@
 
 use super::block::{dense_share, Block};
 use super::casts::Casts;
-use super::choice::Choice;
+use super::choice::{Choice, Weighed};
 use super::compute::Gemm;
 use super::pass::Pass;
 use super::repeats::Operator;
@@ -31,7 +31,7 @@ impl Block<'_, '_> {
         }
         // Gradients of what the router, routed and shared experts read are added up.
         self.add_gradients(own_tokens * h, 1 + u32::from(moe.shared_ffn > 0));
-        self.stream(own_tokens * f64::from(moe.experts), 8.0, 6.0, self.router());
+        self.choose(own_tokens, moe);
         self.dense_parameters += (m.hidden * u64::from(moe.experts)) as f64
             + if moe.router_bias { f64::from(moe.experts) } else { 0.0 };
         let graphed = p.framework.graphs.router;
@@ -56,8 +56,10 @@ impl Block<'_, '_> {
             // back with the weighted sum.
             let found = if self.looks_up() { 1 } else { 4 };
             let scattered = p.framework.scatters_results;
-            let put = if scattered { 0.0 } else { 2.0 };
-            self.permute(visits * h, (2.0, looked_up), (put, false), (found, 1));
+            let both = self.tokens_and_copies(moe);
+            let put = if scattered { 0.0 } else { both };
+            self.permute(visits * h, (both, looked_up), (put, false), (found, 1));
+            self.find_places(own_tokens, moe);
             if scattered {
                 self.input.run(self.added(visits * h));
             }
@@ -71,7 +73,7 @@ impl Block<'_, '_> {
             }
             let before = self.forward;
             // Backward the weights' gradients need what experts made, unless the weights act inside of them or in an operator of their own.
-            let backward = if self.weighs_on_the_way() { 3.0 } else { 2.0 };
+            let backward = both + if self.weighs_on_the_way() { 1.0 } else { 0.0 };
             self.permute(visits * h, (put, false), (backward, looked_up), (1, 1));
             if scattered {
                 self.forward.run(self.added(visits * h));
@@ -153,6 +155,9 @@ impl Block<'_, '_> {
             } else {
                 self.permute(arrived * h, (2.0 * passes, false), (2.0 * passes, false), (4, 2));
             }
+            if !once {
+                self.sort_places(2.0 * arrived);
+            }
             let both = self.forward.since(before);
             let (kernels, apart) = (both.kernels.min(2), both.apart.min(2));
             after =
@@ -174,14 +179,14 @@ impl Block<'_, '_> {
         }
         // Products that are not grouped have an activation each between them.
         let apart = if p.framework.fused.grouped_gemm { 1 } else { experts as u32 };
-        let weighed = self.weighs_apart();
+        let weighed = self.weighs();
         let (narrow, made) = (!p.framework.wide_experts, self.casts_in_products());
         self.activation(worked * width as f64, apart, narrow, weighed, made);
         if moe.expert_bias {
             self.biases(worked * (inputs * width) as f64);
             self.weighted_biases(worked * h, experts);
         }
-        if weighed {
+        if weighed == Weighed::Apart {
             self.weight_inner(worked * width as f64, apart);
         }
         let sent = p.linear_input(worked * h, !p.framework.wide_experts);
@@ -331,20 +336,6 @@ impl Block<'_, '_> {
     pub(super) fn choice(&self, moe: &Moe) -> Choice {
         let in_turn = if self.p.framework.neighbouring_experts { moe.experts } else { 0 };
         Choice { topk: moe.topk, node_limit: moe.node_limit, in_turn }
-    }
-
-    /// Small kernels that the host launches for a router and the permutation's index, forward and backward, by a count of
-    /// NVIDIA/Megatron-LM's router and token dispatcher (megatron/core/transformer/moe).
-    ///
-    /// Of the 34 a choice by softmax takes 8 (top-k, softmax, and two maps made, cast and filled), the scores of the balancing loss
-    /// 6, the loss 5. Fused they are one each (NVIDIA/TransformerEngine, pytorch/router.py), 16 fewer. Backward 9 (3 of the
-    /// choice, 4 of the loss, 2 of its scores) become 3.
-    fn router(&self) -> (u32, u32) {
-        if self.p.framework.fused.router {
-            (18, 6)
-        } else {
-            (34, 12)
-        }
     }
 
     /// Tokens put into the experts' places, and their results taken from there with their weights: products of each of `sequences`, or

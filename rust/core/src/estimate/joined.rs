@@ -1,6 +1,7 @@
 //! What a compiler makes part of the products beside it, so that their arithmetic hides what it moves.
 
 use super::block::Block;
+use super::choice::Weighed;
 use super::compute::Gemm;
 
 impl Block<'_, '_> {
@@ -9,7 +10,7 @@ impl Block<'_, '_> {
         if self.p.framework.fused.activation_in_products {
             self.activation_in_products(tokens, width);
         } else {
-            self.activation(tokens * width as f64, 1, true, false, false);
+            self.activation(tokens * width as f64, 1, true, Weighed::Not, false);
         }
     }
 

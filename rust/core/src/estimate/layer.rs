@@ -345,9 +345,11 @@ impl<'a> Pricer<'a> {
             forward.run(stream(self.framework.metric_bytes as f64));
         }
         match (self.framework.loss_in_16_bits, self.framework.fused.cross_entropy) {
-            (true, _) => {
-                if whole {
-                    // One kernel holds a row: it reads logits and writes probabilities.
+            (true, fused) => {
+                if whole || fused {
+                    // One kernel holds a row: it reads logits and writes probabilities. Of a rank's share Transformer Engine's
+                    // keeps the logits, and what is summed over ranks are two numbers a row (common/triton/cross_entropy.py); on an
+                    // H100 it took as long as 4.1 bytes a logit forward and 4.8 backward.
                     forward.run_many(stream(4.0), 1);
                 } else {
                     // Maximum (2), difference (4), exponential (4), sum (2), division (4).

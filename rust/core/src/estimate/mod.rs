@@ -32,6 +32,7 @@ pub mod pipeline;
 pub mod repeats;
 pub mod replica;
 mod residual;
+mod routing;
 mod selective;
 pub mod servers;
 pub mod shard;

@@ -76,6 +76,9 @@ pub struct Framework {
     pub gathers_in_vectors: bool,
     /// What experts made is summed over a token's experts by a product of 32-bit numbers with their weights (torch.bmm).
     pub sums_by_product: bool,
+    /// Values, and queries that share keys, are copied out of what one product made of them with keys before fused attention, and
+    /// the three's gradients joined for it.
+    pub copies_packed_heads: bool,
     /// Tokens are written out for each of their experts before they are sorted, and what was sorted back is summed by an operator
     /// of its own (MaxText): both pass memory in its order.
     pub copies_choices: bool,

@@ -171,6 +171,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.permutes_twice = f.keeps_tensor_results;
     f.gathers_in_vectors = f.loss_in_16_bits;
     f.sums_by_product = f.sums_in_fp32;
+    f.copies_packed_heads = f.keeps_tensor_results;
     f.shared_edges = f.keeps_tensor_results;
     f.copies_choices = f.overlap.context;
     f.scatters_results = f.overlap.parameter_gather;
