@@ -5,12 +5,15 @@ use super::choice::Weighed;
 use crate::spec::model::Moe;
 
 impl Block<'_, '_> {
-    /// Scores, choices and balancing losses of so many tokens, in small kernels each of which takes the device as long as any at least.
-    /// Apart, top-k of the router and of the loss has a thread block for each token.
+    /// Scores, choices and balancing losses of so many tokens. Megatron's small kernels take the device each as long as any at least;
+    /// apart, top-k of its router and of its loss has a thread block for each token.
     pub(super) fn choose(&mut self, tokens: f64, moe: &Moe) {
         let d = &self.p.device;
         let (forward, backward) = self.router();
         self.stream(tokens * f64::from(moe.experts), 8.0, 6.0, (forward, backward));
+        if !self.p.framework.fused.looped_gemm {
+            return;
+        }
         let others = |kernels: u32| f64::from(kernels - 1) * d.kernel;
         self.forward.compute += others(forward);
         self.input.compute += others(backward);
