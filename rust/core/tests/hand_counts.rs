@@ -131,7 +131,7 @@ fn experts_of_one_batched_product_have_as_many_rows_as_the_fullest() {
 
 #[test]
 fn scales_of_all_experts_are_put_in_order_at_once() {
-    // Waiting for the host alone, on one device: each of two grouped products launches 8 products of 10 us forward and 8 casts, and
+    // Waiting for the host alone, on one device: each of two grouped products launches 8 products of 10 us forward and 8 casts of 20, and
     // orders the scales of either operand in one launch more; with a scale for each tensor 32 kernels cast. In 16 bits it launches 8
     // products and no more.
     let forward = |precision, scaling| {
@@ -149,7 +149,7 @@ fn scales_of_all_experts_are_put_in_order_at_once() {
     // Attention's projections are cast too, with both products, in operators of 20 us: four. The router's are not.
     let casts = 4.0 * 20e-6;
     let block = forward(Precision::Fp8, Fp8Scaling::Block) - wide;
-    close(block, casts + 2.0 * (8.0 + 2.0) * 10e-6, 1e-3);
+    close(block, casts + 2.0 * (2.0 * 8.0 + 2.0) * 10e-6, 1e-3);
     let tensor = forward(Precision::Fp8, Fp8Scaling::Current) - wide;
     close(tensor, casts + 2.0 * (4.0 * 8.0) * 10e-6, 1e-3);
 }

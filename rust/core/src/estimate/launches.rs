@@ -14,10 +14,10 @@ const REPLAY: u32 = 6;
 /// (NVIDIA/TransformerEngine, current scaling).
 const CASTS: u32 = 4;
 
-/// Launches that casting an expert's operand in blocks takes as long as: one kernel. Numbers and scales by rows and by columns are
-/// four tensors, but since the autumn of 2025 those of all experts lie in one buffer (NVIDIA/TransformerEngine pull requests 1793, 1934
-/// and 2134; NVIDIA/Megatron-LM, docs/discussions/deepseek-v3-gb200-optimization, section 2.1.2), before which each was allocated.
-const CASTS_IN_BLOCKS: u32 = 1;
+/// Launches that casting an expert's operand in blocks takes as long as: one kernel, but four tensors to allocate, numbers and scales
+/// by rows and by columns (NVIDIA/Megatron-LM, docs/discussions/deepseek-v3-gb200-optimization, section 2.1.2), where a launch in a
+/// loop is taken to allocate one: 7.3 + 4 x 2.7 us.
+const CASTS_IN_BLOCKS: u32 = 2;
 
 /// Launches that computing an operator again costs the host beside its kernels: states of random numbers are saved, set and set
 /// back, and a backward pass runs within another (NVIDIA/Megatron-LM, core/tensor_parallel/random.py). How long is read off six
