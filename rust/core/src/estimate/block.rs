@@ -1,8 +1,7 @@
 //! A transformer layer operator by operator: what all of it shares, the MLP, and the sums over attention and experts.
 
-use super::casts::Casts;
 use super::choice::Weighed;
-use super::compute::Gemm;
+use super::compute::{Casts, Gemm};
 use super::layer::Pricer;
 use super::pass::Pass;
 use super::repeats::Layer;

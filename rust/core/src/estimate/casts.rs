@@ -1,33 +1,12 @@
 //! What products need beside themselves: in 8 and 4 bits their operands are cast, and scaled; gradients of weights are added up.
 
 use super::block::Block;
-use super::compute::Gemm;
+use super::compute::{Casts, Gemm};
 use super::layer::Pricer;
 use super::pass::Pass;
 use crate::spec::framework::{Fp8Scaling, Framework};
 use crate::spec::kernels::NormKernel;
 use crate::spec::workload::Precision;
-
-/// Which operands of a product kernels of their own cast to 8 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Casts {
-    /// The input is of a norm.
-    of_norm: bool,
-    /// The input; else the kernel that makes it writes it so.
-    input: bool,
-    /// The output's gradient; else likewise.
-    gradient: bool,
-}
-
-impl Casts {
-    /// Of both.
-    pub(super) const ALL: Casts = Casts { of_norm: false, input: true, gradient: true };
-
-    /// The same, of an input that a norm made, if `of_norm`.
-    pub(super) fn of(of_norm: bool) -> Casts {
-        Casts { of_norm, ..Casts::ALL }
-    }
-}
 
 /// Share of the streaming rate at which a cast with scales of blocks passes, by rows and by columns at once: 52.3 us for 8,192 by
 /// 8,192 numbers of 16 bits on a B200, 5.13 of 6.67 TB/s (ROCm/TransformerEngine pull request 598, NVIDIA's kernel beside its own; row by

@@ -110,6 +110,27 @@ impl Gemm {
     }
 }
 
+/// Which operands of a product kernels of their own cast to 8 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Casts {
+    /// The input is of a norm.
+    pub(super) of_norm: bool,
+    /// The input; else the kernel that makes it writes it so.
+    pub(super) input: bool,
+    /// The output's gradient; else likewise.
+    pub(super) gradient: bool,
+}
+
+impl Casts {
+    /// Of both.
+    pub(super) const ALL: Casts = Casts { of_norm: false, input: true, gradient: true };
+
+    /// The same, of an input that a norm made, if `of_norm`.
+    pub(super) fn of(of_norm: bool) -> Casts {
+        Casts { of_norm, ..Casts::ALL }
+    }
+}
+
 /// Operands of a product: operations a second, depth at which half of them are reached, bytes of an element.
 #[derive(Clone, Copy, Debug)]
 struct Format {

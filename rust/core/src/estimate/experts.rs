@@ -1,9 +1,8 @@
 //! A mixture of experts in a layer: router, permutation, exchange, the experts' products.
 
 use super::block::{dense_share, Block};
-use super::casts::Casts;
 use super::choice::{Choice, Weighed};
-use super::compute::Gemm;
+use super::compute::{Casts, Gemm};
 use super::pass::Pass;
 use super::repeats::Operator;
 use crate::spec::framework::{ByProducts, ExpertDispatch, Projections};
