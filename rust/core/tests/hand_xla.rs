@@ -113,7 +113,7 @@ fn an_embedding_by_a_product_costs_what_a_head_s_forward_pass_and_weights_do() {
     let mut problem = gpt_problem(1024, 512);
     problem.framework.launch_us = 0.0;
     problem.framework.embeds_by_product = true;
-    problem.model.position = Position::Rope;
+    (problem.model.position, problem.model.position_rows) = (Position::Rope, 0);
     let pricer = Pricer::new(&problem, 0, whole());
     let chip = &problem.cluster.groups[0].chip;
     let device = Device::new(chip, Precision::Bf16, &problem.framework.attention_kernels, 8);
