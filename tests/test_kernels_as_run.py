@@ -263,7 +263,7 @@ def test_operators_in_one_kernel_are_read_from_words(shelf: Shelf) -> None:
     assert used("fused AdamW").fused == replace(plain.fused, optimizer="native")
     # Its modules under FSDP, not the whole of what stands beside them.
     under = used("layers with Transformer Engine")
-    joined = replace(plain.fused, norm="fused", activation=True, rope="fused")
+    joined = replace(plain.fused, norm="fused", activation=True, rope="by_token")
     assert (under.fused, under.projections, under.repeats_key_heads) == (joined, "packed", False)
     assert used("layers without Transformer Engine").fused == plain.fused
     # Hugging Face's default since PyTorch 2.8.

@@ -11,9 +11,11 @@ from autopar.held import Held
 NormKernel: TypeAlias = Literal[
     "separate", "eager", "compiled", "widened", "fused", "native", "tuned"
 ]
-RotaryKernel: TypeAlias = Literal["separate", "eager", "widened", "complex", "compiled", "fused"]
+RotaryKernel: TypeAlias = Literal[
+    "separate", "eager", "widened", "complex", "compiled", "fused", "by_token"
+]
 SoftmaxKernel: TypeAlias = Literal["separate", "compiled", "fused"]
-AdamKernel: TypeAlias = Literal["separate", "native", "fused"]
+AdamKernel: TypeAlias = Literal["separate", "native", "fused", "compiled"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_products"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 ByProducts: TypeAlias = Literal["none", "sequence", "micro_batch"]
@@ -46,7 +48,8 @@ class Fused:
         gelu_in_fp32: Of those terms the cube and what it enters are of 32 bits, as torch.autocast
             has powers.
         rope: Rotary embedding: `separate` operators, those of `eager` PyTorch, the same `widened`
-            to 32 bits or as `complex` numbers, `compiled`, or `fused`.
+            to 32 bits or as `complex` numbers, `compiled`, or `fused`, that `by_token` as Apex and
+            Transformer Engine have it.
         softmax: Scale, mask and softmax of unfused attention: `separate` operators, as XLA
             `compiled` them, or `fused`.
         residual: Bias, dropout and residual addition.
@@ -63,7 +66,7 @@ class Fused:
             loss, in a kernel each.
         expert_bias: Biases of grouped experts added in one pass over all of them.
         optimizer: Adam: each of its operations by itself (`separate`), one kernel as PyTorch has it
-            (`native`), or one kernel of another (`fused`).
+            (`native`), Apex's and what was made of it (`fused`), or `compiled` as by XLA.
     """
 
     norm: NormKernel

@@ -24,7 +24,7 @@ def fused(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, launch_us=framework.launch_us + OBSERVED_US)
     if one.norm == "eager" and said(run, r"with (TE|Transformer Engine)\b"):
         framework = replace(framework, projections="packed", repeats_key_heads=False)
-        one = replace(one, norm="fused", activation=True, gate=True, rope="fused")
+        one = replace(one, norm="fused", activation=True, gate=True, rope="by_token")
     if said(run, r"liger\b"):
         one = replace(one, norm="fused", activation=True, gate=True, rope="fused")
     norms = r"(layer|rms)?[- ]?norms?\b"
@@ -38,7 +38,8 @@ def fused(framework: Framework, run: Run) -> Framework:
     if _tanh_of_gpt2(run):
         one = replace(one, gelu=False)
     if re.search(r"\brope\b|rotary", listed, re.I):
-        one = replace(one, rope="fused")
+        apex = framework.name.startswith(("megatron", "nemo"))
+        one = replace(one, rope="by_token" if apex else "fused")
     titan = framework.name.startswith("torchtitan")
     halves = re.search(ROTATES_HALVES, run.model, re.I)
     if titan and one.rope == "complex" and halves:

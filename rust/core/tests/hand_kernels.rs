@@ -118,7 +118,7 @@ fn heads_of_latent_attention_are_put_together_of_two_parts() {
         problem.framework.fused.rope = rope;
         compute(layer(&problem, whole()))
     };
-    let (kernel, operators) = (passed(RotaryKernel::Fused), passed(RotaryKernel::Separate));
+    let (kernel, operators) = (passed(RotaryKernel::ByToken), passed(RotaryKernel::Separate));
     for (pass, fused, more) in [(0, 3.2, 704.0 - 576.0), (1, 3.3, 960.0 - 576.0)] {
         let rotated = (11.0 - fused) * 64.0 * (heads + 1.0);
         let bytes = 2.0 * 512.0 * (rotated + more * heads);

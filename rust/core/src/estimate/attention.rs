@@ -213,7 +213,7 @@ impl Block<'_, '_> {
         let [nope, rope, v] = [a.qk_nope_dim, a.qk_rope_dim, a.v_dim].map(|width| width as f64);
         let elements = self.p.tokens * heads;
         let rotary = self.p.framework.fused.rope;
-        if rotary == RotaryKernel::Fused {
+        if matches!(rotary, RotaryKernel::Fused | RotaryKernel::ByToken) {
             let moved = ((nope + v) + (nope + rope + v)) * elements * self.p.width;
             self.forward.compute += self.p.device.traffic(moved);
             self.input.compute += self.p.device.traffic(moved);

@@ -463,7 +463,7 @@ impl Framework {
     pub fn root_bytes(&self) -> u64 {
         match self.fused.optimizer {
             AdamKernel::Separate => self.bytes.moment(),
-            AdamKernel::Native | AdamKernel::Fused => 0,
+            AdamKernel::Native | AdamKernel::Fused | AdamKernel::Compiled => 0,
         }
     }
 

@@ -100,9 +100,11 @@ impl NormKernel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RotaryKernel {
-    /// Read and written once, by blocks of one token: 0.0895 ms forward and 0.091 backward for 41.9 million 16-bit numbers on an H100
-    /// of which a read or a write takes 0.0278 (Transformer Engine 2.20, tests/data/operators/te_layers.csv).
+    /// Read and written once.
     Fused,
+    /// The same by blocks of one token, as Apex and Transformer Engine have it: 0.0895 ms forward and 0.091 backward for 41.9 million
+    /// 16-bit numbers on an H100 of which a read or a write takes 0.0278 (Transformer Engine 2.20, tests/data/operators/te_layers.csv).
+    ByToken,
     /// As torch.compile joined the operators in 2025.
     Compiled,
     /// The same operators in PyTorch, timed: products with what all heads share, and joins, move less than a copy. 67 million
@@ -122,7 +124,8 @@ impl RotaryKernel {
     /// What the kernels of queries and of keys are worth.
     pub fn traffic(self) -> Traffic {
         match self {
-            RotaryKernel::Fused => Traffic { forward: 3.2, backward: 3.3, kernels: (2, 2) },
+            RotaryKernel::Fused => Traffic { forward: 2.3, backward: 2.3, kernels: (2, 2) },
+            RotaryKernel::ByToken => Traffic { forward: 3.2, backward: 3.3, kernels: (2, 2) },
             RotaryKernel::Compiled => Traffic { forward: 4.0, backward: 10.0, kernels: (2, 2) },
             RotaryKernel::Eager => Traffic { forward: 20.1, backward: 22.7, kernels: (10, 10) },
             RotaryKernel::Widened => Traffic { forward: 26.1, backward: 28.7, kernels: (14, 14) },
@@ -148,9 +151,11 @@ pub enum AdamKernel {
     Separate,
     /// PyTorch's one kernel over lists of tensors (`fused=True`), which reads and writes each number once.
     Native,
-    /// One kernel of others: Transformer Engine's takes 1.17 times as long as a copy of what it reads and writes, 9.48 ms for 872
+    /// One kernel over lists of tensors, Apex's and what was made of it: Transformer Engine's takes 1.17 times as long as a copy of what it reads and writes, 9.48 ms for 872
     /// million parameters in 32 bits on an H100 (tests/data/operators/te_layers.csv).
     Fused,
+    /// As a compiler joins it or a chip's own library has it, which nobody timed apart: each number read and written once.
+    Compiled,
 }
 
 impl AdamKernel {
@@ -162,6 +167,7 @@ impl AdamKernel {
             AdamKernel::Separate => once.max(OVER_A_COPY * 20.0 * number),
             AdamKernel::Native => OVER_A_COPY * once,
             AdamKernel::Fused => 1.17 * once,
+            AdamKernel::Compiled => once,
         }
     }
 }

@@ -223,7 +223,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         (false, false) => (NormKernel::Separate, RotaryKernel::Fused),
         (false, true) => (NormKernel::Compiled, RotaryKernel::Compiled),
         (true, false) => (NormKernel::Eager, RotaryKernel::Eager),
-        (true, true) => (NormKernel::Tuned, RotaryKernel::Fused),
+        (true, true) => (NormKernel::Tuned, RotaryKernel::ByToken),
     };
     f.keeps_biased_products = f.repeats_key_heads;
     f.keeps_attention_inputs = f.repeats_key_heads;
