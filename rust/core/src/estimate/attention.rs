@@ -83,7 +83,7 @@ impl Block<'_, '_> {
             self.dense_parameters += (h * h / s.tp) as f64;
         }
         let qk_elements = p.tokens * (q_width + kv_width / 2) as f64;
-        if p.framework.copies_packed_heads {
+        if self.takes_apart() {
             self.take_apart(q_width as f64, (kv_width / 2) as f64);
         }
         if m.qk_norm != QkNorm::None {
@@ -115,7 +115,7 @@ impl Block<'_, '_> {
             let packed = p.framework.projections != Projections::Apart;
             // A ring copies keys and values into its buffers (NVIDIA/TransformerEngine, AttnFuncWithCPAndKVP2P).
             let copied = s.cp > 1 && p.framework.context_exchange == ContextExchange::Ring;
-            let copied = copied || (p.framework.copies_packed_heads && m.mla.is_none());
+            let copied = copied || self.takes_apart();
             if packed && !p.framework.repeats_key_heads && !copied && m.qk_norm == QkNorm::None {
                 // The rotated copies live beside the packed projection, whose values are still in use. A norm before rotation
                 // keeps queries and keys there anyway, and rotation reads none of its own input again.
@@ -179,6 +179,15 @@ impl Block<'_, '_> {
         }
     }
 
+    /// Whether queries, keys and values are copied out of what one product made of them.
+    fn takes_apart(&self) -> bool {
+        let p = self.p;
+        p.framework.copies_packed_heads
+            && p.fused_attention
+            && p.model.mla.is_none()
+            && p.framework.projections != Projections::Apart
+    }
+
     /// Takes queries and keys of so many channels, and as many values, out of what one product made of all three.
     ///
     /// Groups of queries lie with their key and value between each other. Queries that share keys become heads in a row by a copy
@@ -191,7 +200,7 @@ impl Block<'_, '_> {
         let p = self.p;
         let m = p.model;
         let moved = m.position == Position::Rope || m.qk_norm != QkNorm::None;
-        if m.mla.is_some() || !p.fused_attention || !(moved || queries > keys) {
+        if !(moved || queries > keys) {
             return;
         }
         let shared = queries > keys;

@@ -523,6 +523,7 @@ impl<'p, 'a> Block<'p, 'a> {
         recompute.compute -= self.again.compute;
         recompute.kernels = recompute.kernels.saturating_sub(self.again.kernels);
         let (selective, kept_selective) = self.selective();
+        let asked = self.forward.kernels + self.forward.apart;
         let mut input_bytes = p.residual_bytes();
         if p.framework.recompute_stops_early {
             recompute.compute -= self.unread.compute;
@@ -558,7 +559,7 @@ impl<'p, 'a> Block<'p, 'a> {
                 forward,
                 input_gradient: self.input.with_waits(backward.waits(launch)),
                 weight_gradient: self.weight.with_waits(0.0),
-                recompute_selective: self.selective_again(selective, backward),
+                recompute_selective: self.selective_again(selective, backward, asked),
                 recompute_full,
                 kept: Bytes::from_f64(self.kept),
                 kept_selective: Bytes::from_f64(kept_selective),

@@ -4,7 +4,7 @@
 //! it. All pieces together take what their bytes take on the slowest link, as in a scatter; but the first one has every member to
 //! pass before anything arrives, and each message begins anew.
 
-use super::collective::Fabric;
+use super::collective::{Fabric, MIB};
 use crate::spec::cluster::Group;
 
 impl Fabric<'_> {
@@ -19,7 +19,8 @@ impl Fabric<'_> {
         let cards = inside as f64;
         let piece = PIECE.min(bytes / cards);
         let gathered = self.chip.link.all_gather_gb_per_s;
-        let wire = cards * piece / self.domain_rate(gathered, inside, group.stride);
+        let rate = self.domain_rate(gathered, inside, group.stride);
+        let wire = cards * piece / rate.min(self.chip.ring_limit(inside, group));
         let card = piece / self.chip.network_bytes_per_s();
         self.steps(local, between as f64) + local as f64 * wire + between as f64 * card
     }
@@ -28,7 +29,7 @@ impl Fabric<'_> {
 /// Bytes that a card's two channels send at a time: an eighth of the buffer of 4 MiB that each has (NVIDIA/nccl: DEFAULT_BUFFSIZE of
 /// protocol Simple, NCCL_STEPS, REDUCE_CHUNKSTEPS and BROADCAST_CHUNKSTEPS of 1; src/graph/connect.cc doubles the channels that the
 /// search for rings found).
-const PIECE: f64 = 2.0 * 4.0 * 1_048_576.0 / 8.0;
+const PIECE: f64 = 2.0 * 4.0 * MIB / 8.0;
 
 #[cfg(test)]
 mod tests {

@@ -328,7 +328,7 @@ fn tree_share(bytes: f64) -> f64 {
     0.92 * (TREE_CORRECTION[i] + part * (next - TREE_CORRECTION[i]))
 }
 
-const MIB: f64 = 1_048_576.0;
+pub(super) const MIB: f64 = 1_048_576.0;
 
 /// The correction at 1, 2, 4 MiB and so on; below, where steps take the time, that of 1 MiB, and above that of 128 MiB.
 const TREE_CORRECTION: [f64; 8] = [0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9];

@@ -26,7 +26,7 @@ impl Fabric<'_> {
         let sent = bytes / f64::from(choice.topk) * nodes * (1.0 - 1.0 / n);
         let copies = bytes * (1.0 - 1.0 / n);
         let arrived = bytes * self.copies_a_choice(choice, group);
-        let timed = self.chip.exchange.iter().find(|rate| rate.kernel == kernel);
+        let timed = self.chip.exchange.iter().find(|rate| inside > 1 && rate.kernel == kernel);
         let local = match timed.map(|rate| rate.among(inside)) {
             Some((there, back)) => (arrived / there, arrived / back),
             None => {

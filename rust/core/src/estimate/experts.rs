@@ -265,7 +265,9 @@ impl Block<'_, '_> {
     fn weighs_on_the_way(&self) -> bool {
         let (f, weighted) = (self.p.framework, self.p.framework.held.weighted_result_bytes as f64);
         let joined = f.fused.activation && f.dispatch_launch_us == 0.0;
-        weighted > 0.0 && (joined || weighted <= self.p.width)
+        // A product that sums them reads them again for the weights' gradients itself.
+        let by_product = weighted > self.p.width && self.sums_by_product();
+        weighted > 0.0 && !by_product && (joined || weighted <= self.p.width)
     }
 
     /// Weights what experts made, of so many `elements`. In another width it is cast for that, and its gradient back.
@@ -274,6 +276,7 @@ impl Block<'_, '_> {
         let weighted = p.framework.held.weighted_result_bytes as f64;
         self.kept += elements * weighted;
         if weighted > p.width && self.sums_by_product() {
+            self.transient = self.transient.max(elements * (weighted + p.width));
             self.sum_by_product(moe, elements);
             return;
         }

@@ -94,13 +94,12 @@ impl Block<'_, '_> {
     }
 
     /// What `selective` recompute runs again before the `backward` pass, with what the device waits for launches. Where a policy is
-    /// asked about every operator, it is so in the forward pass too: what that waits longer is counted here, as no other layer does.
-    pub(super) fn selective_again(&self, selective: Pass, backward: Pass) -> Split {
+    /// `asked` about every operator, it is so in the forward pass too: what that waits longer is counted here, as no other layer does.
+    pub(super) fn selective_again(&self, selective: Pass, backward: Pass, asked: u32) -> Split {
         let launch = self.p.launch();
         if self.p.framework.selective != Selective::Operators || launch.asked == 0.0 {
             return selective.split_before(backward, launch);
         }
-        let asked = self.forward.kernels + self.forward.apart;
         let longer = Pass { asked, ..self.forward }.waits(launch) - self.forward.waits(launch);
         let again = Pass { asked, ..selective };
         again.with_waits(again.plus(backward).waits(launch) - backward.waits(launch) + longer)

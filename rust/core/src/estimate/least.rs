@@ -435,6 +435,7 @@ impl Least {
         let whole = if vpp == 1 { 1.0 } else { 1.0 + rounds / vpp as f64 };
         let step_end = StepEnd {
             dense_parameters: layers * self.dense[0] + dense(1, first) + dense(2, last),
+            ends: dense(1, first) + dense(2, last),
             expert_parameters: layers * self.expert,
             regathered: (0, 0),
             tied_parameters: 0,

@@ -20,10 +20,9 @@ impl Block<'_, '_> {
         kernels: (u32, u32),
     ) {
         let rate = if self.p.framework.fused.permutation { PERMUTED } else { PERMUTED_UNFUSED };
-        let narrower = self.p.residual_width() / self.p.width;
-        let passes = |(passes, looked_up): (f64, bool)| {
-            passes * narrower / if looked_up { 1.0 } else { rate }
-        };
+        let wider = self.p.residual_width() / self.p.width;
+        let passes =
+            |(passes, looked_up): (f64, bool)| passes * wider / if looked_up { 1.0 } else { rate };
         let before = self.launched();
         self.stream(elements, passes(forward), passes(backward), kernels);
         self.beside_compiled(before);

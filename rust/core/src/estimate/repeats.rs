@@ -201,15 +201,13 @@ impl Layer {
     pub(super) fn beside(self, mean: &Layer) -> Layer {
         let (most, least) = (self.cost, mean.cost);
         let uneven = |most: Bytes, least: Bytes| Uneven::new(most.beyond(least));
+        let here = |cost: &LayerCost| cost.kept_selective.beyond(cost.kept_offloaded);
         Layer {
             cost: LayerCost {
                 kept: least.kept,
                 kept_selective: least.kept_selective,
                 kept_offloaded: least.kept_offloaded,
-                uneven: [
-                    uneven(most.kept, least.kept),
-                    uneven(most.kept_selective, least.kept_selective),
-                ],
+                uneven: [uneven(most.kept, least.kept), uneven(here(&most), here(&least))],
                 ..most
             },
             mean: mean.mean,

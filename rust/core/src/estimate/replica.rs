@@ -17,6 +17,8 @@ use crate::units::Time;
 pub struct StepEnd {
     /// Dense parameters on this tensor-parallel rank.
     pub dense_parameters: u64,
+    /// Of these, those of embedding and head, which no product in 8 bits reads.
+    pub ends: u64,
     /// Expert parameters on this rank.
     pub expert_parameters: u64,
     /// Of these, dense and expert, those that are gathered for each pass in place of once a step.
@@ -60,11 +62,12 @@ impl Groups {
     }
 }
 
-/// Seconds to start, and seconds for each parameter.
+/// Seconds to start, seconds for each parameter, and seconds to start a further collective behind another.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Rate {
     start: f64,
     each: f64,
+    next: f64,
 }
 
 impl Rate {
@@ -76,8 +79,10 @@ impl Rate {
     /// The same at so many parameters and twice as many, where a collective takes other ways with few than with many.
     fn near(sample: f64, seconds: impl Fn(f64) -> f64) -> Rate {
         let (one, two) = (seconds(sample), seconds(2.0 * sample));
-        let each = (two - one) / sample;
-        Rate { start: (one - each * sample).max(0.0), each }
+        // Where twice as many take more than twice as long, the line begins at nothing.
+        let each = (two - one).min(one) / sample;
+        let start = (one - each * sample).max(0.0);
+        Rate { start, each, next: start }
     }
 
     fn seconds(self, parameters: u64) -> f64 {
@@ -109,6 +114,7 @@ pub struct Rates {
     processor_share: f64,
     update: [f64; 2],
     update_on_host: [f64; 2],
+    cast: [f64; 2],
     crossing: [f64; 2],
 }
 
@@ -145,8 +151,9 @@ impl Rates {
                 framework.fused_groups
             },
             tied: Rate::of(|parameters| fabric.all_reduce(parameters * sent, pair)),
-            update: groups.map(|g| update_rate(shard, false, framework, chip, g) + casts),
-            update_on_host: groups.map(|g| update_rate(shard, true, framework, chip, g) + casts),
+            update: groups.map(|g| update_rate(shard, false, framework, chip, g)),
+            update_on_host: groups.map(|g| update_rate(shard, true, framework, chip, g)),
+            cast: [casts, if framework.wide_experts { 0.0 } else { casts }],
             crossing: groups.map(|g| crossing_rate(shard, framework, chip, g)),
         }
     }
@@ -208,6 +215,7 @@ fn gather(
 /// stage_1_and_2.py, average_tensor: dist.reduce of each run of a bucket that one rank owns).
 ///
 /// All of them together move what a scatter does. But each is a chain through all ranks, which fills before its owner gets anything.
+/// Where every pass reduces (stage 2) that is not counted: passes are priced as if all owners were served at once.
 fn in_turn(
     problem: &Problem,
     shard: &Shard,
@@ -223,7 +231,9 @@ fn in_turn(
     let filled = |rate: Rate, replicas: Group, tensors: Owned| {
         let ring = shard.sharded(replicas);
         let bytes = (tensors.elements * framework.bytes.gradient_sent) as f64 / ring.size as f64;
-        Rate { start: rate.start + ring.size as f64 * fabric.chain(bytes, ring), ..rate }
+        let chain = fabric.chain(bytes, ring);
+        // A further bucket has one run of its own, and one more owner's begins in it.
+        Rate { start: rate.start + ring.size as f64 * chain, next: rate.next + chain, ..rate }
     };
     [
         filled(dense, shard.replica_group(), dense_tensors),
@@ -256,7 +266,7 @@ fn owned(
             Rate { start: rate.start + (ring.size - 1) as f64 * round, ..rate }
         } else {
             let each = round * tensors.count as f64 / tensors.elements.max(1) as f64;
-            Rate { start: (rate.start - round).max(0.0), each: rate.each + each }
+            Rate { start: (rate.start - round).max(0.0), each: rate.each + each, ..rate }
         }
     };
     [
@@ -305,8 +315,8 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: Fused) ->
     // Pieces whose start is charged, and how many as large as the last would be all: of a given size or number each; of a
     // layer they start behind one another, unless it has several. How many layers there are may not be known.
     let layers = end.layers.max(1);
-    let pieces = |bytes: u64, each: u64| match (bytes, fused.groups) {
-        (0, 0) if fused.pieces > 1 && layers < u64::MAX => (layers * fused.pieces, layers as f64),
+    let pieces = |bytes: u64, each: u64, several: u64| match (bytes, fused.groups) {
+        (0, 0) if several > 1 && layers < u64::MAX => (layers * several, layers as f64),
         (0, 0) => (1, layers as f64),
         (0, groups) => (groups.min(layers), groups.min(layers) as f64),
         _ => {
@@ -328,7 +338,7 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: Fused) ->
         let (starts, as_the_last) = pieces;
         let seconds = rates[0].seconds(dense)
             + rates[1].seconds(expert)
-            + rates[0].start * (starts - 1) as f64;
+            + rates[0].next * (starts - 1) as f64;
         if overlapped {
             // The last piece has nothing left to hide behind. An embedding, however large, is one parameter.
             let last = (seconds / as_the_last).max(rates[0].seconds(embedding).min(seconds));
@@ -342,14 +352,14 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: Fused) ->
         exposed(
             &rates.reduce,
             all,
-            groups.unwrap_or_else(|| pieces(fused.reduce_bytes, bytes.gradient_sent)),
+            groups.unwrap_or_else(|| pieces(fused.reduce_bytes, bytes.gradient_sent, fused.pieces)),
             if groups.is_some() { 0 } else { end.embedding },
             end.backward_window,
             rates.reduced_beside,
         ) + exposed(
             &rates.gather,
             once,
-            pieces(fused.gather_bytes, bytes.parameter),
+            pieces(fused.gather_bytes, bytes.parameter, 1),
             end.embedding,
             end.forward_window,
             overlap.parameter_gather,
@@ -363,9 +373,9 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: Fused) ->
 ///
 /// The norm reads, and clipping reads and writes, the gradients that a rank updates with; the next step's zeroing writes those
 /// that it keeps. Adam reads the gradient, reads and writes 32-bit weights, two moments and any copy of the gradients that the
-/// step makes, and where those weights are a copy another kernel reads them and writes the parameters: on the device at its memory bandwidth, or on the host
-/// at what its process's threads move there, with gradients and parameters crossing PCIe. What its kernels were timed at is
-/// [`AdamKernel`]'s.
+/// step makes, and where those weights are a copy another kernel reads them and writes the parameters: on the device at its memory
+/// bandwidth, or on the host at what its process's threads move there, with gradients and parameters crossing PCIe. What its
+/// kernels were timed at is [`AdamKernel`](crate::spec::kernels::AdamKernel)'s.
 fn update_rate(
     shard: &Shard,
     on_host: bool,
@@ -451,6 +461,9 @@ fn crossing_rate(shard: &Shard, framework: &Framework, chip: &Chip, replicas: Gr
 pub fn update(end: &StepEnd, rates: &Rates, on_host: bool) -> Time {
     let each = if on_host { rates.update_on_host } else { rates.update };
     Time::from_seconds(
-        each[0] * end.dense_parameters as f64 + each[1] * end.expert_parameters as f64,
+        each[0] * end.dense_parameters as f64
+            + each[1] * end.expert_parameters as f64
+            + rates.cast[0] * end.dense_parameters.saturating_sub(end.ends) as f64
+            + rates.cast[1] * end.expert_parameters as f64,
     )
 }

@@ -107,11 +107,9 @@ impl Block<'_, '_> {
                 let again = Pass {
                     compute: self.forward.compute - self.core.compute - spared.0,
                     tensor: self.gathered,
-                    kernels: self.forward.kernels
-                        - self.core.kernels
-                        - spared.1
-                        - self.summed
-                        - self.exchanged,
+                    kernels: self.forward.kernels.saturating_sub(
+                        self.core.kernels + spared.1 + self.summed + self.exchanged,
+                    ),
                     apart: self.forward.apart,
                     ..Pass::default()
                 };

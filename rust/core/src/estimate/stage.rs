@@ -443,7 +443,7 @@ impl<'a> Table<'a> {
             forward += times.forward;
             backward += times.backward();
         }
-        let (dense_parameters, expert_parameters, tied_parameters, _) = self.parameters(place);
+        let (dense_parameters, expert_parameters, tied_parameters, ends) = self.parameters(place);
         // With several chunks the last one's gradients are ready while the others still run.
         let rounds = 1 + (place.vpp - 1) * place.pp;
         let window = |time: Time, rounds: u64| Time(time.0 / place.vpp) * rounds;
@@ -457,6 +457,7 @@ impl<'a> Table<'a> {
         };
         let end = StepEnd {
             dense_parameters,
+            ends,
             expert_parameters,
             regathered: self.regathered(place),
             tied_parameters,

@@ -151,8 +151,8 @@ pub enum AdamKernel {
     Separate,
     /// PyTorch's one kernel over lists of tensors (`fused=True`), which reads and writes each number once.
     Native,
-    /// One kernel over lists of tensors, Apex's and what was made of it: Transformer Engine's takes 1.17 times as long as a copy of what it reads and writes, 9.48 ms for 872
-    /// million parameters in 32 bits on an H100 (tests/data/operators/te_layers.csv).
+    /// One kernel over lists of tensors, Apex's and what was made of it: Transformer Engine's takes 1.17 times as long as a copy of
+    /// what it reads and writes, 9.48 ms for 872 million parameters in 32 bits on an H100 (tests/data/operators/te_layers.csv).
     Fused,
     /// As a compiler joins it or a chip's own library has it, which nobody timed apart: each number read and written once.
     Compiled,
