@@ -8,8 +8,8 @@ use super::collective::{Fabric, MIB};
 use crate::spec::cluster::Group;
 
 impl Fabric<'_> {
-    /// Seconds until the first piece of a message of `bytes` has passed all members: a card's channels send pieces of [`PIECE`],
-    /// which those of all of a node's members pass together from one device to the next.
+    /// Seconds until the first piece of a message of `bytes` has passed all members: each card sends pieces of 1 MiB, which those of
+    /// all of a node's members pass together from one device to the next.
     pub fn chain(&self, bytes: f64, group: Group) -> f64 {
         if group.size <= 1 || bytes <= 0.0 {
             return 0.0;
