@@ -118,7 +118,7 @@ def test_what_a_script_leaves_open_is_read_from_words(shelf: Shelf) -> None:
         hidden = used.overlap.gradient_reduce, used.overlap.parameter_gather
         return (*hidden, used.context_exchange, used.fused.rope, used.overlap.expert)
 
-    assert said("") == (True, True, "ring", "fused", False)
+    assert said("") == (True, True, "ring", "by_token", False)
     assert said("no overlap of gradients or parameters")[:2] == (False, False)
     assert said("overlap of gradients and parameters")[:2] == (True, True)
     assert said("no overlap of gradients alone")[:2] == (False, True)

@@ -107,10 +107,12 @@ def test_a_library_for_tokens_is_read_from_words_or_was_usual_at_the_time(shelf:
     assert library("") == ""
     assert library("DeepEP dispatch") == library("deep-ep") == "deepep"
     assert library("HybridEP dispatch") == "hybridep"
+    assert library("DeepEP v2 dispatch") == ""  # Another library than the timed one.
     bridge = {"framework": "Megatron-Bridge", "chip": "GB200", "gpus_per_node": "4"}
     assert library("", date="2025-12", **bridge) == "hybridep"
     assert library("", date="2025-10", **bridge) == "deepep"
     assert library("DeepEP", date="2025-12", **bridge) == "deepep"
+    assert library("DeepEP v2", date="2025-10", **bridge) == ""
 
 
 def test_experts_products_cast_what_they_make_where_a_recipe_or_a_row_says_so(shelf: Shelf) -> None:

@@ -22,6 +22,9 @@ A source in the tables is a public repository, paper or table:
   2.11, each product for a third of a second; of these products is the half depth of Hopper's
   curve, and nothing else of the catalog
 - `nccl`: NVIDIA/nccl, issues
+- `galvatron`: anonymous-cs-system/Galvatron, bert/search_layerwise_hp.py, comm_coe_dict
+- `anthony-hoo`: Anthony-Hoo/Anthony-Hoo.github.io, posts/AutoDL_Multi-GPU_Interconnection_Test.md
+- `rtx6kpro`: voipmonitor/rtx6kpro
 - `simai`: aliyun/SimAI, link ceilings, and what share of them messages reach (inputs/ratio)
 - `simumax`: MooreThreads/SimuMax, shares of the links of a B200
 - `azure`: Microsoft's measurements of a GB200 rack

@@ -6,6 +6,7 @@ import pytest
 
 import autopar
 from autopar import catalog
+from autopar.cluster import Link
 from autopar.runs.setups import setup
 from autopar.runs.shelf import Shelf, chip, chip_as_written, framework, network
 from autopar.validate import Checked
@@ -127,13 +128,14 @@ def test_megatron_keeps_gradients_in_16_bits_where_it_computes_in_fp16() -> None
     [
         ("4x200Gb Slingshot 11 (Alps)", "gh200", 0.73, 105),
         ("2x200Gb Slingshot 11 by sockets (Polaris)", "a100_40", 0.17, 14),
-        ("8x200Gb Slingshot", "max1550", 0.77, 14),
+        ("8x200Gb Slingshot", "max1550", 0.73, 105),
     ],
 )
 def test_steps_over_slingshot_are_long(
     text: str, chip: str, efficiency: float, step: float
 ) -> None:
-    # By sockets they are not known, and Intel's library is another.
+    # By sockets they are not known. Of Intel's chip the catalog has what the same cards carry on
+    # Polaris, 0.73 of their rate and 105 us a step (argonne-lcf/alcf-nccl-tests).
     found = network(text, catalog.chip(chip).chip.network, chip)
     assert (found.efficiency, found.latency_us) == (efficiency, step)
 
@@ -198,7 +200,17 @@ def test_cards_without_peer_to_peer_pass_the_host_s_memory(shelf: Shelf) -> None
     for notes in ("no P2P between the devices", "NCCL_P2P_DISABLE=1"):
         assert summed(notes) == pytest.approx(measured, rel=0.01)
     assert summed("P2P over PCIe") > 2 * measured
-    assert summed("no P2P", "RTX 3090") == summed("", "RTX 3090")  # No slower than it was before.
+
+
+def test_cards_that_pass_the_host_s_memory_anyway_are_not_slowed_by_saying_so(shelf: Shelf) -> None:
+    def link(kind: str, notes: str) -> Link:
+        return chip(run_of(gpus_per_node="4", chip=kind, notes=notes), shelf).link
+
+    # GeForce and TITAN cards without NVLink have no peer-to-peer transfers (catalog/chips).
+    for kind in ("RTX 4090", "RTX 3090", "TITAN RTX"):
+        assert link(kind, "no P2P") == link(kind, "")
+    workstation = link("RTX A6000", "no P2P")
+    assert workstation.all_reduce_gb_per_s < link("RTX A6000", "").all_reduce_gb_per_s
 
 
 def test_two_cards_reach_each_other_by_their_bridge(shelf: Shelf) -> None:
@@ -219,9 +231,9 @@ def test_a_card_held_to_less_power_multiplies_slower(shelf: Shelf) -> None:
         found = chip(run_of(chip="RTX 3090", notes=notes), shelf)
         return found.gemm.efficiency * (found.peak_tflops.bf16 or 0.0)
 
-    # 60.4 of 76.6 TFLOP/s in bf16 at 240 of 350 W.
-    held = sustained("power limit of 240 W (default 350)")
-    assert held / sustained("") == pytest.approx(60.4 / 76.6, rel=0.01)
+    lower, held = (sustained(f"power limit of {watts} W (default 350)") for watts in (200, 240))
+    assert lower < held < sustained("")
+    assert sustained("power limit of 400 W (default 350)") == sustained("")
 
 
 def test_slices_of_a_pod_are_joined_by_a_network(shelf: Shelf) -> None:

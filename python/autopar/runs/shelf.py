@@ -103,7 +103,8 @@ def chip(run: Run, shelf: Shelf) -> Chip:
         found = replace(found, link_domain=min(found.link_domain, int(sliced[1])))
     if re.search(WIRED, run.notes, re.I) and found.link.topology == "switch":
         found = replace(found, link=_wired(found.link, node))
-    if re.search(HOSTED, run.notes, re.I) and found.link.topology == "pcie":
+    hosted = said(run, HOSTED) and not HOSTED_ALREADY.fullmatch(found.name)
+    if hosted and found.link.topology == "pcie":
         found = replace(found, link=_hosted(found))
     if node == 2 and found.name in BRIDGES and said(run, BRIDGED):
         found = replace(found, link=_bridged(found.link, BRIDGES[found.name]))
@@ -128,8 +129,9 @@ def _wired(link: Link, node: int) -> Link:
 
 # A card whose power is held below what it comes with, as nvidia-smi sets it. An RTX 3090 of 350 W
 # reaches 76.6 TFLOP/s in bf16 and one held to 240 reaches 60.4 (sources in
-# catalog/chips/rtx3090.toml): as the power of 0.63 of the watts. An H100's 527 at 500 W and 685 at
-# 700 would be 0.78, of two boards.
+# catalog/chips/rtx3090.toml): as the power of 0.63 of the watts. The latter is the very card of
+# `zero3090`, so those runs are no test of it. An H100's 527 at 500 W and 685 at 700 would be 0.78,
+# of two boards.
 LIMITED = r"power limit of (\d+) W \(default (\d+)"
 OF_POWER = 0.63
 
@@ -137,17 +139,24 @@ OF_POWER = 0.63
 def _limited(gemm: GemmCurve, power: float) -> GemmCurve:
     """Returns how fast products are on a card at a share of its power."""
     share = min(1.0, power**OF_POWER)
-    thirty_two = gemm.fp32_efficiency
+
+    def held(efficiency: float | None) -> float | None:
+        return None if efficiency is None else share * efficiency
+
     return replace(
         gemm,
         efficiency=share * gemm.efficiency,
         fp8_efficiency=share * gemm.fp8_efficiency,
-        fp32_efficiency=None if thirty_two is None else share * thirty_two,
+        fp8_row_efficiency=held(gemm.fp8_row_efficiency),
+        fp4_efficiency=held(gemm.fp4_efficiency),
+        fp32_efficiency=held(gemm.fp32_efficiency),
     )
 
 
 # Cards on PCIe that do not reach each other pass rings through the host's memory.
 HOSTED = r"\bno (P2P|peer-to-peer)\b|\bNCCL_P2P_DISABLE ?= ?1\b"
+# GeForce and TITAN cards have no other way: the catalog's links of them were measured so.
+HOSTED_ALREADY = re.compile(r"rtx\d{4}(ti|d)?|titan_rtx")
 # What such rings reach of what one card copies to the host: four A100 on PCIe 4 take 11.4 ms to sum
 # 64 MB, 8.9 GB/s of 25.2 (besthub.dev, Why NVLink Supercharges Llama 3 70B Inference, which finds
 # 1.9 s in 160 such sums by NCCL_P2P_DISABLE=1 too); eight TITAN RTX and two RTX 2080 Ti on PCIe 3
@@ -170,8 +179,9 @@ def _hosted(chip: Chip) -> Link:
 
 # Two cards joined by NVLink, and what they sum at with large messages: 67 MB by two A40 in 1.62 ms
 # (microsoft/vidur, data/profiling/a40/all_reduce.csv), whose links an A6000, an A5000 and an RTX
-# 3090 have; two A100 on PCIe 208 and two H100 NVL 116 GB/s (NVIDIA/nccl-tests issues 178 and 194);
-# two links of Turing at the 20 that NVIDIA/nccl takes for one of Volta (src/graph/topo.h).
+# 3090 have; two A100 on PCIe 208 GB/s (NVIDIA/nccl-tests issue 178); two H100 PCIe 116 GB/s (issue
+# 194), whose three bridges an H100 NVL has; two links of Turing at the 20 that NVIDIA/nccl takes
+# for one of Volta (src/graph/topo.h).
 BRIDGED = r"NVLink bridges?\b"
 BRIDGES = {
     "a40": 41.0,
@@ -182,6 +192,7 @@ BRIDGES = {
     "rtx2080ti": 40.0,
     "a100_pcie": 208.0,
     "a100_pcie_40": 208.0,
+    "h100_pcie": 116.0,
     "h100_nvl": 116.0,
 }
 

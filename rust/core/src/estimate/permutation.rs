@@ -58,7 +58,7 @@ const PERMUTED: f64 = 0.95;
 const PERMUTED_UNFUSED: f64 = 0.2;
 
 /// Share of the streaming rate at which a product of one row for each token reads its matrix: 0.286 ms for 101 million 32-bit numbers
-/// on an H100 that streams 3.0 TB/s (torchtitan 0.2.2 under PyTorch 2.11: tests/data/steps/titanh100.csv).
+/// on an H100 that streams 3.0 TB/s (torchtitan 0.2.2 under PyTorch 2.11: tests/data/steps/profiles.csv).
 const BY_VECTORS: f64 = 0.47;
 
 /// Channels that a thread block of a product of depth one works out of a token's results, and seconds of a processor for each: 3.14 ms
