@@ -216,29 +216,18 @@ fn gather(
 ///
 /// All of them together move what a scatter does. But each is a chain through all ranks, which fills before its owner gets anything.
 /// Where every pass reduces (stage 2) that is not counted: passes are priced as if all owners were served at once.
-fn in_turn(
-    problem: &Problem,
-    shard: &Shard,
-    fabric: &Fabric<'_>,
-    [dense, expert]: [Rate; 2],
-) -> [Rate; 2] {
+fn in_turn(problem: &Problem, shard: &Shard, fabric: &Fabric<'_>, rates: [Rate; 2]) -> [Rate; 2] {
     let framework = &problem.framework;
     let once_a_step = shard.zero > 0 && !reduces_each_pass(shard, framework);
     if framework.shards != Shards::Owners || !once_a_step {
-        return [dense, expert];
+        return rates;
     }
-    let [dense_tensors, expert_tensors] = shard.tensors(&problem.model);
-    let filled = |rate: Rate, replicas: Group, tensors: Owned| {
-        let ring = shard.sharded(replicas);
+    by_owner(problem, shard, rates, |rate, ring, tensors| {
         let bytes = (tensors.elements * framework.bytes.gradient_sent) as f64 / ring.size as f64;
         let chain = fabric.chain(bytes, ring);
         // A further bucket has one run of its own, and one more owner's begins in it.
         Rate { start: rate.start + ring.size as f64 * chain, next: rate.next + chain, ..rate }
-    };
-    [
-        filled(dense, shard.replica_group(), dense_tensors),
-        filled(expert, shard.expert_replica_group(), expert_tensors),
-    ]
+    })
 }
 
 /// The same where a rank owns whole tensors: each owner's reduction or broadcast passes all ranks by itself.
@@ -246,21 +235,14 @@ fn in_turn(
 /// A ring of n takes as long for the bytes of all owners together as a gather does, and n - 1 steps more for each further
 /// owner. There are as many owners as ranks, or as tensors where those are fewer, which a stage has in proportion to its
 /// parameters.
-fn owned(
-    problem: &Problem,
-    shard: &Shard,
-    fabric: &Fabric<'_>,
-    [dense, expert]: [Rate; 2],
-) -> [Rate; 2] {
+fn owned(problem: &Problem, shard: &Shard, fabric: &Fabric<'_>, rates: [Rate; 2]) -> [Rate; 2] {
     let framework = &problem.framework;
     let each_pass = gathers_each_pass(shard, framework) || reduces_each_pass(shard, framework);
     let once_a_step = shard.zero > 0 && !each_pass;
-    if problem.framework.shards != Shards::Tensors || !once_a_step {
-        return [dense, expert];
+    if framework.shards != Shards::Tensors || !once_a_step {
+        return rates;
     }
-    let [dense_tensors, expert_tensors] = shard.tensors(&problem.model);
-    let passed = |rate: Rate, replicas: Group, tensors: Owned| {
-        let ring = shard.sharded(replicas);
+    by_owner(problem, shard, rates, |rate, ring, tensors| {
         let round = fabric.all_gather(f64::MIN_POSITIVE, ring);
         if ring.size <= tensors.count {
             Rate { start: rate.start + (ring.size - 1) as f64 * round, ..rate }
@@ -268,10 +250,20 @@ fn owned(
             let each = round * tensors.count as f64 / tensors.elements.max(1) as f64;
             Rate { start: (rate.start - round).max(0.0), each: rate.each + each, ..rate }
         }
-    };
+    })
+}
+
+/// The rates of dense parameters and of experts as their owners in a group change them, and the tensors that these own.
+fn by_owner(
+    problem: &Problem,
+    shard: &Shard,
+    [dense, expert]: [Rate; 2],
+    changed: impl Fn(Rate, Group, Owned) -> Rate,
+) -> [Rate; 2] {
+    let [dense_tensors, expert_tensors] = shard.tensors(&problem.model);
     [
-        passed(dense, shard.replica_group(), dense_tensors),
-        passed(expert, shard.expert_replica_group(), expert_tensors),
+        changed(dense, shard.sharded(shard.replica_group()), dense_tensors),
+        changed(expert, shard.sharded(shard.expert_replica_group()), expert_tensors),
     ]
 }
 

@@ -6,7 +6,8 @@ use crate::spec::model::Moe;
 
 impl Block<'_, '_> {
     /// Scores, choices and balancing losses of so many tokens. Megatron's small kernels take the device each as long as any at least;
-    /// apart, top-k of its router and of its loss has a thread block for each token.
+    /// apart, top-k of its router and of its loss has a thread block for each token. Who loops over experts' products as Megatron does
+    /// is taken to have its router; small kernels of others are joined by a compiler or were not timed, and cost their launches.
     pub(super) fn choose(&mut self, tokens: f64, moe: &Moe) {
         let d = &self.p.device;
         let (forward, backward) = self.router();
