@@ -64,7 +64,7 @@ PYTHON_ORDER = """
     protobuf entries catalog entry_files
     points
     runs.rows runs runs.said runs.loads runs.remat runs.shelf runs.trained runs.exchange
-    runs.operators runs.as_run runs.recompute runs.stages
+    runs.operators runs.losses runs.stored runs.as_run runs.recompute runs.stages
     frontends frontends.apss frontends.hf_config frontends.hf
     frontends.shell_words frontends.shell frontends.places frontends.launch
     frontends.mindformers_operators frontends.mindformers_recompute

@@ -5,13 +5,11 @@ from dataclasses import replace
 
 from autopar.entries import FrameworkEntry
 from autopar.framework import Framework, Graphs, Named, NumberBytes
-from autopar.held import Offloaded
-from autopar.runs import operators, remat
+from autopar.runs import losses, operators, remat, stored
 from autopar.runs.exchange import dispatched
 from autopar.runs.rows import Run
 from autopar.runs.said import HF, said
 from autopar.runs.shelf import FULLY_SHARDED, Shelf, words_of
-from autopar.runs.trained import noted
 from autopar.spec import Attention
 
 NORMS = set(words_of("norm norms layernorm rmsnorm"))
@@ -47,8 +45,9 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     framework = operators.grouped(framework, run, shelf)
     framework = _recomputed(operators.attended(framework, run, attention), run)
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
-    framework = _stored(_loss(_softmax(_mixed(framework, run), run), entry, run), run)
-    framework = _offloaded(framework, run)
+    framework = losses.loss(losses.softmax(_mixed(framework, run), run), entry, run)
+    framework = losses.pieces(stored.stored(framework, run), run)
+    framework = stored.offloaded(framework, run)
     if framework.casts_weights or said(run, r"autocast\b"):
         # What it takes a power of it casts to 32 bits (pytorch/pytorch, ATen/autocast_mode.h: pow).
         framework = replace(framework, fused=replace(framework.fused, gelu_in_fp32=True))
@@ -278,9 +277,9 @@ def _mixed(framework: Framework, run: Run) -> Framework:
     whole &= run.precision != "fp32" and not re.search(FULLY_SHARDED, run.framework, re.I)
     then = AUTOCAST_SINCE <= run.month < REPLICATES_SINCE or said(run, r"autocast\b")
     if whole and then and framework.name.startswith("torchtitan"):
-        stored = NumberBytes(parameter=6, gradient=4, gradient_sent=4, optimizer=8)
+        narrow = NumberBytes(parameter=6, gradient=4, gradient_sent=4, optimizer=8)
         held = replace(framework.held, fp32_residual=True, bucket_copies=True)
-        framework = replace(framework, casts_weights=True, bytes=stored, held=held)
+        framework = replace(framework, casts_weights=True, bytes=narrow, held=held)
     by_script = framework.name in ("pytorch-ddp", "ddp-compiled") and not said(run, HF)
     if said(run, NARROW_STREAM) or (by_script and said(run, NARROW_EMBEDDING)):
         framework = replace(framework, held=replace(framework.held, fp32_residual=False))
@@ -293,262 +292,3 @@ REPLICATES_SINCE = "2026-04"
 NARROW_STREAM = r"nanochat|residual stream in (bf16|16 bits)\b"
 # Of a script that is nobody else's, not of positions.
 NARROW_EMBEDDING = r"(?<!rotary )(?<!position )(?<!positional )embedding in (bf16|16 bits)\b"
-
-
-NARROW_SOFTMAX = r"softmax in (fp16|bf16|16 bits)\b"
-
-
-def _softmax(framework: Framework, run: Run) -> Framework:
-    """Softmax in separate operators: as wide as what it reads where nothing casts it."""
-    if _casts_nothing(framework, run) or said(run, NARROW_SOFTMAX):
-        return replace(framework, softmax_in_fp32=False)
-    return framework
-
-
-def _casts_nothing(framework: Framework, run: Run) -> bool:
-    """Whether softmax, of attention and of the loss, is as wide as what it reads.
-
-    PyTorch's own attention, which fairseq calls, casts nothing, nor does Hugging Face's GPT-2, as
-    its Llama, OPT and BLOOM do; automatic mixed precision, whose weights are in 32 bits, does too.
-    """
-    code = re.search(r"fairseq|GPT-?2\b", f"{run.framework} {run.model}", re.I)
-    return bool(code) and framework.bytes.parameter == 2 and "megatron" not in framework.name
-
-
-def _loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
-    """The loss: in one kernel as a row says, else in separate operators where that was usual.
-
-    One kernel reads 16-bit logits and makes gradients as wide, which Transformer Engine's and
-    Liger's write into their place. Hugging Face's models made logits of 32 bits and shifted them
-    into another copy first. What Megatron calls fused is not one: the compiler joined it.
-    """
-    usual = entry.run
-    apart = said(run, r"loss in separate operators\b")
-    in_place = not apart and said(run, LOSS_IN_PLACE)
-    listed = operators.listed_kernels(run)
-    kernel = said(run, LOSS_KERNEL) or re.search("cross[- ]?entropy", listed, re.I)
-    if said(run, LIGER_PLAIN_LOSS):
-        return _with_loss(framework, True, 8, 0)
-    if said(run, NARROW_LOSS):
-        return _with_loss(replace(framework, loss_in_16_bits=True), False, 8, 0)
-    if said(run, WIDE_LOSS):
-        return _with_loss(replace(framework, loss_in_16_bits=False), False, 14, 0)
-    fused = said(run, FUSED_LOSS)
-    compiled = usual.loss_bytes or framework.fused.cross_entropy
-    if in_place or kernel or (fused and not compiled):
-        shifted = run.month < HF_LOSS_SINCE and said(run, HF)
-        width = 2 if in_place else 8 if shifted else 4
-        return _with_loss(replace(framework, loss_in_16_bits=True), True, width, 0)
-    if fused:
-        return framework
-    if usual.loss_bytes:
-        return _with_loss(framework, False, usual.loss_bytes, usual.cached_loss_bytes)
-    if compiled:
-        return framework
-    if _casts_nothing(framework, run):
-        # Logits, a shifted copy, its log-softmax and a gradient, 2 bytes each. Of a loss outside of
-        # the model nobody holds the logits once it is known.
-        return _with_loss(framework, False, 6 if said(run, LOSS_OUTSIDE) else 8, 0)
-    if run.month >= HF_UNSHIFTED_SINCE and said(run, HF):
-        # Nobody holds the logits once the loss is known: their block is free then, but small beside
-        # those of 32 bits where they had 16.
-        return _with_loss(framework, False, 12, 4 if _all_wide(run) else 2)
-    return framework
-
-
-def _with_loss(framework: Framework, joined: bool, width: int, cached: int) -> Framework:
-    """Returns a framework whose loss is joined or not and holds so many bytes of a logit."""
-    held = replace(
-        framework.held,
-        logit_bytes=width,
-        split_logit_bytes=width,
-        cached_logit_bytes=cached,
-    )
-    return replace(framework, fused=replace(framework.fused, cross_entropy=joined), held=held)
-
-
-# Who sets it in the scripts and configurations of examples: alibaba/Pai-Megatron-Patch,
-# examples/qwen3/run_mcore_qwen3.sh; AMD-AGI/Primus, examples/megatron/configs.
-FUSED_LOSS = (
-    r"fused cross[- ]?entropy|cross[- ]?entropy (loss )?fusion|fused loss|Pai-Megatron-Patch"
-)
-# Release 4.46 of huggingface/transformers: the loss is a function of 16-bit logits since.
-HF_LOSS_SINCE = "2024-11"
-# Release 4.48 shifts labels in place of logits: as the backward pass begins, the log-softmax of a
-# copy in 32 bits, its gradient and theirs lie there (pytorch/pytorch, derivatives.yaml:
-# nll_loss_forward, _log_softmax).
-HF_UNSHIFTED_SINCE = "2025-01"
-# F.cross_entropy of what the model returns, in separate operators: logits, their log-softmax, its
-# gradient and theirs, 2 bytes each (Lightning-AI/lightning-thunder, benchmark_litgpt.py).
-NARROW_LOSS = r"loss of 16-bit logits"
-# F.cross_entropy of their copy in 32 bits, which is freed: the log-softmax of that, its gradient
-# and theirs, 4 bytes each, beside the logits (duoan/picotron, tests/bench_tp.py and bench_cp.py).
-WIDE_LOSS = r"loss of 32-bit logits"
-LOSS_OUTSIDE = r"loss outside (of )?the model"
-# Dao-AILab/flash-attention, losses/cross_entropy.py.
-LOSS_KERNEL = r"xentropy\b"
-
-
-def _stored(framework: Framework, run: Run) -> Framework:
-    """Bytes of gradients and moments, activations on the host, and logits of a loss in pieces.
-
-    Without a copy in 32 bits all that is stored is parameters, gradients and two moments, and
-    DeepSpeed's copy where that is in 16 bits (`bf16_master_weights_and_grads`), which gradients are
-    copied as for the step too (runtime/zero/stage_1_and_2.py: master_weights_and_grads_dtype).
-    8-bit moments are 2 bytes in place of 8, those of 16 bits 4. A loss in pieces has so many times
-    fewer logits at its peak. Checkpoints that a row calls offloaded all wait on the host where it
-    gives no share. So do parameters, which FSDP's `CPUOffload` takes there.
-    """
-    stored = framework.bytes
-    if _all_wide(run) and framework.name.startswith("deepspeed"):
-        # Without ZeRO the optimizer steps the parameters themselves, and copies no gradients
-        # (deepspeed/runtime/engine.py: _do_optimizer_sanity_check).
-        framework = replace(framework, held=replace(framework.held, update_bytes=0))
-    narrow = said(run, rf"({NARROW_GRADIENTS})\b")
-    wide = run.shards_parameters and not narrow and said(run, WIDE_REDUCTION)
-    if narrow:
-        # Where sums lie beside the gradients that are added to them, only what travels is narrow.
-        sums = stored.gradient > stored.gradient_sent
-        stored = replace(stored, gradient=stored.gradient if sums else 2, gradient_sent=2)
-    elif wide:
-        stored = replace(stored, gradient_sent=4)
-    if said(run, NARROW_STATES):
-        copy = 2 if said(run, NARROW_COPY) else 0
-        sent = 4 if wide else 2  # FSDP casts gradients as it reduces them.
-        stored = replace(stored, parameter=2, gradient=2, gradient_sent=sent, optimizer=4 + copy)
-        # torch.autocast casts nothing that is as narrow already (autocast_mode.cpp: cached_cast).
-        update = min(framework.held.update_bytes, copy) if copy else framework.held.update_bytes
-        held = replace(framework.held, fp32_residual=False, update_bytes=update)
-        framework = replace(framework, casts_weights=False, held=held)
-    elif re.search(r"8-?bit adam", run.notes, re.I):
-        stored = replace(stored, optimizer=max(stored.optimizer - 6, 2))
-    elif said(run, rf"({NARROW_MOMENTS})\b"):
-        stored = replace(stored, optimizer=max(stored.optimizer - 4, 4))
-    if said(run, DROPPED_GRADIENTS):
-        framework = replace(framework, held=replace(framework.held, gradients="passing"))
-    offloaded = run.offload_fraction
-    if offloaded is None:
-        by_names = framework.held.offloaded != Offloaded()
-        offloaded = 1.0 if offloads_checkpoints(run) and not by_names else 0.0
-    on_host = bool(said(run, PARAMETERS_ON_HOST))
-    held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=on_host)
-    if not run.shards_parameters and said(run, r"(float|fp)8 all-gather\b"):
-        # What is gathered once a step lies in 8 bits, and beside it as the backward pass wants it,
-        # unless that casts it again.
-        beside = 0 if said(run, r"weights cast again in backward") else 1
-        held = replace(held, gathered_copy_bytes=1, fp8_weight_bytes=beside)
-        gathers = replace(framework.eight_bit_gathers, parameters=True)
-        framework = replace(framework, eight_bit_gathers=gathers)
-    if live := noted(r"stage3_max_live_parameters (\d+)", run.notes):
-        held = replace(held, live_parameters=live)
-    if said(run, KEPT_WEIGHTS) and run.recompute == "none":
-        held = replace(held, live_parameters=1 << 40)
-    if said(run, WHOLE_EXPERTS):
-        held = replace(held, whole_experts=True)
-    if said(run, IN_PIECES):
-        held = replace(held, loss_pieces=_pieces(run))
-    if held.planned and (layers := said(run, MTP)):
-        # Each predicts by the head, and its logits wait for the backward pass as the others do.
-        several = 1 + (1 if layers["layers"].lower() == "one" else int(layers["layers"]))
-        held = replace(held, logit_bytes=several * held.logit_bytes)
-        held = replace(held, split_logit_bytes=several * held.split_logit_bytes)
-    return replace(framework, bytes=stored, held=held)
-
-
-# Layers that predict further tokens, which are in no column.
-MTP = r"(?P<layers>one|[1-9]) (MTP|multi-token[ -]prediction) layers?\b"
-
-
-def offloads_checkpoints(run: Run) -> bool:
-    """Returns whether a row says that its checkpoints wait on the host."""
-    return bool(said(run, OFFLOADED))
-
-
-def _offloaded(framework: Framework, run: Run) -> Framework:
-    """How many threads of a process step what is on the host, and whether its memory is pinned."""
-    offload = framework.offload
-    threads = noted(r"\b(\d+) threads?\b", run.notes) or offload.threads
-    pageable = re.search(r"\b(no|not|without) pinned\b", run.notes, re.I)
-    pinned = not pageable and (offload.pinned or bool(said(run, r"pinned memory\b")))
-    return replace(framework, offload=replace(offload, threads=threads, pinned=pinned))
-
-
-def _all_wide(run: Run) -> bool:
-    """Whether a run without ZeRO computed in 32 bits, which nothing casts."""
-    return run.precision == "fp32" and run.zero == "0"
-
-
-def _pieces(run: Run) -> int:
-    """In how many pieces a loss is computed where a row says only that it is.
-
-    As many as the vocabulary is wider than the model in Liger-Kernel
-    (fused_linear_cross_entropy.py), of 256 tokens each in TRL (huggingface/trl pull request 5575),
-    and eight where nobody says (torchtune, torchtitan).
-    """
-    words = f"{run.framework} {run.notes}"
-    if pieces := noted(rf"loss in (\d+) (?:pieces|chunks)|{TILED}[ =:]*(\d+)", words):
-        return pieces
-    if rows := noted(r"loss in blocks of (\d+) of the vocabulary", words):
-        return -(-(run.vocab or 0) // rows) or 8
-    if said(run, LIGER_LOSS):
-        return -(-(run.vocab or 0) // (run.hidden or 1)) or 8
-    if said(run, r"TRL\b"):
-        return max((run.mbs or 1) * (run.seq_len or 0) // ((run.cp or 1) * 256), 1)
-    return 8
-
-
-NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
-# volcengine/verl sets it for FSDP unless a configuration says otherwise
-# (verl/workers/fsdp_workers.py: mixed_precision_config.get("reduce_dtype", "fp32")).
-WIDE_REDUCTION = (
-    r"gradients (are |were )?reduced in (fp32|32 bits)|reduces gradients in (fp32|32 bits)"
-    r"|reduce[-_ ]d?type[ =:]+(torch\.)?(fp32|float32)|verl\b"
-)
-# Of no gradient memory is left when a forward pass begins (torch.optim: zero_grad(set_to_none)).
-DROPPED_GRADIENTS = r"gradients (are |were )?(dropped|set to none)\b"
-NARROW_STATES = (
-    r"states (all )?(in )?(bf16|16 bits)\b|(all|pure)[- ](bf16|16[- ]bits?)\b"
-    r"|bf16 weights and (bf16 )?(adamw?|optimizer) states\b"
-    r"|no (fp32|32-bit) (copy|copies|master)\b"
-    # AI-Hypercomputer/maxtext, configs/base.yml: mu_dtype inherits from weight_dtype, and so does
-    # the second moment (optax: zeros like the parameters).
-    r"|weight_dtype[ =]*b(f|float)16\b"
-)
-NARROW_COPY = r"bf16_master_weights|master weights in (16 bits|bf16)"
-NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
-OFFLOADED = (
-    r"(checkpoints|(layer|decoder)(_layer)?[ _]inputs?) (are )?offloaded"
-    r"|(?<!no cpu )(?<!no host )(?<!without cpu )(?<!without host )offload(ed|ing)? "
-    r"(of (the \w+ and of )?)?((?!(optimizer|while|and)\b)\w+ )*"
-    r"(checkpoints|(layer|decoder) inputs?)\b"
-)
-PARAMETERS_ON_HOST = (
-    r"parameters( and (the )?optimizer)?( are| is| kept| wait)* in host memory"
-    r"|offload of [\w ]*parameters|(CPU-?Offload|offload_param)\b"
-)
-# What FSDP is told to ignore (torch.distributed.fsdp, fully_shard: ignored_params).
-WHOLE_EXPERTS = r"experts (are )?outside of FSDP"
-# PyTorch's own linear layer keeps a view of its weight for the backward pass, and with it what
-# ZeRO-3 gathered; DeepSpeed's in its place keeps the weight alone, unless it is turned off
-# (deepspeed/runtime/zero/linear.py; partition_parameters.py: mem_efficient_linear).
-KEPT_WEIGHTS = r"mem(ory)?_efficient_linear[ =:]*(off|false)\b"
-LIGER_LOSS = (
-    r"liger(?! kernels (but not its loss|with its plain cross-entropy))"
-    r"|fused linear cross-?entropy"
-)
-# linkedin/Liger-Kernel, ops/cross_entropy.py: gradients are written in the place of the logits,
-# which huggingface/transformers casts to 32 bits for it (loss/loss_utils.py): 2 bytes, 4, and the
-# gradient in 2.
-LIGER_PLAIN_LOSS = r"liger kernels with its plain cross-entropy"
-# karpathy/llm.c, llmc/fused_classifier.cuh, and IST-DASLab/llmq, src/kernels/fused_classifier.cu,
-# write gradients over the logits that they read.
-LOSS_IN_PLACE = (
-    r"fused classifier|llm\.c\b|LLM\.Q\b"
-    r"|(TE|Transformer Engine) (fused )?cross[- ]?entropy|cross[- ]?entropy of TE|Primus\b(?!-)|"
-    + LIGER_LOSS
-)
-# AI-Hypercomputer/maxtext: num_vocab_tiling.
-TILED = r"(?:vocabulary tiled by|num_vocab_tiling)"
-IN_PIECES = (
-    rf"loss in (\w+ (pieces|chunks)|blocks)|{TILED}|chunked (loss|cross-?entropy)|" + LIGER_LOSS
-)

@@ -1,0 +1,121 @@
+"""What one measured run stored, by the words of its row: number formats, the host's share."""
+
+import re
+from dataclasses import replace
+
+from autopar.framework import Framework
+from autopar.held import Offloaded
+from autopar.runs.losses import all_wide
+from autopar.runs.rows import Run
+from autopar.runs.said import said
+from autopar.runs.trained import noted
+
+
+def stored(framework: Framework, run: Run) -> Framework:
+    """Bytes of gradients and moments, and what waits on the host.
+
+    Without a copy in 32 bits all that is stored is parameters, gradients and two moments, and
+    DeepSpeed's copy where that is in 16 bits (`bf16_master_weights_and_grads`), which gradients are
+    copied as for the step too (runtime/zero/stage_1_and_2.py: master_weights_and_grads_dtype).
+    8-bit moments are 2 bytes in place of 8, those of 16 bits 4. Checkpoints that a row calls
+    offloaded all wait on the host where it gives no share. So do parameters, which FSDP's
+    `CPUOffload` takes there.
+    """
+    numbers = framework.bytes
+    if all_wide(run) and framework.name.startswith("deepspeed"):
+        # Without ZeRO the optimizer steps the parameters themselves, and copies no gradients
+        # (deepspeed/runtime/engine.py: _do_optimizer_sanity_check).
+        framework = replace(framework, held=replace(framework.held, update_bytes=0))
+    narrow = said(run, rf"({NARROW_GRADIENTS})\b")
+    wide = run.shards_parameters and not narrow and said(run, WIDE_REDUCTION)
+    if narrow:
+        # Where sums lie beside the gradients that are added to them, only what travels is narrow.
+        sums = numbers.gradient > numbers.gradient_sent
+        numbers = replace(numbers, gradient=numbers.gradient if sums else 2, gradient_sent=2)
+    elif wide:
+        numbers = replace(numbers, gradient_sent=4)
+    if said(run, NARROW_STATES):
+        copy = 2 if said(run, NARROW_COPY) else 0
+        sent = 4 if wide else 2  # FSDP casts gradients as it reduces them.
+        numbers = replace(numbers, parameter=2, gradient=2, gradient_sent=sent, optimizer=4 + copy)
+        # torch.autocast casts nothing that is as narrow already (autocast_mode.cpp: cached_cast).
+        update = min(framework.held.update_bytes, copy) if copy else framework.held.update_bytes
+        held = replace(framework.held, fp32_residual=False, update_bytes=update)
+        framework = replace(framework, casts_weights=False, held=held)
+    elif re.search(r"8-?bit adam", run.notes, re.I):
+        numbers = replace(numbers, optimizer=max(numbers.optimizer - 6, 2))
+    elif said(run, rf"({NARROW_MOMENTS})\b"):
+        numbers = replace(numbers, optimizer=max(numbers.optimizer - 4, 4))
+    if said(run, DROPPED_GRADIENTS):
+        framework = replace(framework, held=replace(framework.held, gradients="passing"))
+    offloaded = run.offload_fraction
+    if offloaded is None:
+        by_names = framework.held.offloaded != Offloaded()
+        offloaded = 1.0 if offloads_checkpoints(run) and not by_names else 0.0
+    on_host = bool(said(run, PARAMETERS_ON_HOST))
+    held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=on_host)
+    if not run.shards_parameters and said(run, r"(float|fp)8 all-gather\b"):
+        # What is gathered once a step lies in 8 bits, and beside it as the backward pass wants it,
+        # unless that casts it again.
+        beside = 0 if said(run, r"weights cast again in backward") else 1
+        held = replace(held, gathered_copy_bytes=1, fp8_weight_bytes=beside)
+        gathers = replace(framework.eight_bit_gathers, parameters=True)
+        framework = replace(framework, eight_bit_gathers=gathers)
+    if live := noted(r"stage3_max_live_parameters (\d+)", run.notes):
+        held = replace(held, live_parameters=live)
+    if said(run, KEPT_WEIGHTS) and run.recompute == "none":
+        held = replace(held, live_parameters=1 << 40)
+    if said(run, WHOLE_EXPERTS):
+        held = replace(held, whole_experts=True)
+    return replace(framework, bytes=numbers, held=held)
+
+
+def offloads_checkpoints(run: Run) -> bool:
+    """Returns whether a row says that its checkpoints wait on the host."""
+    return bool(said(run, OFFLOADED))
+
+
+def offloaded(framework: Framework, run: Run) -> Framework:
+    """How many threads of a process step what is on the host, and whether its memory is pinned."""
+    offload = framework.offload
+    threads = noted(r"\b(\d+) threads?\b", run.notes) or offload.threads
+    pageable = re.search(r"\b(no|not|without) pinned\b", run.notes, re.I)
+    pinned = not pageable and (offload.pinned or bool(said(run, r"pinned memory\b")))
+    return replace(framework, offload=replace(offload, threads=threads, pinned=pinned))
+
+
+NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
+# volcengine/verl sets it for FSDP unless a configuration says otherwise
+# (verl/workers/fsdp_workers.py: mixed_precision_config.get("reduce_dtype", "fp32")).
+WIDE_REDUCTION = (
+    r"gradients (are |were )?reduced in (fp32|32 bits)|reduces gradients in (fp32|32 bits)"
+    r"|reduce[-_ ]d?type[ =:]+(torch\.)?(fp32|float32)|verl\b"
+)
+# Of no gradient memory is left when a forward pass begins (torch.optim: zero_grad(set_to_none)).
+DROPPED_GRADIENTS = r"gradients (are |were )?(dropped|set to none)\b"
+NARROW_STATES = (
+    r"states (all )?(in )?(bf16|16 bits)\b|(all|pure)[- ](bf16|16[- ]bits?)\b"
+    r"|bf16 weights and (bf16 )?(adamw?|optimizer) states\b"
+    r"|no (fp32|32-bit) (copy|copies|master)\b"
+    # AI-Hypercomputer/maxtext, configs/base.yml: mu_dtype inherits from weight_dtype, and so does
+    # the second moment (optax: zeros like the parameters).
+    r"|weight_dtype[ =]*b(f|float)16\b"
+)
+NARROW_COPY = r"bf16_master_weights|master weights in (16 bits|bf16)"
+NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
+OFFLOADED = (
+    r"(checkpoints|(layer|decoder)(_layer)?[ _]inputs?) (are )?offloaded"
+    r"|(?<!no cpu )(?<!no host )(?<!without cpu )(?<!without host )offload(ed|ing)? "
+    r"(of (the \w+ and of )?)?((?!(optimizer|while|and)\b)\w+ )*"
+    r"(checkpoints|(layer|decoder) inputs?)\b"
+)
+PARAMETERS_ON_HOST = (
+    r"parameters( and (the )?optimizer)?( are| is| kept| wait)* in host memory"
+    r"|offload of [\w ]*parameters|(CPU-?Offload|offload_param)\b"
+)
+# What FSDP is told to ignore (torch.distributed.fsdp, fully_shard: ignored_params).
+WHOLE_EXPERTS = r"experts (are )?outside of FSDP"
+# PyTorch's own linear layer keeps a view of its weight for the backward pass, and with it what
+# ZeRO-3 gathered; DeepSpeed's in its place keeps the weight alone, unless it is turned off
+# (deepspeed/runtime/zero/linear.py; partition_parameters.py: mem_efficient_linear).
+KEPT_WEIGHTS = r"mem(ory)?_efficient_linear[ =:]*(off|false)\b"
