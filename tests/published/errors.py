@@ -67,7 +67,7 @@ def table() -> str:
     unseen = leave_out(source_of(alone[0]), alone, rows, alone)
     return (
         f"{text}\n\n{_notes(summary)}\n\n{_left_out(apart)}\n\n"
-        f"{_alone(summarise(alone), _mean(unseen))}\n"
+        f"{_alone(summarise(alone), _mean(unseen))}\n\n{_reworded(rows)}\n"
     )
 
 
@@ -132,6 +132,27 @@ def _alone(summary: Summary, left_out: float | None) -> str:
         f" whose times are [sums]({SUMS}):\nmean {time[1]}, left out {_percent(left_out)},"
         f" median {time[2]}, bias {time[3]}. {_ranks(summary)}"
     )
+
+
+def _reworded(rows: list[Checked]) -> str:
+    """Returns how far off the same runs are that others wrote down, who knew no phrase of ours."""
+    lines = [
+        "The same runs in the words of people who had not seen how rows are read, in the columns of"
+        " their tables\n([reworded](tests/published/README.md)), means over the sources:"
+    ]
+    for file in sorted((FOLDER / "reworded").glob("*.csv")):
+        others = check(read_runs(file))
+        told = {row.run.id for row in others}
+        ours = summarise([row for row in rows if row.run.id in told])
+        theirs = summarise(others)
+        lost = sum(row.predicted_step_s is None for row in others)
+        lines.append(
+            f"- `{file.stem}`, {len(others)} runs, {lost} of them not read:"
+            f" {_percent(theirs.mean_over_sources)} in time ({_percent(ours.mean_over_sources)} in"
+            f" our words), {_percent(theirs.mean_memory_over_sources)} in memory"
+            f" ({_percent(ours.mean_memory_over_sources)})"
+        )
+    return "\n".join(lines)
 
 
 def _ranks(summary: Summary) -> str:
