@@ -116,6 +116,7 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     assert said("FA3")[:3] == ("fa3", "aotriton", "fa2")
     assert said("AITER")[:2] == ("aiter", "fa2")
     assert said("Composable Kernel v3")[:2] == ("aiter", "fa2")
+    assert said("composable kernels v2")[:2] == ("fa2", "aotriton")
     assert said("attention of TE (AITER, a16)")[0] == "aiter-a16"
     for framework in ("MaxText", "Megatron-LM (ROCm)"):
         amd = run_of(framework=framework, notes="AITER", chip="MI355X", date="2026-06")
@@ -124,6 +125,13 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
         assert wide.attention_kernels[0] == "aiter"
     wide = setup(replace(amd, notes="Lumen"), shelf).problem.framework
     assert wide.attention_kernels[0] == "aiter"
+    # Primus' framework alone says AITER's; its run file may say otherwise.
+    primus = run_of(framework="Primus (Megatron)", chip="MI300X", date="2026-02")
+    assert setup(primus, shelf).problem.framework.attention_kernels[0].startswith("aiter")
+    second = setup(replace(primus, notes="composable kernels v2"), shelf).problem.framework
+    assert set(second.attention_kernels) == {"fa2"}
+    early = run_of(framework="Megatron-LM (ROCm)", chip="MI300X", date="2025-08")
+    assert setup(early, shelf).problem.framework.attention_kernels == ("fa2",)
     assert said("no AITER") == said("no Liger") == usual
     sparse = run_of(framework="Megatron-LM", date="2026-01", notes="permutation not fused")
     assert not setup(sparse, shelf).problem.framework.fused.permutation

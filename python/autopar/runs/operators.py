@@ -312,7 +312,9 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
         kernels = KERNELS[release[1]] + kernels
     if said(run, WIDE_SUMS):
         kernels = tuple(one for one in kernels if one != "aiter-a16")
-    if said(run, AITER):
+    if said(run, COMPOSABLE):
+        kernels = ("fa2", *(one for one in kernels if not one.startswith("aiter")))
+    elif said(run, AITER):
         if said(run, NARROW_SUMS):
             kernels = ("aiter-a16", *kernels)
         own = tuple(one for one in kernels if one.startswith("aiter")) or ("aiter",)
@@ -404,6 +406,8 @@ FLASH_RELEASE = rf"{TAKEN_BACK}(?:fa|flash[- ]?attention)[- ]?v?([1-4])\b"
 # examples/torchtitan/configs: use_turbo_attention). The third version of Transformer Engine's
 # composable kernels is theirs too (ROCm/TransformerEngine: NVTE_CK_USES_BWD_V3).
 AITER = r"(aiter|primus|(composable kernels?|ck) v3)\b"
+# Its second version, with that switched off.
+COMPOSABLE = r"(composable kernels?|ck) v2\b"
 # Its backward pass that adds up the queries' gradient in 16 bits (fmha_bwd_..._a16).
 NARROW_SUMS = r"aiter,? a16\b"
 # Lumen's own kernel, its default until September 2026 (ZhangDanyang-AMD/Lumen@ba4d359).
