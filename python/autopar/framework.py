@@ -62,6 +62,8 @@ class Fused:
         quantized_mlp: Experts' first product with activation and casts, and the gradient of the
             second with those, in a kernel each, in 8 bits with scales of blocks.
         permutation: Tokens sorted by expert, and back with their weights, in a kernel each.
+        shaped_norms: Tuned root-mean-square norms are of Transformer Engine's widths alone; others
+            pass its general kernels, whose weights' gradients wait for the memory (ROCm).
         router: A router's scores with its choice, the scores for its balancing loss, and that
             loss, in a kernel each.
         expert_bias: Biases of grouped experts added in one pass over all of them.
@@ -90,6 +92,7 @@ class Fused:
     gelu_again: bool = False
     gelu_in_fp32: bool = False
     activation_in_products: bool = False
+    shaped_norms: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ def fused(framework: Framework, run: Run) -> Framework:
     if said(run, r"liger\b"):
         one = replace(one, norm="fused", activation=True, gate=True, rope="fused")
     norms = r"(layer|rms)?[- ]?norms?\b"
+    if said(run, rf"(triton|turbo) {norms}"):
+        one = replace(one, shaped_norms=False)
     if one.norm != "tuned" and (said(run, f"fused {norms}") or re.search(norms, listed, re.I)):
         one = replace(one, norm="fused")
     activations = r"(bias[- ])?(gelu|swiglu|activations?)\b"

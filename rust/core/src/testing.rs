@@ -123,6 +123,7 @@ pub fn framework() -> Framework {
         attention_kernels: vec!["fa2".into()],
         fused: Fused {
             norm: NormKernel::Tuned,
+            shaped_norms: false,
             activation: true,
             activation_in_products: false,
             rope: RotaryKernel::Fused,

@@ -449,9 +449,23 @@ impl<'a> Pricer<'a> {
     /// A norm over `width` channels of `tokens` tokens.
     pub(super) fn norm(&self, forward: &mut Pass, backward: &mut Pass, tokens: f64, width: f64) {
         let bytes = tokens * width * self.norm_width();
-        let passes = self.norm_kernel().traffic();
+        let general = self.has_general_norms(width);
+        let passes = if general { NormKernel::GENERAL } else { self.norm_kernel().traffic() };
+        let sums = if general {
+            NormKernel::general_sums(tokens, width, self.device.processors())
+        } else {
+            0.0
+        };
         forward.run_many(self.device.stream(passes.forward * bytes), passes.kernels.0);
-        backward.run_many(self.device.stream(passes.backward * bytes), passes.kernels.1);
+        backward.run_many(self.device.stream(passes.backward * bytes) + sums, passes.kernels.1);
+    }
+
+    /// Whether norms over `width` channels pass kernels that were made for no width.
+    fn has_general_norms(&self, width: f64) -> bool {
+        self.framework.fused.shaped_norms
+            && self.norm_kernel() == NormKernel::Tuned
+            && self.model.norm == Norm::Rmsnorm
+            && !NormKernel::is_shaped_for(width as u64)
     }
 
     /// Every framework has a layer norm of one kernel; what is unfused is the newer RMS norm.

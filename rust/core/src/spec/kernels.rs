@@ -79,6 +79,26 @@ impl NormKernel {
     /// 0.116 ms forward and 0.331 backward on an H100, of which 0.146 are the weights' gradients (tests/data/operators/te_layers.csv).
     pub const HEADS: Traffic = Traffic { forward: 2.3, backward: 6.6, kernels: (1, 2) };
 
+    /// Transformer Engine's kernels for root-mean-square norms of any width: 81 us forward and 217 backward, beside the sums of
+    /// [`NormKernel::general_sums`], for 16,384 rows of 2,880 on an MI355X, 21 us to read or write once at its 0.56 of the
+    /// memory's rate, with a kernel's gap of 5 (profile of GPT-OSS-20B for MLPerf, 2026-04-20, gptoss_02, its B0).
+    pub const GENERAL: Traffic = Traffic { forward: 3.6, backward: 10.1, kernels: (1, 2) };
+
+    /// Widths whose root-mean-square norm Transformer Engine has kernels of its own for (NVIDIA/TransformerEngine,
+    /// normalization/rmsnorm/rmsnorm_bwd_semi_cuda_kernel.cu: REGISTER_NORM_LAUNCHER, tuned).
+    pub fn is_shaped_for(width: u64) -> bool {
+        matches!(width, 512 | 768 | 1024 | 2048 | 4096 | 8192)
+    }
+
+    /// Seconds in which general kernels add up weights' gradients: the sums of each thread block's rows, of which a thread takes
+    /// one column, one row after another, so that it waits for the memory whatever the width. A row has as many blocks as it has
+    /// 4,096 columns. 573 us on an MI355X (the same profile), whose 256 processors are taken to hold eight blocks each.
+    pub fn general_sums(rows: f64, width: f64, processors: f64) -> f64 {
+        const BLOCKS: f64 = 8.0;
+        let sums = rows.min(BLOCKS * processors / (width / 4096.0).ceil());
+        573e-6 * sums / (BLOCKS * 256.0)
+    }
+
     /// What its kernels are worth.
     pub fn traffic(self) -> Traffic {
         match self {
@@ -211,6 +231,22 @@ mod tests {
 
     fn kernel(name: &str) -> NormKernel {
         serde_json::from_value(name.into()).unwrap()
+    }
+
+    #[test]
+    fn general_norms_take_what_they_were_timed_at_and_their_sums_wait_alike_for_any_width() {
+        // 16,384 rows of 2,880 numbers of two bytes at 0.56 of 8 TB/s, with a gap of 5 us a kernel.
+        let pass = 16384.0 * 2880.0 * 2.0 / (0.56 * 8e12);
+        let general = NormKernel::GENERAL;
+        assert!(((general.forward * pass + 5e-6) / 81e-6 - 1.0).abs() < 0.01);
+        assert!(((general.backward * pass + 5e-6) / 217e-6 - 1.0).abs() < 0.01);
+        let sums = |rows: f64, width: f64| 1e6 * NormKernel::general_sums(rows, width, 256.0);
+        assert!((sums(16384.0, 2880.0) - 573.0).abs() < 1e-6);
+        assert!((sums(16384.0, 3584.0) - 573.0).abs() < 1e-6);
+        // Two blocks a row leave half as many rows of sums, and half as many rows no more than they are.
+        assert!((sums(16384.0, 6144.0) - 286.5).abs() < 1e-6);
+        assert!((sums(1024.0, 2880.0) - 286.5).abs() < 1e-6);
+        assert!(NormKernel::is_shaped_for(4096) && !NormKernel::is_shaped_for(5120));
     }
 
     #[test]

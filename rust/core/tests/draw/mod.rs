@@ -138,6 +138,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
     f.keeps_tensor_results = draw.once_in(4);
     f.fused.permutation = draw.once_in(2);
+    f.fused.shaped_norms = f.fused.permutation;
     f.fused.gate = draw.once_in(2);
     f.dispatch_by_products =
         draw.pick(&[ByProducts::None, ByProducts::Sequence, ByProducts::MicroBatch]);

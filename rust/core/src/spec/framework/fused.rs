@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct Fused {
     /// Norms.
     pub norm: NormKernel,
+    /// Root-mean-square norms are tuned for Transformer Engine's widths alone: others pass its general kernels, whose weights'
+    /// gradients wait for the memory (ROCm).
+    pub shaped_norms: bool,
     /// Bias and activation.
     pub activation: bool,
     /// A dense MLP's nonlinearity with its gate is part of the products beside it, whose arithmetic hides what it moves (XLA on
