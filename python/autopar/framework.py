@@ -104,6 +104,8 @@ class Overlap:
         gradient_scatter: Of these, what every pass scatters (ZeRO stage 3): behind the rest of the
             backward pass, else in the open, by the cores that compute (XLA on TensorCores).
         parameter_gather: Parameter all-gather behind the first forward pass.
+        step_gather: Of these, what is gathered once a step (ZeRO stages 1 and 2); else no pass
+            begins before it (DeepSpeed).
         tensor: Tensor-parallel communication: never, behind the weight gradient, or in pieces: of
             all of it, or around single products, so that the gradient of an input that several
             products read is scattered after their sum.
@@ -125,6 +127,7 @@ class Overlap:
     expert: bool
     replicas_alone: bool = False
     every_send: bool = False
+    step_gather: bool = True
     backward_gather: bool = True
     gradient_scatter: bool = True
 
@@ -427,6 +430,9 @@ class Framework:
         blocking_launches: The host waits for each kernel before it launches the next.
         waits_for_messages: The host waits for the device after a message between stages that
             nothing hides, so that each pass begins with nothing launched ahead.
+        messages_in_turn: A stage's messages to and from both neighbours pass one after another, and
+            hold up both stages that each passes between (DeepSpeed's pipeline); else a stage sends
+            and receives at once.
         fetching_operators: Operators that fetch a micro-batch, which the host launches in every
             forward pass of every stage after it waited for the device; 0 where it does not wait.
     """
@@ -517,4 +523,5 @@ class Framework:
     graphs: Graphs = Graphs()
     blocking_launches: bool = False
     waits_for_messages: bool = False
+    messages_in_turn: bool = False
     fetching_operators: int = 0

@@ -150,6 +150,7 @@ pub fn framework() -> Framework {
             replicas_alone: false,
             gradient_scatter: true,
             parameter_gather: true,
+            step_gather: true,
             backward_gather: true,
             tensor: TensorOverlap::Backward,
             pipeline: true,
@@ -239,6 +240,7 @@ pub fn framework() -> Framework {
         graphs: Graphs { attention: false, router: false, mlp: false },
         blocking_launches: false,
         waits_for_messages: false,
+        messages_in_turn: false,
         fetching_operators: 0,
     }
 }

@@ -354,7 +354,7 @@ fn exposed(end: &StepEnd, rates: &Rates, framework: &Framework, fused: Fused) ->
             pieces(fused.gather_bytes, bytes.parameter, 1),
             end.embedding,
             end.forward_window,
-            overlap.parameter_gather,
+            overlap.parameter_gather && overlap.step_gather,
         )
             // The embedding's two copies, on the first and the last stage.
             + rates.tied.seconds(end.tied_parameters),

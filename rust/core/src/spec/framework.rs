@@ -232,6 +232,9 @@ pub struct Framework {
     /// The host waits for the device after a message between stages that nothing hides, so that each pass begins with nothing launched
     /// ahead (NVIDIA/Megatron-LM, `batch_p2p_sync`).
     pub waits_for_messages: bool,
+    /// A stage's messages to and from both neighbours have their turn, each of which holds up both stages that it passes between
+    /// (microsoft/DeepSpeed, `runtime/pipe/schedule.py` and `engine.py`); else one to and one from a neighbour pass at a time.
+    pub messages_in_turn: bool,
     /// Operators that fetch a micro-batch, which the host launches in every forward pass of every stage after it waited for the device
     /// (NVIDIA/Megatron-LM before 2024: `broadcast_data` asks for the sizes of what was sent).
     pub fetching_operators: u32,
@@ -248,6 +251,9 @@ pub struct Overlap {
     pub gradient_scatter: bool,
     /// Parameter all-gather behind the first forward pass.
     pub parameter_gather: bool,
+    /// Of these, what is gathered once a step; else the first forward pass begins after it (microsoft/DeepSpeed,
+    /// `runtime/zero/stage_1_and_2.py`: `all_gather_dp_groups` at the end of `step`).
+    pub step_gather: bool,
     /// Where the backward pass gathers parameters too: the next layer's behind the computation of the one before, else after it
     /// (PyTorch FSDP's BACKWARD_POST).
     pub backward_gather: bool,
