@@ -163,6 +163,29 @@ fn slices_that_are_reduced_to_their_owners_in_turn_fill_a_chain_each() {
 }
 
 #[test]
+fn so_they_do_in_every_pass_where_each_reduces() {
+    // Of the eight chains of the test before a layer fills its share, 12 h^2 + 13 h of all parameters, in each pass of stage 2; none
+    // where stage 3 scatters.
+    let h = 1024;
+    let mut problem = gpt_problem(h, 512);
+    problem.framework.gathers = Gathers::MicroBatch;
+    problem.framework.overlap.gradient_reduce = false;
+    problem.framework.bytes.gradient_sent = 2;
+    let reduced = |problem: &Problem, zero| {
+        let shard = Shard { dp: 8, zero, shard_group: 8, ..whole() };
+        layer(problem, shard).input_gradient.shard.seconds()
+    };
+    let at_once = [2, 3].map(|zero| reduced(&problem, zero));
+    problem.framework.shards = Shards::Owners;
+    let parameters = (12 * h * h + 13 * h) as f64;
+    let all = 4.0 * parameters + ((51_200 + 2048) * h + 2 * h) as f64;
+    let hop = 3.4e-6 + 8.0 * 1_048_576.0 / 230e9;
+    let chains = 8.0 * parameters / all * (8.4e-6 + 7.0 * hop);
+    close(reduced(&problem, 2) - at_once[0], chains, 1e-3);
+    assert_eq!(reduced(&problem, 3), at_once[1]);
+}
+
+#[test]
 fn a_framework_of_one_stream_hides_gradients_only_without_tensor_and_pipeline_parallel() {
     let mut problem = gpt_problem(1024, 512);
     let step = |problem: &Problem, tp: u64| {

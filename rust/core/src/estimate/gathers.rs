@@ -14,7 +14,7 @@ use super::layer::Pricer;
 use super::pass::Pass;
 use super::shard::parameter_sent;
 use crate::spec::cluster::Group;
-use crate::spec::framework::GatheredUnit;
+use crate::spec::framework::{GatheredUnit, Shards};
 
 /// What a layer, or an end, moves in one micro-batch.
 struct Moved {
@@ -222,7 +222,8 @@ impl Pricer<'_> {
         let ways = if framework.all_reduces && s.zero <= 2 { 2.0 } else { 1.0 };
         Moved {
             gather: seconds(self.gathers_each_pass(), sent),
-            reduce: ways * seconds(self.reduces_each_pass(), framework.bytes.gradient_sent),
+            reduce: ways * seconds(self.reduces_each_pass(), framework.bytes.gradient_sent)
+                + self.owners_in_turn(parts),
             // Experts that no other rank has are in one unit with the rest of their layer.
             groups: parts.iter().filter(sharded).count().min(if s.ep > 1 { 2 } else { 1 }) as u32,
             pieces: parts
@@ -234,6 +235,27 @@ impl Pricer<'_> {
             parameters: parts.iter().filter(sharded).map(|part| part.0).sum(),
             ways: [share(false), share(true)],
         }
+    }
+
+    /// Seconds in which chains fill, where slices of so many parameters are reduced in each pass to one owner after another
+    /// (microsoft/DeepSpeed before release 0.13, ZeRO-2), whose slices are alike: a layer has as many as its share of all
+    /// parameters. What holds for any group of shards leaves them out.
+    fn owners_in_turn(&self, parts: [(f64, Group); 2]) -> f64 {
+        let (framework, shard) = (self.framework, self.shard);
+        let turns = framework.shards == Shards::Owners && shard.zero == 2;
+        if !turns || !self.reduces_each_pass() || self.shortest.is_some() {
+            return 0.0;
+        }
+        let all = shard.tensors(self.model).map(|owned| owned.elements as f64);
+        let chains = |((parameters, group), all): ((f64, Group), f64)| {
+            if parameters == 0.0 || group.size <= 1 {
+                return 0.0;
+            }
+            let slice = all / group.size as f64;
+            parameters / slice
+                * self.fabric.chain(slice * framework.bytes.gradient_sent as f64, group)
+        };
+        parts.into_iter().zip(all).map(chains).sum()
     }
 
     /// How long a pass hides communication of `seconds`, such shares of which pass inside a domain and on the network: as long as

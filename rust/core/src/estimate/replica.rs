@@ -215,7 +215,7 @@ fn gather(
 /// stage_1_and_2.py, average_tensor: dist.reduce of each run of a bucket that one rank owns).
 ///
 /// All of them together move what a scatter does. But each is a chain through all ranks, which fills before its owner gets anything.
-/// Where every pass reduces (stage 2) that is not counted: passes are priced as if all owners were served at once.
+/// Where every pass reduces (stage 2) the passes have it.
 fn in_turn(problem: &Problem, shard: &Shard, fabric: &Fabric<'_>, rates: [Rate; 2]) -> [Rate; 2] {
     let framework = &problem.framework;
     let once_a_step = shard.zero > 0 && !reduces_each_pass(shard, framework);
