@@ -38,6 +38,9 @@ def test_gradients_in_16_bits_may_be_added_to_wider_sums(shelf: Shelf) -> None:
     # DeepSpeed's bf16 optimizer: 16 bits, and 32 of the sum.
     assert said("", "GPT-NeoX") == (6, 4)
     assert said("gradients reduced in bf16", "GPT-NeoX") == (6, 2)
+    # FSDP2's shards of them are as wide as those of parameters.
+    assert said("", "torchtitan") == (4, 4)
+    assert said("gradients reduced in bf16", "torchtitan") == (4, 2)
 
 
 def test_what_a_process_has_for_the_optimizer_on_the_host_is_read_from_words(

@@ -103,6 +103,12 @@ def test_windows_of_a_model_without_kin_are_read_of_words(
     assert model.window == window
 
 
+def test_norms_of_queries_and_keys_are_read_of_words(shelf: Shelf) -> None:
+    notes = ("", "no QK norm", "QK norms", "RMS norm of queries and keys")
+    known = [setup(run_of(notes=each), shelf).problem.model.qk_norm for each in notes]
+    assert known == ["none", "none", "head", "head"]
+
+
 def test_norms_after_sub_layers_are_read_of_words(shelf: Shelf) -> None:
     known = [setup(run_of(notes=notes), shelf) for notes in ("", "hybrid (extra) norms")]
     assert [each.problem.model.norms_per_layer for each in known] == [2, 4]

@@ -30,7 +30,10 @@ def stored(framework: Framework, run: Run) -> Framework:
     wide = run.shards_parameters and not narrow and said(run, WIDE_REDUCTION)
     if narrow:
         # Where sums lie beside the gradients that are added to them, only what travels is narrow.
-        sums = numbers.gradient > numbers.gradient_sent
+        # FSDP casts what it reduced to the width of its parameters (pytorch/pytorch, torch/
+        # distributed/fsdp/_fully_shard/_fsdp_collectives.py: foreach_reduce, to orig_dtype;
+        # fsdp/_runtime_utils.py: _cast_grad_to_param_dtype).
+        sums = numbers.gradient > numbers.gradient_sent or framework.name.startswith("torchtitan")
         numbers = replace(numbers, gradient=numbers.gradient if sums else 2, gradient_sent=2)
     elif wide:
         numbers = replace(numbers, gradient_sent=4)

@@ -98,6 +98,8 @@ LATENT = (
     rf"{TAKEN_BACK}MLA(?: without q rank| of q rank (\d+))? "
     r"\(kv rank (\d+), (\d+)\+(\d+), v (\d+)\)"
 )
+# A norm of each head's queries and keys, which the model that a run is like need not have.
+HEADS_NORMED = rf"{TAKEN_BACK}(\bQK[- ]?norms?\b|\bnorms? of queries and keys\b)"
 MLA_KEYS = ("q_lora_rank", "kv_lora_rank", "qk_nope_dim", "qk_rope_dim", "v_dim")
 
 
@@ -123,6 +125,8 @@ def _noted(model: Model, notes: str) -> Model:
     if model.mla is None and (latent := re.search(LATENT, notes, re.I)):
         query, *rest = (int(number or 0) for number in latent.groups())
         model = replace(model, mla=Mla(**dict(zip(MLA_KEYS, (query, *rest), strict=True))))
+    if model.qk_norm == "none" and re.search(HEADS_NORMED, notes, re.I):
+        model = replace(model, qk_norm="head")
     if re.search(rf"{TAKEN_BACK}(hybrid|sandwich)( \(\w+\))?[- ]norms?\b", notes, re.I):
         return replace(model, norms_per_layer=4)
     return model
