@@ -148,8 +148,16 @@ fn parameters_kept_whole_between_passes_lie_beside_the_shards_that_are_updated()
     let of = |f: &Framework| sharded(f, Shard { zero: 2, ..fsdp() }).parameters;
     (f.gathers, f.bytes.optimizer) = (Gathers::MicroBatch, 10);
     assert_eq!(of(&f), Bytes(1182 * 2));
+    // A layer's gradient is reduced as where they are gathered for each pass: 100 in 2 bytes, and in 4 as they travel.
+    let items = |f: &Framework| sharded(f, Shard { zero: 2, ..fsdp() });
+    assert_eq!(items(&f).buffers, Bytes(200 + 400));
+    // In the forward pass two layers' lie in buffers of their own before they are copied out.
+    let plain = items(&f).cached;
+    f.shard_copies.gathered = true;
+    assert_eq!(items(&f).cached - plain, Bytes(2 * 100 * 2));
     f.bytes.optimizer = 12;
     assert_eq!(of(&f), Bytes(1050 * 2));
+    assert_eq!(items(&f).buffers, Bytes(0));
 }
 
 #[test]
@@ -456,8 +464,9 @@ fn shards_on_the_host_leave_the_device_and_cross_pcie_with_every_pass() {
 }
 
 #[test]
-fn what_embedding_and_head_were_gathered_into_is_kept_beside_them_where_they_are_copied_out() {
-    // 50 parameters of the ends in 2 bytes, in a buffer that then serves the 100 of a layer: nothing more. Of 250: 150 more.
+fn buffers_that_are_copied_out_are_kept_for_two_layers_or_for_the_ends_and_a_layer() {
+    // The next is gathered before the last is free. Beside the 100 of a layer in 2 bytes that are counted lie as many, or embedding and
+    // head if they are more: 50 are not, 250 are; as units of their own 200 and 50.
     let mut f = testing::framework();
     f.gathers = Gathers::MicroBatch;
     f.held.gathered_ends = true;
@@ -465,17 +474,21 @@ fn what_embedding_and_head_were_gathered_into_is_kept_beside_them_where_they_are
         let held = Holdings {
             dense_parameters: 1000,
             end_parameters,
+            head_parameters: 50,
             gathered_parameters: 200,
             unreduced_parameters: 100,
             ..Holdings::default()
         };
         memory::items(&held, &fsdp(), false, f).cached
     };
-    let plain = [50, 250].map(|ends| cached(&f, ends));
-    f.shard_copies.gathered = true;
-    let copied = [50, 250].map(|ends| cached(&f, ends));
-    assert_eq!(copied[0], plain[0]);
-    assert_eq!(copied[1] - plain[1], Bytes(150 * f.bytes.parameter));
+    let more = |mut f: Framework, end_parameters: u64| {
+        let plain = cached(&f, end_parameters);
+        f.shard_copies.gathered = true;
+        cached(&f, end_parameters) - plain
+    };
+    assert_eq!([50, 250].map(|ends| more(f.clone(), ends)), [100, 250].map(|n| Bytes(n * 2)));
+    f.ends_apart = true;
+    assert_eq!(more(f, 250), Bytes(200 * 2));
 }
 
 #[test]

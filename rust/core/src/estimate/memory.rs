@@ -284,16 +284,17 @@ pub fn items(
     if !held.narrow_weights {
         parameters += (cast_dense + cast_expert) * held.cast_sixteenths / 16;
     }
-    if gathers || fetches {
-        buffers += held.gathered_parameters * bytes.parameter;
+    // What is gathered and kept whole is reduced layer by layer all the same.
+    let keeps = shard.zero == 2 && each && !shard.alone() && !bytes.updates_a_copy();
+    let passed_on = gathers || fetches;
+    if passed_on || keeps {
+        buffers += if passed_on { held.gathered_parameters * bytes.parameter } else { 0 };
         // The gradient as it is computed, and the one before it as it travels, if that is wider.
-        buffers += held.unreduced_parameters * bytes.parameter;
-        if bytes.gradient_sent > bytes.parameter {
-            buffers += held.unreduced_parameters * bytes.gradient_sent;
-        }
+        let wider = if bytes.gradient_sent > bytes.parameter { bytes.gradient_sent } else { 0 };
+        buffers += held.unreduced_parameters * (bytes.parameter + wider);
         if framework.held.gathered_ends {
             let at_end = end_gradients(held, framework).saturating_sub(buffers - lasting);
-            buffers += held.end_parameters * bytes.parameter;
+            buffers += if passed_on { held.end_parameters * bytes.parameter } else { 0 };
             let apart = framework.ends_apart && held.head_parameters < held.end_parameters;
             // Gradients of the head come before the first layer of the backward pass and stay to its last, unless they are reduced at
             // once.
@@ -344,12 +345,29 @@ pub fn items(
     let late = if passing { late_gradients(held, shard, framework) } else { Bytes::ZERO };
     let mut items = whole_step.at_peak(at_update, passing.then_some(late), framework.held.planned);
     items.cached += held.cached_logits;
-    if gathers && framework.held.gathered_ends && framework.shard_copies.gathered {
-        // The buffer that embedding and head were gathered into, on a stream of its own, serves a layer's later.
-        let ends = held.end_parameters.saturating_sub(held.unreduced_parameters);
-        items.cached += Bytes(ends * bytes.parameter);
-    }
+    items.cached += gather_buffers(held, framework, gathers, keeps);
     items
+}
+
+/// Bytes of the buffers in which FSDP2 gathers, as far as they are not there at the peak: they lie on a stream of their own, whose
+/// blocks no other serves.
+///
+/// In the forward pass a unit's buffer is freed only after the next one's is there (pytorch/pytorch, torch/distributed/fsdp/
+/// _fully_shard/_fsdp_param_group.py: wait_for_unshard), so that the stream has two layers', or a layer's beside that of embedding
+/// and head, which are apart where each is a unit. One layer's is counted where each pass gathers.
+fn gather_buffers(held: &Holdings, framework: &Framework, gathers: bool, keeps: bool) -> Bytes {
+    if !framework.shard_copies.gathered || !(gathers || keeps) {
+        return Bytes::ZERO;
+    }
+    let (ends, head) = (held.end_parameters, held.head_parameters.min(held.end_parameters));
+    let end = match (framework.held.gathered_ends, framework.ends_apart) {
+        (true, true) => head.max(ends - head),
+        (true, false) => ends,
+        (false, _) => 0,
+    };
+    let layer = held.unreduced_parameters;
+    let counted = if gathers { 0 } else { layer };
+    Bytes((counted + layer.max(end)) * framework.bytes.parameter)
 }
 
 /// Bytes of the gradients of embedding and head as no layer is gathered any more: as they were computed, and, if that is wider, as
