@@ -29,7 +29,8 @@ RUST_ORDER = """
     estimate::layer estimate::repeats estimate::block estimate::casts estimate::residual
     estimate::joined
     estimate::launches estimate::gathers estimate::selective estimate::attention
-    estimate::loads estimate::permutation estimate::routing estimate::exchange estimate::experts
+    estimate::loads estimate::permutation estimate::stash estimate::routing estimate::exchange
+    estimate::experts
     estimate::memory estimate::longest
     estimate::pipeline::order
     estimate::pipeline estimate::pipeline::late estimate::pipeline::tape

@@ -93,6 +93,18 @@ def test_the_host_s_part_follows_what_is_said_of_graphs(shelf: Shelf) -> None:
     assert said("no CUDA graphs", "MaxText") == 0.0
 
 
+def test_a_graph_of_the_whole_step_goes_with_a_stash(shelf: Shelf) -> None:
+    def stashes(notes: str, date: str = "2026-07") -> bool:
+        run = run_of(framework="Megatron-Bridge", notes=notes, date=date)
+        return setup(run, shelf).problem.framework.stashes_experts
+
+    assert stashes("MXFP8")
+    assert not stashes("MXFP8", "2026-04")
+    assert not stashes("MXFP8, partial CUDA graphs")
+    assert stashes("CUDA graph of the whole iteration, paged stash")
+    assert not stashes("CUDA graph of the whole iteration")
+
+
 def test_a_graph_level_joins_elementwise_operators(shelf: Shelf) -> None:
     def said(notes: str) -> tuple[bool, str]:
         run = run_of(framework="MindFormers", notes=notes, chip="910B")

@@ -109,6 +109,15 @@ def test_norms_of_queries_and_keys_are_read_of_words(shelf: Shelf) -> None:
     assert known == ["none", "none", "head", "head"]
 
 
+def test_rotation_has_the_factor_of_the_model_but_where_a_note_leaves_it_out(shelf: Shelf) -> None:
+    def scaled(name: str, notes: str = "") -> bool:
+        return setup(run_of(model=name, notes=notes), shelf).problem.model.scaled_rotation
+
+    assert scaled("gpt-oss-20b")
+    assert not scaled("gpt-oss-20b", "rotary embedding without YaRN")
+    assert not scaled("llama2-7b")
+
+
 def test_norms_after_sub_layers_are_read_of_words(shelf: Shelf) -> None:
     known = [setup(run_of(notes=notes), shelf) for notes in ("", "hybrid (extra) norms")]
     assert [each.problem.model.norms_per_layer for each in known] == [2, 4]

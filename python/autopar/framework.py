@@ -12,7 +12,7 @@ NormKernel: TypeAlias = Literal[
     "separate", "eager", "compiled", "widened", "fused", "native", "tuned"
 ]
 RotaryKernel: TypeAlias = Literal[
-    "separate", "eager", "widened", "complex", "compiled", "fused", "by_token"
+    "separate", "eager", "unfused", "widened", "complex", "compiled", "fused", "by_token"
 ]
 SoftmaxKernel: TypeAlias = Literal["separate", "compiled", "fused"]
 AdamKernel: TypeAlias = Literal["separate", "native", "fused", "compiled"]
@@ -47,9 +47,9 @@ class Fused:
             of product and bias that they begin with.
         gelu_in_fp32: Of those terms the cube and what it enters are of 32 bits, as torch.autocast
             has powers.
-        rope: Rotary embedding: `separate` operators, those of `eager` PyTorch, the same `widened`
-            to 32 bits or as `complex` numbers, `compiled`, or `fused`, that `by_token` as Apex and
-            Transformer Engine have it.
+        rope: Rotary embedding: `separate` operators, those of `eager` PyTorch, the same `unfused`
+            as Megatron-Core has them, `widened` to 32 bits or as `complex` numbers, `compiled`, or
+            `fused`, that `by_token` as Apex and Transformer Engine have it.
         softmax: Scale, mask and softmax of unfused attention: `separate` operators, as XLA
             `compiled` them, or `fused`.
         residual: Bias, dropout and residual addition.
@@ -321,6 +321,8 @@ class Framework:
         pads_to_fullest: Experts run as one batched product in which each has as many rows as the
             fullest: tokens are copied into rows of zeros, expert by expert, and results out of
             them.
+        stashes_experts: What experts keep for the backward pass is copied out of tensors of fixed
+            size into pages, and back, where products run in 8 bits with scales of blocks.
         wide_experts: Experts' products run in 16 bits where a job's others run in fewer.
         wide_router: A router's product is of 32-bit numbers, to which its operands are cast, and
             passes vector units; else it is of 16-bit ones.
@@ -467,6 +469,7 @@ class Framework:
     neighbouring_experts: bool = False
     pads_experts: bool = False
     pads_to_fullest: bool = False
+    stashes_experts: bool = False
     wide_experts: bool = False
     wide_router: bool = False
     sliced_experts: bool = False

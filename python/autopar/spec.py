@@ -113,6 +113,7 @@ class Model:
         parallel_block: Attention and MLP read the same normalised input and are added together.
         embedding_norm: A norm directly after the embedding.
         attention_sinks: One learned sink logit a query head.
+        scaled_rotation: Queries and keys are multiplied by a factor as they are rotated (YaRN).
         mla: Multi-head latent attention; replaces the plain projections.
         moe: Mixture of experts; replaces the MLP of some layers.
         window: Sliding-window attention in some layers.
@@ -142,6 +143,7 @@ class Model:
     parallel_block: bool = False
     embedding_norm: bool = False
     attention_sinks: bool = False
+    scaled_rotation: bool = False
     mla: Mla | None = None
     moe: Moe | None = None
     window: Window | None = None

@@ -72,6 +72,8 @@ def model(given: Arguments) -> Model:
         "mlp_bias": bias,
         "qk_norm": "head" if "qk-layernorm" in given and not latent else "none",
         "attention_sinks": given.text("softmax-type") == "learnable",
+        # The factors of latent attention cancel, as DeepSeek's do.
+        "scaled_rotation": position == "yarn" and not latent,
     }
     if latent:
         fields["mla"] = {

@@ -149,10 +149,12 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
         leader = next((e for e in shelf.frameworks if e.framework.name == entry.follows), entry)
         if not said(run, operators.QUANTIZED_MLP):
             framework = replace(framework, fused=replace(framework.fused, quantized_mlp=False))
+        framework = replace(framework, stashes_experts=False)
         return replace(framework, launch_us=framework.launch_us or leader.framework.launch_us)
     if said(run, ALL_IN_ONE_GRAPH):
         return replace(
             framework,
+            stashes_experts=framework.stashes_experts or bool(said(run, r"paged[- ]stash\b")),
             launch_us=0.0,
             compiled_layer_us=0.0,
             dispatch_launch_us=0.0,

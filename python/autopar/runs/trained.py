@@ -91,6 +91,8 @@ ROTARY = (
     r"(?! on (?:a|half|part)\b)"
 )
 
+UNSCALED = r"\brotary (?:embedding|positions?) without (?:YaRN|a factor)\b"
+
 
 # Latent attention, as `MLA of q rank 1536 (kv rank 512, 128+64, v 128)`: a head's channels without
 # position and with.
@@ -122,6 +124,8 @@ def _noted(model: Model, notes: str) -> Model:
         model = replace(model, position="alibi", position_rows=0)
     if model.position == "learned" and re.search(ROTARY, notes, re.I):
         model = replace(model, position="rope", position_rows=0)
+    if re.search(UNSCALED, notes, re.I):
+        model = replace(model, scaled_rotation=False)
     if model.mla is None and (latent := re.search(LATENT, notes, re.I)):
         query, *rest = (int(number or 0) for number in latent.groups())
         model = replace(model, mla=Mla(**dict(zip(MLA_KEYS, (query, *rest), strict=True))))

@@ -98,6 +98,32 @@ fn experts_rows_are_copied_to_multiples_and_back_where_products_are_narrow() {
 }
 
 #[test]
+fn what_experts_keep_is_copied_into_pages_and_back() {
+    // One device: 1,024 visits. In 8 bits with scales of blocks their input takes 1 MiB, what a gated activation reads 4 and its result
+    // 1. 6 MiB are read and written at 0.618 of 8 TB/s x 0.87, with four kernels for each of three tensors, and back with two.
+    let mut problem = experts();
+    (problem.framework.launch_us, problem.workload.precision) = (0.0, Precision::Fp8);
+    problem.model.activation = Activation::Swiglu;
+    problem.framework.fused.activation = true;
+    problem.framework.fp8_scaling = Fp8Scaling::Block;
+    let mut chip = problem.cluster.groups[0].chip.clone();
+    (chip.memory_bandwidth_gb_per_s, chip.memory_efficiency) = (8000.0, 0.87);
+    problem.cluster.groups[0].chip = chip.clone();
+    let kept = expert_layer(&problem, 1);
+    problem.framework.stashes_experts = true;
+    let stashed = expert_layer(&problem, 1);
+    let (copies, gap) =
+        (2.0 * 6.0 * f64::from(1 << 20) / (0.618 * 0.87 * 8e12), chip.host.kernel_us * 1e-6);
+    close(seconds(stashed.forward) - seconds(kept.forward), copies + 12.0 * gap, 1e-4);
+    close(seconds(stashed.input_gradient) - seconds(kept.input_gradient), copies + 6.0 * gap, 1e-4);
+    // Of others there are none.
+    problem.framework.fp8_scaling = Fp8Scaling::Current;
+    let copied = expert_layer(&problem, 1);
+    problem.framework.stashes_experts = false;
+    assert_eq!(copied, expert_layer(&problem, 1));
+}
+
+#[test]
 fn experts_of_one_batched_product_have_as_many_rows_as_the_fullest() {
     // One device: 1,024 visits of 8 experts whose wants vary by half of their mean, 128 each. The fullest gets 1 + sqrt(2 ln 8 (1/128 +
     // 1/4)) = 2.0355 times as many, 260.5, so that 261 rows are worked out for each, as for a capacity of 2.0355.

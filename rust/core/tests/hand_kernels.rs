@@ -304,6 +304,25 @@ fn a_thread_block_a_head_takes_longer_than_its_bytes() {
 }
 
 #[test]
+fn a_factor_takes_the_kernel_by_tokens_back_to_operators() {
+    // 512 tokens with 16 heads of 64 and as many of keys, 1,048,576 numbers: 20.1 and 22.7 reads and writes of 2 bytes by PyTorch's
+    // operators, as timed, with a join (2), and a gradient of zeros that is added (4), where the kernel has 3.2 and 3.3.
+    let mut problem = problem();
+    problem.model.position = Position::Rope;
+    let mut taken = |rope, scaled_rotation| {
+        (problem.framework.fused.rope, problem.model.scaled_rotation) = (rope, scaled_rotation);
+        compute(layer(&problem, whole()))
+    };
+    let (kernel, scaled) =
+        (taken(RotaryKernel::ByToken, false), taken(RotaryKernel::ByToken, true));
+    let other = taken(RotaryKernel::Fused, false);
+    assert_eq!(other, taken(RotaryKernel::Fused, true));
+    let bytes = 2.0 * 1_048_576.0;
+    close(scaled[0] - kernel[0], passes(&problem, (22.1 - 3.2) * bytes), 1e-4);
+    close(scaled[1] - kernel[1], passes(&problem, (26.7 - 3.3) * bytes), 1e-4);
+}
+
+#[test]
 fn a_tensor_s_maximum_is_read_before_its_cast_where_no_pass_before_nor_the_norm_found_it() {
     // On 8 ranks the projections are [512, 1024] x [1024, 384], [512, 128] x [128, 1024], [512, 1024] x [1024, 512] and
     // [512, 512] x [512, 1024]: in units of 1,024 elements inputs 512, 64, 512 and 256, outputs 192, 512, 256 and 512: 1,472. The

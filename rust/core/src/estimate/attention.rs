@@ -230,8 +230,13 @@ impl Block<'_, '_> {
             let forward = 2.0 * (nope + rope) + nope + (nope + rope);
             let backward = 2.0 * (nope + rope) + 2.0 * (nope + v) + rope;
             self.stream(elements, forward, backward, (2, 3));
-            if matches!(rotary, RotaryKernel::Eager | RotaryKernel::Widened | RotaryKernel::Complex)
-            {
+            if matches!(
+                rotary,
+                RotaryKernel::Eager
+                    | RotaryKernel::Unfused
+                    | RotaryKernel::Widened
+                    | RotaryKernel::Complex
+            ) {
                 self.kept += elements * nope * self.p.width;
             }
         }

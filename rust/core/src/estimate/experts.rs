@@ -192,7 +192,10 @@ impl Block<'_, '_> {
         if s.ep * s.etp == 1 && (by_products || !once) {
             self.repeats.each[Operator::Dispatch as usize].1 += sent;
         }
-        self.kept += self.activation_kept(worked * width as f64, !p.framework.wide_experts) + sent;
+        let inner = worked * width as f64;
+        let (read, made) = (self.activation_inputs(inner), self.activation_results(inner, narrow));
+        self.kept += self.stashed(read + made + sent);
+        self.stash([sent, read, made]);
         // Products that are not grouped are of one expert at a time.
         let at_once = worked / f64::from(apart);
         self.transient =

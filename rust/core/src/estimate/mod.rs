@@ -38,6 +38,7 @@ pub mod servers;
 pub mod shard;
 pub mod shortest;
 pub mod stage;
+mod stash;
 mod torus;
 
 use crate::error::Error;

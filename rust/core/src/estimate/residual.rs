@@ -96,9 +96,15 @@ impl Pricer<'_> {
 
     /// How queries and keys are rotated: cosines as wide as the stream promote them, and attention casts them back
     /// (huggingface/transformers, modeling_llama.py: LlamaRotaryEmbedding gives the type of what it gets).
+    ///
+    /// The kernel by tokens takes no factor, so that with one the operators run after all (NVIDIA/Megatron-LM, models/common/embeddings/
+    /// rope_utils.py, apply_rotary_pos_emb: `mscale != 1.0`). That of latent attention takes it.
     pub(super) fn rotary_kernel(&self) -> RotaryKernel {
         match self.framework.fused.rope {
             RotaryKernel::Eager if self.is_wide() => RotaryKernel::Widened,
+            RotaryKernel::ByToken if self.model.scaled_rotation && self.model.mla.is_none() => {
+                RotaryKernel::Unfused
+            }
             kernel => kernel,
         }
     }

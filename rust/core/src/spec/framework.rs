@@ -101,6 +101,9 @@ pub struct Framework {
     /// Experts run as one batched product in which each has as many rows as the fullest: tokens are copied into rows of zeros, expert
     /// by expert, and results out of them (KempnerInstitute/KempnerForge until September 2026).
     pub pads_to_fullest: bool,
+    /// What experts keep for the backward pass is copied out of tensors of fixed size into pages, and back (Megatron-Core's
+    /// `moe_paged_stash`).
+    pub stashes_experts: bool,
     /// Experts' products run in 16 bits where a job's others run in fewer (Megatron's grouped products of 2024, which AMD-AGI/Primus
     /// keeps as `moe_use_legacy_grouped_gemm`).
     pub wide_experts: bool,

@@ -130,7 +130,12 @@ pub enum RotaryKernel {
     /// The same operators in PyTorch, timed: products with what all heads share, and joins, move less than a copy. 67 million
     /// 16-bit numbers took 0.907 ms forward and 1.023 backward on an H100 that copies 2,974 GB/s (PyTorch 2.11).
     Eager,
-    /// The same on queries and keys that are cast to 32 bits and back, which are six reads and writes more; of as many numbers
+    /// The same as Megatron-Core has it (NVIDIA/Megatron-LM, models/common/embeddings/rope_utils.py, _apply_rotary_pos_emb_bshd): for
+    /// queries and for keys cosines and sines are made, scaled and cast, six kernels over what one head takes, and the result is
+    /// joined with channels that are not rotated, of which there may be none (2 reads and writes); backward these have a gradient of
+    /// zeros (1) that is added (3).
+    Unfused,
+    /// The eager ones on queries and keys that are cast to 32 bits and back, which are six reads and writes more; of as many numbers
     /// twice as wide no operator takes less than of narrow ones (pytorch/torchtitan, models/common/rope.py: CosSinRoPE).
     Widened,
     /// Neighbouring channels as complex numbers of 32 bits: a cast, a product and a cast back, which take 0.6 of the time of the
@@ -148,6 +153,7 @@ impl RotaryKernel {
             RotaryKernel::ByToken => Traffic { forward: 3.2, backward: 3.3, kernels: (2, 2) },
             RotaryKernel::Compiled => Traffic { forward: 4.0, backward: 10.0, kernels: (2, 2) },
             RotaryKernel::Eager => Traffic { forward: 20.1, backward: 22.7, kernels: (10, 10) },
+            RotaryKernel::Unfused => Traffic { forward: 22.1, backward: 26.7, kernels: (24, 14) },
             RotaryKernel::Widened => Traffic { forward: 26.1, backward: 28.7, kernels: (14, 14) },
             RotaryKernel::Complex => Traffic { forward: 12.1, backward: 11.4, kernels: (6, 6) },
             RotaryKernel::Separate => Traffic { forward: 11.0, backward: 11.0, kernels: (10, 10) },

@@ -55,6 +55,8 @@ pub struct Model {
     pub embedding_norm: bool,
     /// One learned sink logit a query head (gpt-oss).
     pub attention_sinks: bool,
+    /// Queries and keys are multiplied by a factor as they are rotated (YaRN: gpt-oss, not DeepSeek, whose factors cancel).
+    pub scaled_rotation: bool,
     /// Multi-head latent attention; replaces the plain projections.
     pub mla: Option<Mla>,
     /// Mixture of experts; replaces the MLP of some layers.

@@ -182,6 +182,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.neighbouring_experts = f.shard_copies.gathered;
     f.pads_experts = f.neighbouring_experts;
     f.pads_to_fullest = f.sequence_copies;
+    f.stashes_experts = f.scatters_results;
     f.casts_by_rows = f.neighbouring_experts;
     f.operands_across.input_gradient = u8::from(f.copies_choices);
     f.operands_across.weight_gradient = 2 * u8::from(f.scatters_results);
