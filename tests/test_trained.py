@@ -111,11 +111,13 @@ def test_norms_of_queries_and_keys_are_read_of_words(shelf: Shelf) -> None:
 
 def test_rotation_has_the_factor_of_the_model_but_where_a_note_leaves_it_out(shelf: Shelf) -> None:
     def scaled(name: str, notes: str = "") -> bool:
-        return setup(run_of(model=name, notes=notes), shelf).problem.model.scaled_rotation
+        shape = {"layers": "24", "hidden": "2880", "heads": "64", "kv_heads": "8", "head_dim": "64"}
+        run = run_of(model=name, notes=notes, gated_mlp="1", **shape)
+        return setup(run, shelf).problem.model.scaled_rotation
 
     assert scaled("gpt-oss-20b")
     assert not scaled("gpt-oss-20b", "rotary embedding without YaRN")
-    assert not scaled("llama2-7b")
+    assert not scaled("ours")
 
 
 def test_norms_after_sub_layers_are_read_of_words(shelf: Shelf) -> None:

@@ -309,6 +309,7 @@ fn a_factor_takes_the_kernel_by_tokens_back_to_operators() {
     // operators, as timed, with a join (2), and a gradient of zeros that is added (4), where the kernel has 3.2 and 3.3.
     let mut problem = problem();
     problem.model.position = Position::Rope;
+    problem.framework.copies_packed_heads = true;
     let mut taken = |rope, scaled_rotation| {
         (problem.framework.fused.rope, problem.model.scaled_rotation) = (rope, scaled_rotation);
         compute(layer(&problem, whole()))

@@ -97,12 +97,18 @@ impl Pricer<'_> {
     /// How queries and keys are rotated: cosines as wide as the stream promote them, and attention casts them back
     /// (huggingface/transformers, modeling_llama.py: LlamaRotaryEmbedding gives the type of what it gets).
     ///
-    /// The kernel by tokens takes no factor, so that with one the operators run after all (NVIDIA/Megatron-LM, models/common/embeddings/
-    /// rope_utils.py, apply_rotary_pos_emb: `mscale != 1.0`). That of latent attention takes it.
+    /// The kernel by tokens takes no factor, so that with one the operators run after all in Megatron-Core's attention, which copies
+    /// heads out of its packed projection (NVIDIA/Megatron-LM, models/common/embeddings/rope_utils.py, apply_rotary_pos_emb: `mscale !=
+    /// 1.0`). NVIDIA-NeMo/Automodel multiplies beside the kernel (components/models/gpt_oss/rope_utils.py), which is not counted, and
+    /// the kernel of latent attention takes it.
     pub(super) fn rotary_kernel(&self) -> RotaryKernel {
         match self.framework.fused.rope {
             RotaryKernel::Eager if self.is_wide() => RotaryKernel::Widened,
-            RotaryKernel::ByToken if self.model.scaled_rotation && self.model.mla.is_none() => {
+            RotaryKernel::ByToken
+                if self.model.scaled_rotation
+                    && self.model.mla.is_none()
+                    && self.framework.copies_packed_heads =>
+            {
                 RotaryKernel::Unfused
             }
             kernel => kernel,
