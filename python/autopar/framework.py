@@ -114,6 +114,8 @@ class Overlap:
         expert: Expert all-to-all behind the shared expert and the other micro-batch.
         replicas_alone: Gradients are reduced behind computation only without tensor and pipeline
             parallel, whose collectives run in turn with computation.
+        unsharded_alone: Gradients are reduced behind computation only where nothing is sharded over
+            replicas.
         every_send: Pipeline sends of every schedule run behind computation.
         backward_gather: Where the backward pass gathers parameters too: the next layer's behind the
             computation of the one before, else after it (PyTorch FSDP's BACKWARD_POST).
@@ -126,6 +128,7 @@ class Overlap:
     context: bool
     expert: bool
     replicas_alone: bool = False
+    unsharded_alone: bool = False
     every_send: bool = False
     step_gather: bool = True
     backward_gather: bool = True

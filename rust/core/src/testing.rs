@@ -148,6 +148,7 @@ pub fn framework() -> Framework {
         overlap: Overlap {
             gradient_reduce: true,
             replicas_alone: false,
+            unsharded_alone: false,
             gradient_scatter: true,
             parameter_gather: true,
             step_gather: true,

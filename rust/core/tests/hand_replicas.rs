@@ -202,6 +202,22 @@ fn a_framework_of_one_stream_hides_gradients_only_without_tensor_and_pipeline_pa
 }
 
 #[test]
+fn what_only_plain_replicas_reduce_behind_the_backward_pass_shows_where_states_are_sharded() {
+    let mut problem = gpt_problem(1024, 512);
+    let step = |problem: &Problem, zero: u8| {
+        let plan = Plan { zero, ..replicas(problem, 8).0 };
+        estimate(problem, &plan).expect("a legal plan").time.data_ps
+    };
+    let hidden = [0, 1].map(|zero| step(&problem, zero));
+    problem.framework.overlap.unsharded_alone = true;
+    let alone = [0, 1].map(|zero| step(&problem, zero));
+    problem.framework.overlap.gradient_reduce = false;
+    let shown = [0, 1].map(|zero| step(&problem, zero));
+    assert_eq!(alone, [hidden[0], shown[1]]);
+    assert!(hidden[1] < shown[1]);
+}
+
+#[test]
 fn gradients_that_are_fused_start_once_a_piece_and_show_the_last() {
     // 32-bit gradients of 105 million parameters, in pieces of 64 MiB: 421 MB / 67 MB, so 7 starts of 56 us in place of 1. The
     // embedding, half of all, is in one.

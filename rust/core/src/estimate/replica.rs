@@ -142,7 +142,8 @@ impl Rates {
                 groups.map(|g| gather(shard, framework, precision, fabric, g)),
             ),
             reduced_beside: framework.overlap.gradient_reduce
-                && !(framework.overlap.replicas_alone && (shard.tp > 1 || shard.pipelined)),
+                && !(framework.overlap.replicas_alone && (shard.tp > 1 || shard.pipelined))
+                && !(framework.overlap.unsharded_alone && shard.zero > 0),
             processor_share: chip.link.processor_share,
             pieces: u64::from(pieces(shard, framework)),
             groups: if shard.pipelined {

@@ -273,6 +273,9 @@ pub struct Overlap {
     /// Gradients are reduced behind computation only without tensor and pipeline parallel, whose collectives, and all others
     /// with them, run in turn with computation (OneFlow: `enable_use_compute_stream`).
     pub replicas_alone: bool,
+    /// Gradients are reduced behind computation only where nothing is sharded over replicas, as what reduces them there is left
+    /// out otherwise (huggingface/nanotron, trainer.py: `make_ddp`).
+    pub unsharded_alone: bool,
 }
 
 /// Parts of a layer whose kernels the host launches as one CUDA graph (NVIDIA/Megatron-LM, `cuda_graph_scope`).

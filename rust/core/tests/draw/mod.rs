@@ -77,6 +77,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     let f = &mut p.framework;
     f.overlap.gradient_reduce = !draw.once_in(3);
     f.overlap.replicas_alone = draw.once_in(4);
+    f.overlap.unsharded_alone = draw.once_in(4);
     f.overlap.parameter_gather = !draw.once_in(3);
     f.overlap.pipeline = !draw.once_in(3);
     f.overlap.context = !draw.once_in(3);
