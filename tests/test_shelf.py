@@ -378,6 +378,7 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Picotron"}, "picotron"),
         ({"framework": "MosaicML examples MosaicGPT (Composer FSDP)"}, "mosaicgpt"),
         ({"framework": "Modalities"}, "fsdp"),
+        ({"framework": "YaFSDP"}, "yafsdp"),
         ({"framework": "LMFlow", "date": "2023-08"}, "deepspeed"),
         ({"framework": "Savanna"}, "gpt-neox"),
         ({"framework": "Flax", "chip": "TPU v4"}, "maxtext"),
