@@ -126,6 +126,17 @@ def test_layers_written_for_a_rank_s_share_have_no_distributed_tensors(shelf: Sh
     assert said("FSDP2, no DTensor") == said("torchtitan, torch.compile") == said("Megatron") == 0.0
 
 
+def test_linear_layers_that_a_plan_names_alone_sum_their_inputs_gradients_apart(
+    shelf: Shelf,
+) -> None:
+    def shares(framework: str, sp: str) -> bool:
+        run = run_of(framework=framework, date="2025-12", tp=2, sp=sp)
+        return setup(run, shelf).problem.framework.shared_edges
+
+    assert shares("FSDP2", "1") and shares("FSDP2", "0")
+    assert shares("HF Accelerate FSDP", "1") and not shares("HF Accelerate FSDP", "0")
+
+
 def test_what_a_script_leaves_open_is_read_from_words(shelf: Shelf) -> None:
     def said(notes: str) -> tuple[bool, bool, str, str, bool]:
         run = run_of(framework="Megatron-Core", notes=notes, date="2025-06")

@@ -57,6 +57,10 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     if framework.name.startswith("fsdp") and said(run, PARAMETERS_OF_THEIR_OWN):
         copies = replace(framework.shard_copies, gathered=True)
         framework = replace(framework, shard_copies=copies)
+    if framework.name.startswith("fsdp") and run.sp is False and said(run, HF):
+        # Plans that name linear layers alone, each of which prepares its own input
+        # (pytorch/pytorch, torch/distributed/tensor/parallel/style.py: ColwiseParallel).
+        framework = replace(framework, shared_edges=False)
     several = run.gbs != (run.dp or 1) * (run.mbs or 0)
     fully_sharded = framework.name.startswith(("fsdp", "torchtitan"))
     if several and fully_sharded and said(run, UNSYNCHRONISED):
