@@ -205,7 +205,8 @@ fn a_framework_of_one_stream_hides_gradients_only_without_tensor_and_pipeline_pa
 fn what_only_plain_replicas_reduce_behind_the_backward_pass_shows_where_states_are_sharded() {
     let mut problem = gpt_problem(1024, 512);
     let step = |problem: &Problem, zero: u8| {
-        let plan = Plan { zero, ..replicas(problem, 8).0 };
+        let shard_group = if zero > 0 { 8 } else { 1 };
+        let plan = Plan { zero, shard_group, ..replicas(problem, 8).0 };
         estimate(problem, &plan).expect("a legal plan").time.data_ps
     };
     let hidden = [0, 1].map(|zero| step(&problem, zero));
