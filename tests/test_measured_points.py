@@ -62,7 +62,7 @@ from autopar.fit import (
 )
 from autopar.planner import operator_seconds
 from autopar.points import read_points
-from autopar.runs.shelf import network
+from autopar.runs.hardware import network
 
 TABLES = Path(__file__).parent / "data" / "operators"
 Row = dict[str, str]

@@ -7,8 +7,10 @@ import pytest
 import autopar
 from autopar import catalog
 from autopar.cluster import Link
+from autopar.errors import SpecError
+from autopar.runs.hardware import chip_as_written, network
 from autopar.runs.setups import setup
-from autopar.runs.shelf import Shelf, chip, chip_as_written, framework, network
+from autopar.runs.shelf import Shelf, chip, devices, framework
 from autopar.validate import Checked
 from stated import checked, run_of
 
@@ -68,6 +70,17 @@ from stated import checked, run_of
         ("NVIDIA B300 SXM6 AC", "b300"),
         ("Intel Max 1550 tile", "max1550"),
         ("TPU v7x", "tpu_v7"),
+        ("Intel Max 1550 (PVC), per tile", "max1550"),
+        ("one tile of an Intel Data Center GPU Max 1550", "max1550"),
+        ("AMD MI250X 128GB, 1 GCD a rank", "mi250x"),
+        ("H100 96GB HBM2e, 500 W", "h100_96_500w"),
+        ("A100-SXM4-80GB 400W", "a100_80"),
+        ("A100 64GB custom", "a100_64"),
+        ("64GB A100", "a100_64"),
+        ("NVIDIA A100 PCIe, 40 GB", "a100_pcie_40"),
+        ("Ascend 910C, single die", "ascend_910c"),
+        ("Ascend NPU 910B", "ascend_910b"),
+        ("A800 (inferred; an A100 of fewer links)", "a800"),
     ],
 )
 def test_chips_are_found_as_people_write_them(text: str, name: str) -> None:
@@ -79,6 +92,91 @@ def test_a_chip_of_another_memory_has_that_memory() -> None:
     assert chip_as_written("Tesla V100-SXM2-16GB") == replace(usual, memory_gib=16.0)
     assert chip_as_written("V100-16GB").memory_gib == 16.0
     assert chip_as_written("NVIDIA GH200 144G HBM3e").memory_gib == 144.0
+    assert chip_as_written("RTX 4090, 48 GB, modified").memory_gib == 48.0
+
+
+@pytest.mark.parametrize("text", ["A100 or H100", "Foo v2", "card of 80GB"])
+def test_words_that_fit_no_chip_or_several_name_none(text: str) -> None:
+    with pytest.raises(SpecError, match="no chip named"):
+        chip_as_written(text)
+
+
+def test_sixteen_v100_of_a_node_are_a_dgx2() -> None:
+    run = replace(run_of(chip="V100 32GB"), gpus_per_node=16)
+    assert chip(run, Shelf()).name == "v100_dgx2"
+
+
+def test_kinds_of_chips_are_counted_before_or_behind_their_names() -> None:
+    behind = run_of(chip="V100-16GB x12 + T4-16GB x4")
+    before = replace(behind, chip="12x V100 16GB + 4 x T4")
+    assert devices(before, Shelf()) == devices(behind, Shelf())
+    assert devices(replace(behind, chip="12x V100 16GB and 4x T4"), Shelf())[1].limit == 4
+
+
+WIRED = [
+    "four devices wired to each other",
+    "4-GPU NVLink all-to-all node",
+    "GPUs in a node are NVLinked 4-way",
+    "NVLink mesh among the node's 4 GPUs",
+    "4 GPUs/node all NVLinked",
+]
+
+
+@pytest.mark.parametrize(
+    ("notes", "topology"),
+    [
+        *((words, "mesh") for words in WIRED),
+        ("4 GPUs per node", "switch"),
+        ("nodes of 4 GPUs joined by NVLink through NVSwitch", "switch"),
+        ("4-GPU nodes without NVLink", "switch"),
+    ],
+)
+def test_boards_of_four_have_no_switch(notes: str, topology: str) -> None:
+    run = replace(run_of(chip="H100 80GB", notes=notes), gpus_per_node=4)
+    assert chip(run, Shelf()).link.topology == topology
+
+
+@pytest.mark.parametrize(
+    ("notes", "hosted"),
+    [
+        ("no P2P between the devices", True),
+        ("GPUs lack peer-to-peer (traffic via host)", True),
+        ("PCIe P2P: disabled", True),
+        ("NCCL_P2P_DISABLE=1", True),
+        ("PCIe P2P", False),
+        ("P2P on", False),
+    ],
+)
+def test_cards_that_do_not_reach_each_other_pass_the_host(notes: str, hosted: bool) -> None:
+    usual = run_of(chip="A100 40GB PCIe")
+    for told in (replace(usual, notes=notes), replace(usual, internode=f"1 node, {notes}")):
+        slower = chip(told, Shelf()).link != chip(usual, Shelf()).link
+        assert slower == hosted
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "power limit of 240 W (default 350)",
+        "power-capped at 240 W (stock 350)",
+        "nvidia-smi -pl 240W instead of 350",
+        "limited to 240 watts, default is 350",
+    ],
+)
+def test_a_card_held_to_less_power_is_slower(notes: str) -> None:
+    usual = run_of(chip="RTX 3090")
+    ratio = (
+        chip(replace(usual, notes=notes), Shelf()).gemm.efficiency
+        / chip(usual, Shelf()).gemm.efficiency
+    )
+    assert ratio == pytest.approx((240 / 350) ** 0.63)
+
+
+@pytest.mark.parametrize(
+    "notes", ["2 slices of 64 over DCN", "two 64-chip slices joined by DCN", "2 x v5e-64"]
+)
+def test_slices_of_a_pod_are_toruses_of_their_own(notes: str) -> None:
+    assert chip(run_of(chip="TPU v5e", internode=notes), Shelf()).link_domain == 64
 
 
 def test_a_chip_that_nobody_knows_names_the_nearest() -> None:
@@ -98,6 +196,17 @@ def test_a_chip_that_nobody_knows_names_the_nearest() -> None:
         ("25Gb Ethernet (4x p3.16xlarge)", 1, 25),
         ("200Gb IB", 8, 200),
         ("25GB/s per GPU", 8, 200),
+        ("4 x NDR200 InfiniBand", 4, 200),
+        ("2x NDR", 2, 400),
+        ("RoCE, 8 NICs of 100 Gb/s", 8, 100),
+        ("RDMA, one 100 Gb/s NIC", 1, 100),
+        ("8x CX-7 400G", 8, 400),
+        ("1 x 25GbE NIC per node", 1, 25),
+        ("400GbE x 8", 8, 400),
+        ("3.2 Tb/s a node", 8, 400),
+        ("400 Gb/s for each GPU", 8, 400),
+        ("2 dual-port HDR100 cards a node", 4, 100),
+        ("10 Gb/s Ethernet, one GPU a machine", 1, 10),
         ("single node", 8, 200),
         ("", 8, 200),
     ],

@@ -18,8 +18,9 @@ from autopar.files import printable
 from autopar.fit import Figure, Fit, MeasuredRun, Point
 from autopar.points import read_points
 from autopar.runs import BadRow, Run, read_runs
+from autopar.runs.hardware import chip_as_written
 from autopar.runs.setups import setup
-from autopar.runs.shelf import Shelf, chip_as_written, plain
+from autopar.runs.shelf import Shelf, plain
 
 # Those of the chip itself; the host time of a framework's kernels is no figure of a chip.
 FIGURES: tuple[Figure, ...] = tuple(name for name in get_args(Figure) if name != "launch_us")

@@ -16,7 +16,8 @@ from autopar.entries import ChipEntry
 from autopar.errors import SpecError
 from autopar.fit import Figure, MeasuredRun, Point
 from autopar.runs import Run
-from autopar.runs.shelf import Shelf, chip_as_written
+from autopar.runs.hardware import chip_as_written
+from autopar.runs.shelf import Shelf
 from autopar.validate import Checked, check_one
 
 Factors = dict[Figure, float]
