@@ -66,7 +66,8 @@ PYTHON_ORDER = """
     points
     runs.rows runs runs.said runs.loads runs.remat runs.hardware runs.shelf runs.trained
     runs.exchange
-    runs.operators runs.losses runs.stored runs.as_run runs.recompute runs.stages
+    runs.operators runs.losses runs.stored runs.as_run runs.checkpoints runs.recompute
+    runs.stages
     frontends frontends.apss frontends.hf_config frontends.hf
     frontends.shell_words frontends.shell frontends.places frontends.launch
     frontends.mindformers_operators frontends.mindformers_recompute

@@ -20,10 +20,7 @@ def is_stated(recompute: str) -> bool:
     """Returns whether a text says what is recomputed, and how much of it."""
     text = recompute.lower()
     part = "partial" in text and text != PART_OF_EACH_LAYER
-    return bool(text) and not part and text not in UNSAID
-
-
-UNSAID = ("unknown", "?", "n/a", "na", "-", "not stated", "unspecified")
+    return bool(text) and not part
 
 
 # NVIDIA/Megatron-LM, megatron/core/transformer/transformer_config.py: recompute_modules.
@@ -63,7 +60,7 @@ def recompute_said(run: Run, entry: FrameworkEntry) -> str:
 def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Recompute:
     """Returns what a text says is recomputed in chunks of so many layers."""
     text = text.lower()
-    if text in NOTHING or re.match(r"(no|without)\b", text):
+    if text in NOTHING:
         return Recompute()
     if PROJECTIONS in text or text in AGAIN:
         return Recompute("selective")
@@ -92,19 +89,25 @@ def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Re
         if re.search(SPARED, text):
             return Recompute("block", chunk - layers) if layers < chunk else Recompute()
         return Recompute("block", max(1, layers))
-    if re.search(r"selective|attn|attention|\bcore\b|\bsac\b|\bop\b", text):
+    if re.search(r"selective|\bsac\b|\bop\b", text) or (
+        re.search(r"attn|attention|\bcore\b", text) and not re.search(r"\b(full|whole)\b", text)
+    ):
         return Recompute("selective")
     if groups := re.search(r"uniform\D{0,3}(\d+)", text):
         return Recompute("uniform", int(groups[1]))
     if text == "half":
         return Recompute("block", max(1, chunk // 2))
-    if re.search(r"\b(full|uniform|block|all|yes|true|1|on|ac|ckpt|nothing_saveable)\b", text):
-        return Recompute("uniform", 1)
-    if re.search(r"\bcheckpoint(s|ing)?\b", text):
+    if re.search(WHOLE, text):
         return Recompute("uniform", 1)
     raise SpecError("recompute", f"no estimate for {shown(text)}")
 
 
+# As people say that all of every layer is computed again.
+WHOLE = (
+    r"\b(full|fully|uniform|block|all|yes|y|true|1|on|enabled|used|ac|ckpt|nothing_saveable)\b"
+    r"|\bcheckpoint(s|ed|ing)?\b|\b(every|each|per)[- ](transformer |decoder )?(layer|block)s?\b"
+    r"|\b(activation|gradient)[- ]|\bremat\w*\b|\brecomput\w+|\bwhole\b|\bevery(thing)?\b"
+)
 # What is said of layers that keep what they made.
 SPARED = r"\b(but|except|without) every\b|\b(not|kept?|keeps|spared|skip(s|ped)?)\b"
 

@@ -69,17 +69,37 @@ _PARTS = {
     r"mlpwo": "contraction",
 }
 _NAME = rf"\b(?:{'|'.join(_PARTS)})\b"
-_LIST = rf"({_NAME}(?:(?:, ?| and |, and ){_NAME})*)"
+_LIST = rf"({_NAME}(?:(?:,? ?and |, ?){_NAME})*)"
+_GO = (
+    r"(?:(?:outputs?|both|all|are|is|being|gets?|moved|sent|kept|put|stays?|left|in|on|to|the|pinned|=)"
+    r" )*"
+)
+_HOST = r"(?:(?:host|CPU)(?:[ -](?:memory|RAM))?|offload(?:ed)?(?! to (?:the )?device))\b"
+_DEVICE = r"(?:device|HBM|saved|kept)\b"
 _ON_HOST = (
-    rf"offloaded to (?:the )?host: {_LIST}",
-    rf"{_LIST} (?:are |is )?(?:offloaded\b|in host memory)",
-    rf"({_NAME})=offload\b",
+    rf"\boffload(?:ed|s|ing)(?: to (?:the )?(?:host|CPU))?[: ]+{_LIST}",
+    rf"{_LIST} {_GO}{_HOST}",
 )
 _ON_DEVICE = (
-    rf"kept on (?:the )?device(?: are|:) {_LIST}",
-    rf"{_LIST} (?:are |is )?kept\b",
-    rf"({_NAME})=device\b",
+    rf"(?:kept|stay|left) (?:on|in) (?:the )?(?:device|HBM)(?: are|:) {_LIST}",
+    rf"(?:saves|saving|saved:|keeps|keeping|kept:) (?:only )?(?:the )?{_LIST}",
+    rf"{_LIST} {_GO}{_DEVICE}",
 )
+
+
+def _spelled(text: str) -> str:
+    """Returns a text with each tensor that it names by a name of its own, and `=` by itself."""
+    for short, names in (
+        (r"q(?:uery)?/k(?:ey)?/v(?:alue)?/o(?:ut)?[_ ]?proj(?:ection)?s?", "qkv_proj, out_proj"),
+        (r"q(?:uery)?/k(?:ey)?/v(?:alue)?[_ ]?proj(?:ection)?s?", "qkv_proj"),
+        (r"qkv(?: ?/ ?|, | and )(?:out(?:put)?|o) ?proj(?:ection)?s?", "qkv_proj, out_proj"),
+        (r"qkv ?proj(?:ection)?s?", "qkv_proj"),
+        (r"(?:attention |output |out |o )proj(?:ection)?s?(?: outputs?)?", "out_proj"),
+        (r"attn", "attention"),
+        (r"attention (?:output|out|context)s?(?: \(context\))?", "context"),
+    ):
+        text = re.sub(rf"\b{short}\b", names, text, flags=re.I)
+    return re.sub(r" \+ | & ", ", ", re.sub(r" ?= ?", " = ", text))
 
 
 def kept(run: Run) -> Kept | None:
@@ -92,11 +112,13 @@ def kept(run: Run) -> Kept | None:
         return None
     if column in POLICIES:
         return POLICIES[column]
-    notes = run.notes
-    if re.search(r"\bcustom\b[ \w]*remat|remat[_\w]*[ =]*(?:policy )?custom\b", notes, re.I):
-        host, device = _tensors(_ON_HOST, notes), _tensors(_ON_DEVICE, notes)
+    text = _spelled(f"{run.recompute}; {run.notes}")
+    custom = re.search(CUSTOM, f"{run.recompute}; {run.notes}", re.I)
+    if custom or re.search(NAMED, _spelled(run.recompute), re.I):
+        host, device = _tensors(_ON_HOST, text), _tensors(_ON_DEVICE, text)
         if named := (host | device) & MADE:
             return Kept(named=named, on_host=host)
+    notes = run.notes
     if not column or column.startswith("all but"):
         return None
     words = rf"\b({'|'.join(sorted(POLICIES, key=len, reverse=True))})\b"
@@ -108,15 +130,23 @@ def kept(run: Run) -> Kept | None:
     return None
 
 
+# A policy that names tensors itself, in notes or as the column's own words.
+CUSTOM = (
+    r"\bcustom\b[ \w]*remat|remat[_\w]*[ =:]*(?:policy )?custom\b|custom[ \w]*policy\b"
+    r"|^custom\b(?!.*(?:all|every\w*) (?:but|except))"
+)
+NAMED = rf"(?:\b(?:saves|saving|keeps|keeping) {_LIST}|{_LIST} {_GO}(?:saved|kept|{_HOST}))"
+
+
 def _tensors(patterns: tuple[str, ...], text: str) -> frozenset[str]:
     """Returns the tensors that lists in a text name; queries, keys and values only together."""
     found = {
         part
         for pattern in patterns
-        for names in re.findall(pattern, text)
-        for name in re.findall(_NAME, names)
+        for names in re.findall(pattern, text, re.I)
+        for name in re.findall(_NAME, names, re.I)
         for words, part in _PARTS.items()
-        if re.fullmatch(words, name)
+        if re.fullmatch(words, name, re.I)
     }
     together = "qkv" in found or found >= {"q", "k", "v"}
     found -= {"q", "k", "v", "qkv"}

@@ -18,6 +18,7 @@ from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
 from autopar.runs.as_run import as_run
+from autopar.runs.checkpoints import in_known_words
 from autopar.runs.loads import load_variation
 from autopar.runs.recompute import (
     is_stated,
@@ -66,6 +67,7 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     """
     if re.search(r"micro-?benchmark", run.notes, re.I):
         raise SpecError("notes", "part of a model timed alone")
+    run = in_known_words(run)
     for key in ("seq_len", "gbs"):
         if not getattr(run, key):
             raise SpecError(key, "missing")
