@@ -64,7 +64,8 @@ PYTHON_ORDER = """
     cluster held framework spec bulk report fit forms graph sharding placement wire schema files
     protobuf entries catalog entry_files
     points
-    runs.rows runs runs.said runs.loads runs.remat runs.hardware runs.shelf runs.trained
+    runs.rows runs runs.said runs.anatomy runs.loads runs.remat runs.hardware runs.shelf
+    runs.trained
     runs.exchange
     runs.operators runs.losses runs.stored runs.as_run runs.checkpoints runs.recompute
     runs.stages

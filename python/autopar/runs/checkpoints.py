@@ -36,7 +36,10 @@ PROJECTIONS = (
     r"(attention('s)? proj\w*|proj\w* of (the )?attention|q/k/v/o([_ ]?proj\w*)?"
     r"|qkv ?(/|,|\+|and|&) ?o(ut(put)?)?[_ ]?proj\w*)"
 )
-SPARED_PROJECTIONS = rf"\b({BUT}|saves?|saving|keeps?|keeping) (the )?{PROJECTIONS}|\b{PROJECTIONS}( \w+)? (saved|kept)\b"
+SPARED_PROJECTIONS = (
+    rf"\b({BUT}|saves?|saving|keeps?|keeping) (the )?{PROJECTIONS}"
+    rf"|\b{PROJECTIONS}( \w+)? (saved|kept)\b"
+)
 MLP = r"(mlps?|ffns?|feed[- ]?forward(s| networks?| blocks?)?)"
 MLP_ALONE = (
     rf"(selective[ :,(]*)?(just |only )?(the )?{MLP} (only|alone|recomputed|checkpointed)\)?"

@@ -6,9 +6,9 @@ from dataclasses import replace
 from autopar.entries import FrameworkEntry
 from autopar.framework import Framework
 from autopar.runs import operators
+from autopar.runs.anatomy import noted
 from autopar.runs.rows import Run
 from autopar.runs.said import HF, said
-from autopar.runs.trained import noted
 
 NARROW_SOFTMAX = r"softmax in (fp16|bf16|16 bits)\b"
 

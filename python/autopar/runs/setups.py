@@ -17,6 +17,7 @@ from autopar.cluster import Chip, Cluster
 from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
+from autopar.runs.anatomy import noted
 from autopar.runs.as_run import as_run
 from autopar.runs.checkpoints import in_known_words
 from autopar.runs.loads import load_variation
@@ -33,7 +34,7 @@ from autopar.runs.said import HF, TAKEN_BACK, said
 from autopar.runs.shelf import Shelf, devices, framework, stores_scores, words_of
 from autopar.runs.stages import schedule_of, stage_chips, stage_chunks, stage_layers
 from autopar.runs.stored import NARROW_STATES, offloads_checkpoints
-from autopar.runs.trained import noted, trained
+from autopar.runs.trained import trained
 from autopar.spec import Attention, Model, Precision, Problem
 
 LARGEST_MICRO_BATCH = 64

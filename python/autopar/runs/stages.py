@@ -6,8 +6,8 @@ from itertools import pairwise
 from autopar.cluster import Cluster
 from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError
+from autopar.runs.anatomy import noted
 from autopar.runs.rows import Run
-from autopar.runs.trained import noted
 from autopar.spec import Schedule
 
 

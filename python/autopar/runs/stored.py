@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from autopar.framework import Framework
 from autopar.held import Offloaded
+from autopar.runs.anatomy import noted
 from autopar.runs.losses import all_wide
 from autopar.runs.rows import Run
 from autopar.runs.said import said
-from autopar.runs.trained import noted
 
 
 def stored(framework: Framework, run: Run) -> Framework:

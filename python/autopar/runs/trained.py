@@ -5,10 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from autopar.errors import SpecError
+from autopar.runs import anatomy
+from autopar.runs.anatomy import noted
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK
 from autopar.runs.shelf import GATED, Shelf, kin
-from autopar.spec import Mla, Model, Moe, Window
+from autopar.spec import Model, Moe, Window
 
 VOCAB = 50257  # of GPT-2, for rows that give none
 
@@ -54,7 +56,7 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
         "heads": heads,
         "kv_heads": run.kv_heads or heads,
         "head_dim": run.head_dim
-        or noted(r"head_dim\D{0,3}(\d+)", run.notes)
+        or noted(anatomy.HEAD_DIM, f"{run.model}; {run.notes}")
         or (wide.head_dim if wide else max(1, hidden // heads)),
         "vocab": vocab,
         "max_positions": positions,
@@ -66,43 +68,22 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
         shape["moe"] = replace(moe, capacity_factor=_capacity(run, assumed))
         if wide and wide.moe and ffn == wide.moe.expert_ffn:
             shape["ffn_hidden"] = wide.ffn_hidden  # The row gives the experts' width.
-    tied = re.search(r"\btied (?:word )?embeddings\b", run.notes, re.I) is not None
-    apart = re.search(r"\b(untied|not tied)\b", run.notes, re.I) is not None
+    tied = anatomy.tied(run.notes)
     if like is None:
         block = LLAMA_BLOCK if gated else GPT_BLOCK | {"position_rows": positions}
-        block = block | {"tied_embeddings": (tied or not gated) and not apart}
-        model = replace(Model(**shape, **block), window=_window(run.notes))
+        block = block | {"tied_embeddings": not gated if tied is None else tied}
+        model = replace(Model(**shape, **block), window=anatomy.window(run.notes))
         return _noted(model, run.notes)
-    tied = (like.tied_embeddings or tied) and not apart
+    tied = like.tied_embeddings if tied is None else tied
     model = replace(like, **shape, tied_embeddings=tied)
     if not wide:
-        model = replace(model, mla=None, window=None)
+        model = replace(model, mla=None, window=anatomy.window(run.notes))
     if model.position == "learned":
         model = replace(model, position_rows=positions)
-    if document := noted(r"packed documents of (?:about )?(\d+) tokens", run.notes):
+    if document := anatomy.documents(run.notes, positions):
         # As many pairs as causal attention within documents has: half their length for a token.
         model = replace(model, window=Window(size=max(document // 2, 1)))
     return _noted(model, run.notes)
-
-
-# Of a part of each head a third of what all of it takes at most: no model says so.
-ROTARY = (
-    rf"{TAKEN_BACK}\brotary (?:position )?(?:embeddings?|positions?)\b"
-    r"(?! on (?:a|half|part)\b)"
-)
-
-UNSCALED = r"\brotary (?:embedding|positions?) without (?:YaRN|a factor)\b"
-
-
-# Latent attention, as `MLA of q rank 1536 (kv rank 512, 128+64, v 128)`: a head's channels without
-# position and with.
-LATENT = (
-    rf"{TAKEN_BACK}MLA(?: without q rank| of q rank (\d+))? "
-    r"\(kv rank (\d+), (\d+)\+(\d+), v (\d+)\)"
-)
-# A norm of each head's queries and keys, which the model that a run is like need not have.
-HEADS_NORMED = rf"{TAKEN_BACK}(\bQK[- ]?norms?\b|\bnorms? of queries and keys\b)"
-MLA_KEYS = ("q_lora_rank", "kv_lora_rank", "qk_nope_dim", "qk_rope_dim", "v_dim")
 
 
 LLAMA_BLOCK: dict[str, Any] = {"norm": "rmsnorm", "position": "rope", "activation": "swiglu"}
@@ -122,38 +103,17 @@ def _noted(model: Model, notes: str) -> Model:
     """Returns a model with the positions, and norms behind its sub-layers, that notes tell."""
     if "alibi" in notes.lower():
         model = replace(model, position="alibi", position_rows=0)
-    if model.position == "learned" and re.search(ROTARY, notes, re.I):
+    if model.position == "learned" and re.search(anatomy.ROTARY, notes, re.I):
         model = replace(model, position="rope", position_rows=0)
-    if re.search(UNSCALED, notes, re.I):
+    if re.search(anatomy.UNSCALED, notes, re.I):
         model = replace(model, scaled_rotation=False)
-    if model.mla is None and (latent := re.search(LATENT, notes, re.I)):
-        query, *rest = (int(number or 0) for number in latent.groups())
-        model = replace(model, mla=Mla(**dict(zip(MLA_KEYS, (query, *rest), strict=True))))
-    if model.qk_norm == "none" and re.search(HEADS_NORMED, notes, re.I):
+    if model.mla is None and (latent := anatomy.latent(notes)):
+        model = replace(model, mla=latent)
+    if model.qk_norm == "none" and re.search(anatomy.HEADS_NORMED, notes, re.I):
         model = replace(model, qk_norm="head")
     if re.search(rf"{TAKEN_BACK}(hybrid|sandwich)( \(\w+\))?[- ]norms?\b", notes, re.I):
         return replace(model, norms_per_layer=4)
     return model
-
-
-def _window(notes: str) -> Window | None:
-    """Returns the sliding window that notes tell, in all layers but those that they leave out.
-
-    Which those are stands in the clause of the window.
-    """
-    for clause in re.split(r"[;,](?!\d{3}\b)", notes):
-        if found := re.search(WINDOW, clause, re.I):
-            size = int(found[1].replace(",", "")) * (1024 if found[2] else 1)
-            told = {2: r"every other layer|alternat", 4: r"three layers in four"}
-            layers = (every for every, words in told.items() if re.search(words, clause, re.I))
-            return Window(size=size, global_every=next(layers, 0))
-    return None
-
-
-WINDOW = (
-    rf"{TAKEN_BACK}(?<!without a )sliding[- ]windows?(?: size)?(?: of)?(?: size)?[ =:]{{1,2}}"
-    r"(\d{1,3}(?:,\d{3})+|\d+)(?: ?(k))?\b(?! (?:is |was )?(?:off|disabled|not used)\b)"
-)
 
 
 def _completed(run: Run, model: Model) -> Run:
@@ -174,11 +134,12 @@ def _moe(
     """Returns a run's experts: by its columns and words, else as those of its kin of that width."""
     dense = run.dense_layers
     if dense is None:
-        dense = noted(r"dense_layers\D{0,3}(\d+)", run.notes)
+        dense = anatomy.dense_layers(run.notes)
+    told = f"{run.model}; {run.notes}"
     stated: dict[str, Any] = {
         "experts": run.experts,
         "topk": run.topk,
-        "expert_ffn": run.expert_ffn or noted(rf"(?:\bmoe|{EXPERT}){WIDTH}", run.notes),
+        "expert_ffn": run.expert_ffn or anatomy.expert_ffn(told, run.experts or 0),
         "shared_ffn": run.shared_ffn,
         "first_dense": dense,
     }
@@ -189,30 +150,20 @@ def _moe(
         return replace(moe, first_dense=min(moe.first_dense, run.layers or 0))
     stated["expert_ffn"] = stated["expert_ffn"] or _expert_ffn(run, shape, matrices, dense, assumed)
     if run.shared_ffn is None:
-        stated["shared_ffn"] = noted(SHARED, run.notes)
+        stated["shared_ffn"] = anatomy.shared_ffn(run.notes, stated["expert_ffn"])
     return Moe(**{"topk": 1} | {key: value for key, value in stated.items() if value is not None})
 
 
 def _capacity(run: Run, assumed: list[str]) -> float:
     """Returns the capacity of a run's experts: 1 where tokens are dropped and it is not told."""
-    if told := re.search(CAPACITY, run.notes, re.I):
+    if told := re.search(anatomy.CAPACITY, run.notes, re.I):
         return float(told[1])
-    if not re.search(DROPPED, run.notes, re.I):
+    if not re.search(anatomy.DROPPED, run.notes, re.I):
         return 0.0
     assumed.append("capacity_factor=1")
     return 1.0
 
 
-# A number of bytes is none of tokens.
-CAPACITY = r"\bcapacity(?:[ _]factor)?(?: of)?[ =:]{0,2}(\d+(?:\.\d+)?)\b(?!\.\d| ?[GMT]i?B)"
-DROPPED = r"(?<!no )\b(expert capacity\b|token[- ]?drop)"
-EXPERT = r"(?<!shared[ -])\bexperts?"
-WIDTH = r"[ _-](?:ffn|intermediate(?:[ _]size)?|width)\D{0,3}(\d+)"
-# Not of so many steps.
-SHARED = (
-    rf"{TAKEN_BACK}shared[ -]experts?"
-    rf"(?:{WIDTH}| of (\d{{3,}})\b(?! (?:steps|iterations|tokens|samples|sequences|updates)\b))"
-)
 SIZE = re.compile(r"(?<![\dxa.])(\d+(?:\.\d+)?) ?([BT])\b", re.I)  # Of "295B-A21B" the first.
 
 
@@ -240,9 +191,3 @@ def _expert_ffn(
     width: int = max(1, round((size - others) / a_width / 64)) * 64
     assumed.append(f"expert_ffn={width}")
     return width
-
-
-def noted(pattern: str, notes: str) -> int | None:
-    """Returns the number that a pattern's first group finds in notes, whatever their case."""
-    found = re.search(pattern, notes, re.I)
-    return next((int(group) for group in found.groups() if group), None) if found else None

@@ -1,0 +1,216 @@
+"""What the words of a row tell of its model's parts: ends, heads, experts, windows, positions."""
+
+import re
+
+from autopar.runs.said import TAKEN_BACK
+from autopar.spec import Mla, Window
+
+FIGURES = {"one": 1, "two": 2, "three": 3, "four": 4}
+SOME = rf"(\d+|{'|'.join(FIGURES)})"
+
+
+def noted(pattern: str, notes: str) -> int | None:
+    """Returns the number that a pattern's first group finds in notes, whatever their case."""
+    found = re.search(pattern, notes, re.I)
+    return next((int(group) for group in found.groups() if group), None) if found else None
+
+
+def _first(patterns: tuple[str, ...], notes: str) -> int | None:
+    """Returns the number that the first of the patterns that is found has, in figures or words."""
+    for pattern in patterns:
+        if found := re.search(pattern, notes, re.I):
+            text = next(group for group in found.groups() if group)
+            return FIGURES.get(text.lower()) or int(text)
+    return None
+
+
+# --- Ends
+
+
+END = r"(emb\w*|wte|lm[_ -]?head|(output )?head|output( layer| weights?)?|unembedding)"
+TIED = (
+    rf"\btied\b|\btie[-_]?(word[-_]?)?embeddings?\b(?! *[=:]+ *(false|no|0)\b)|\bweight[- ]tying\b"
+    rf"|\bshare[-_]embeddings?[-_]and[-_]output[-_]weights\b|\bshared? {END}"
+    rf"|\b{END}([ /]{END})* (is |are )?shared\b"
+)
+APART = (
+    r"\b(untied|untie[-_]embeddings\S*|not tied|un-tied|no[- ](weight[- ])?tying"
+    r"|(without|no) (tied|shared) (emb\w*|weights)|tie[-_]?(word[-_]?)?embeddings?\W+(false|no|0)"
+    r"|(not|isn't|aren't) shared with the (lm[_ ]?)?head|separate (lm |output )?head"
+    r"|(lm[_ -]?head|output head) (is )?(separate|of its own))\b"
+)
+# `tied or untied output: unknown`, `whether the head is tied is not told`.
+UNTOLD = r"\b(tied or (untied|not)|untied or tied|whether [^;.]*\b(tied|untied)\b[^;.]*)"
+
+
+def tied(notes: str) -> bool | None:
+    """Returns whether a model's output projection is its embedding, by notes; None if unsaid."""
+    notes = re.sub(UNTOLD, "", notes, flags=re.I)
+    if re.search(APART, notes, re.I):
+        return False
+    return True if re.search(TIED, notes, re.I) else None
+
+
+# --- Attention
+
+HEAD_DIM = (
+    r"(?<![a-z_])head[_ -]?(?:dim(?:ension)?s?|size|width)\D{0,3}(\d{2,3})\b"
+    r"|\bd_?head\D{0,3}(\d{2,3})\b|\bheads (?:of|x) (?:width )?(\d{2,3})\b(?! (?:layers|experts))"
+)
+# Latent attention, as `MLA of q rank 1536 (kv rank 512, 128+64, v 128)`: a head's channels without
+# position and with.
+LATENT = (
+    rf"{TAKEN_BACK}MLA\b",
+    r"\bkv[-_ ]?(?:lora)?[-_ ]?(?:rank)?[ =:]*(\d+)",
+    r"\b(\d+) ?(?:nope)? ?\+ ?(\d+)(?: ?rope)?\b",
+    r"\bv(?:[-_ ]?head)?(?:[-_ ]?dim)?[ =:]*(\d+)\b",
+)
+QUERY_RANK = r"\bq[-_ ]?(?:lora)?[-_ ]?(?:rank)?[ =:]*(\d+)"
+
+
+def latent(notes: str) -> Mla | None:
+    """Returns latent attention as notes give its widths, all of them in its clause; else None."""
+    name, keys, parts, values = LATENT
+    if not (start := re.search(name, notes, re.I)):
+        return None
+    clause = re.split(r"\.(?= )", notes[start.start() : start.start() + 160])[0]
+    found = [re.search(pattern, clause, re.I) for pattern in (keys, parts, values)]
+    if not found[0] or not found[1] or not found[2]:
+        return None
+    return Mla(
+        q_lora_rank=noted(QUERY_RANK, clause) or 0,
+        kv_lora_rank=int(found[0][1]),
+        qk_nope_dim=int(found[1][1]),
+        qk_rope_dim=int(found[1][2]),
+        v_dim=int(found[2][1]),
+    )
+
+
+# Of a part of each head a third of what all of it takes at most: no model says so.
+ROTARY = (
+    rf"{TAKEN_BACK}(?:rotary(?![-_ ]?(?:pct|percent\w*|fraction)\b)"
+    r"(?: (?:position(?:al)? )?(?:emb\w*|positions?|encodings?))?|RoPE)\b"
+    r"(?!(?: \w+){0,2} (?:on|of) (?:a|half|part)\b)"
+)
+# A rotation whose model has a factor, trained without it.
+UNSCALED = r"\b(?:rotary (?:embedding|positions?)|RoPE) without (?:YaRN|a factor)\b|\bno YaRN\b"
+# A norm of each head's queries and keys, which the model that a run is like need not have.
+HEADS_NORMED = (
+    rf"{TAKEN_BACK}(?:\b(?:QK|q/k|q-k|query[-/]key)[-_ ]?(?:layer)?norms?\b"
+    r"|\bnorms? of queries and keys\b)(?! *[=:]+ *(?:false|no|off|0)\b)"
+)
+WINDOWED = (
+    r"(?:sliding[- ]windows?(?: attention| size)*|SWA|window(?:ed)? attention|attention window"
+    r"|local[- ]attention(?: window)?)"
+)
+WINDOW = (
+    rf"{TAKEN_BACK}(?<!without a )(?:{WINDOWED}(?: of)?(?: size| width)?[ =:(]{{1,2}}"
+    r"(\d{1,3}(?:,\d{3})+|\d+)(?: ?(k))?\b(?! of \d)(?! (?:is |was )?(?:off|disabled|not used)\b)"
+    rf"|(?<![\d:.])(\d{{2,}})[- ](?:token )?{WINDOWED})"
+)
+FULL_EVERY = {
+    2: r"every (other|second|2nd)|alternat|half (of )?the layers|\b1:1\b",
+    4: r"three (layers )?(in|of|out of) four|\b3 (layers )?(in|of|out of) (every )?4\b"
+    r"|\b(every|each) (4th|fourth)|\b3:1\b",
+    6: r"\bfive (layers )?(in|of|out of) six|\b5 (in|of|out of) (every )?6\b|\b5:1\b",
+}
+
+
+def window(notes: str) -> Window | None:
+    """Returns the sliding window that notes tell, in all layers but those that they leave out.
+
+    Which those are stands in the clause of the window, or in one behind it that goes on with it.
+    """
+    clauses = re.split(r"[;,](?!\d{3}\b)", notes)
+    for place, clause in enumerate(clauses):
+        if found := re.search(WINDOW, clause, re.I):
+            size = int((found[1] or found[3]).replace(",", "")) * (1024 if found[2] else 1)
+            behind = clauses[place + 1] if place + 1 < len(clauses) else ""
+            if re.match(r" (with|except|but|and|alternat|every|in|on|full|global)\b", behind, re.I):
+                clause += behind
+            layers = (n for n, words in FULL_EVERY.items() if re.search(words, clause, re.I))
+            return Window(size=size, global_every=next(layers, 0))
+    return None
+
+
+DOCUMENT = r"\b(?:doc(?:ument)?s?|samples?|examples?|lines?|conversations?)\b"
+PACKED = rf"{DOCUMENT}[^;.]{{0,40}}?(?<![\d.])(\d+)[- ]tok"
+
+
+def documents(notes: str, seq_len: int) -> int | None:
+    """Returns how many tokens the documents have that notes say were packed, each a mask's."""
+    for clause in re.split(r"[;.](?= |$)", notes):
+        if re.search(r"\bpack", clause, re.I) and (long := noted(PACKED, clause)):
+            return long if 2 * long <= seq_len else None
+    return None
+
+
+# --- Experts
+
+EXPERT = r"(?<!shared[ -])\bexperts?"
+WIDTH = r"[ _-](?:ffn|intermediate(?:[ _]size)?|width)\D{0,3}(\d+)"
+ROUTED_WIDTHS = (
+    rf"(?:\bmoe|{EXPERT}){WIDTH}",
+    r"\bmoe[-_](?:ffn[-_]hidden|intermediate)[-_]size\D{0,3}(\d{3,})",
+    r"\bmoe[-_]mlp[-_]dim\D{0,3}(\d{3,})",
+    rf"{EXPERT} (?:of (?:width )?|x |at |are )?(\d{{3,}})(?: wide| each)?\b"
+    r"(?! ?(?:experts|tokens|steps))",
+    r"\b(\d{3,})[- ]wide (?:routed )?experts\b",
+)
+OF_TIME = r"(?! (?:steps|iterations|tokens|samples|sequences|updates)\b)"
+SHARED_WIDTHS = (
+    rf"{TAKEN_BACK}shared[ -]experts?(?:{WIDTH}| of (\d{{3,}})\b{OF_TIME})",
+    r"\bmoe[-_]shared[-_]expert[-_]intermediate[-_]size\D{0,3}(\d{3,})",
+    r"\b(\d{3,})[- ]wide shared\b",
+    rf"{TAKEN_BACK}shared(?: experts?| one)?(?: is| each| width| ffn| also)*[ :(]{{1,2}}"
+    rf"(\d{{3,}})\b{OF_TIME}",
+)
+SHARED_COUNT = (
+    rf"{TAKEN_BACK}{SOME} shared[ -]experts?\b",
+    r"\bn_shared_experts\D{0,3}(\d+)",
+    r"\bshared[ -]experts?: (\d)\b",
+)
+DENSE_LAYERS = (
+    r"dense_layers\D{0,3}(\d+)",
+    r"\bfirst_k_dense_replace\D{0,3}(\d+)",
+    rf"\b{SOME} (?:leading |first |initial )?dense (?:FFN |MLP )?layers?\b",
+    rf"\bfirst {SOME} layers? (?:is |are |have )?(?:a )?dense\b",
+)
+FIRST_DENSE = r"\b(?:first layer|layer 0)(?: is)?(?: a)? dense\b|\bdense first layer\b"
+LAST_DENSE = r"\blayers 0 ?(?:-|to|\.\.) ?(\d+)(?: are)? dense\b"
+
+
+def dense_layers(notes: str) -> int | None:
+    """Returns how many leading layers have no experts, by notes; None if unsaid."""
+    if (told := _first(DENSE_LAYERS, notes)) is not None:
+        return told
+    if last := re.search(LAST_DENSE, notes, re.I):
+        return int(last[1]) + 1
+    return 1 if re.search(FIRST_DENSE, notes, re.I) else None
+
+
+def expert_ffn(notes: str, experts: int) -> int | None:
+    """Returns the inner width of a routed expert, by notes, which may tell their number alike."""
+    widths = (noted(pattern, notes) for pattern in ROUTED_WIDTHS)
+    return next((width for width in widths if width and width != experts), None)
+
+
+def shared_ffn(notes: str, expert: int) -> int | None:
+    """Returns the inner width of all shared experts, by notes; each as a routed one if untold."""
+    width = next(filter(None, (noted(pattern, notes) for pattern in SHARED_WIDTHS)), None)
+    count = _first(SHARED_COUNT, notes)
+    if width and width > 1:
+        return width
+    return count * expert if count and count < 9 else None
+
+
+# --- Capacity
+
+# A number of bytes is none of tokens.
+CAPACITY = (
+    r"(?<![a-z])capacity(?:[-_ ]factor)?(?: of)?[ =:]{0,2}(\d+(?:\.\d+)?)\b(?!\.\d| ?[GMT]i?B)"
+)
+DROPPED = (
+    r"(?<!no )(?<!without )\b(expert capacity\b|token[- ]?drop|drop(s|ped|ping)? (of )?tokens\b"
+    r"|tokens (are |were )?dropped\b|dropping MoE\b)"
+)
