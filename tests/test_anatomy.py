@@ -103,6 +103,7 @@ def test_windows_that_are_off_or_of_no_size_are_none(notes: str) -> None:
         ("document block masks: wikitext-2 lines packed, ~110 tok each", 110),
         ("packed to 4096 tokens, how long the documents are is not told", None),
         ("samples packed into 4096 tokens", None),
+        ("samples packed to 8,192 tokens", None),
         ("documents of 300 tokens, padded", None),
     ],
 )

@@ -68,7 +68,7 @@ PYTHON_ORDER = """
     runs.trained
     runs.exchange
     runs.operators runs.losses runs.stored runs.as_run runs.checkpoints runs.recompute
-    runs.stages
+    runs.stages runs.shards
     frontends frontends.apss frontends.hf_config frontends.hf
     frontends.shell_words frontends.shell frontends.places frontends.launch
     frontends.mindformers_operators frontends.mindformers_recompute

@@ -134,7 +134,7 @@ def window(notes: str) -> Window | None:
 
 
 DOCUMENT = r"\b(?:doc(?:ument)?s?|samples?|examples?|lines?|conversations?)\b"
-PACKED = rf"{DOCUMENT}[^;.]{{0,40}}?(?<![\d.])(\d+)[- ]tok"
+PACKED = rf"{DOCUMENT}[^;.]{{0,40}}?(?<![\d.,])(\d+)[- ]tok"
 
 
 def documents(notes: str, seq_len: int) -> int | None:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, product
-from math import gcd
 from typing import Any, get_args
 
 from autopar import planner
@@ -30,7 +29,8 @@ from autopar.runs.recompute import (
 )
 from autopar.runs.remat import NOTHING, kept
 from autopar.runs.rows import Run
-from autopar.runs.said import HF, TAKEN_BACK, said
+from autopar.runs.said import HF, said
+from autopar.runs.shards import KEPT_WHOLE, optimizer_on_host, shard_group
 from autopar.runs.shelf import Shelf, devices, framework, stores_scores, words_of
 from autopar.runs.stages import schedule_of, stage_chips, stage_chunks, stage_layers
 from autopar.runs.stored import NARROW_STATES, offloads_checkpoints
@@ -201,7 +201,7 @@ def _sharding(
         if tp > 1:
             assumed.append(f"sp={str(sp).lower()}")
     zero = _zero(run, entry, assumed)
-    on_host = bool(re.search(rf"{TAKEN_BACK}({OPTIMIZER_ON_HOST})", run.notes, re.I))
+    on_host = optimizer_on_host(run)
     if ranks == 1 and not (on_host and entry.framework.offload.pass_bytes):
         zero = 0  # One rank shards nothing, but its stage says what crosses to the host.
     etp = 1
@@ -219,7 +219,7 @@ def _sharding(
     return {
         "sp": sp and tp > 1,
         "zero": zero,
-        "shard_group": _shard_group(run, ranks, device) if zero else 1,
+        "shard_group": shard_group(run, ranks, device) if zero else 1,
         "etp": etp,
         "optimizer_offload": on_host,
     }
@@ -232,7 +232,6 @@ def _zero(run: Run, entry: FrameworkEntry, assumed: list[str]) -> int:
         assumed.append(f"zero={entry.run.zero}")
         return entry.run.zero
     if "fsdp" in text or "hsdp" in text:
-        # Gathered once and whole until the backward pass has ended, as in ZeRO-2.
         return 2 if re.search(KEPT_WHOLE, run.notes, re.I) else 3
     stage = re.search(r"[0-3]", text)
     if stage and stage[0] != "0":
@@ -255,30 +254,10 @@ def _bf16_optimizer(run: Run, entry: FrameworkEntry) -> bool:
     )
 
 
-# What FSDP's `CPUOffload` takes to the host is updated there.
-OPTIMIZER_ON_HOST = (
-    r"offload of [\w ]*optimizer|\boptimizer( states?)?( are| is| kept)? in host memory"
-    r"|\bCPU-?Offload\b"
-)
-
 # deepspeedai/DeepSpeed, runtime/engine.py (_do_optimizer_sanity_check): bf16 without ZeRO has
 # BF16_Optimizer, which shards 32-bit copies and moments (runtime/bf16_optimizer.py) whatever the
 # stage: "bf16 must use z0" in scripts of bigscience-workshop/bigscience (tr11-176B-ml).
 BF16_STATES = r"bf16|fp8"
-
-KEPT_WHOLE = r"reshard_after_forward[ =:]*(never|false)|never reshard|\bnot resharded"
-
-
-def _shard_group(run: Run, ranks: int, device: Chip) -> int:
-    """Returns over how many ranks ZeRO shards: a node's where the row says so."""
-    if run.shard_group:
-        return run.shard_group
-    inside = re.search(
-        r"sharded (?:over (\d+) \w+ )?(?:with)?in(?:side)? (?:a |one )?node", run.notes
-    )
-    if inside or "hsdp" in run.zero.lower():
-        return gcd(ranks, int((inside and inside[1]) or device.devices_per_node))
-    return ranks
 
 
 # --- The plan
@@ -376,8 +355,11 @@ def _lacks(problem: Problem, plan: Plan) -> float:
     return max(stage.allocated_bytes / stage.capacity_bytes - 1 for stage in stages)
 
 
-# As Hugging Face, accelerate and most scripts call it: gradient accumulation 4, over 4 steps.
-ACCUMULATED = r"grad(?:ient)?[- _]accumulation(?:[- _]steps)?[ =:]*(?:of |over )?(\d+)\b"
+# As Hugging Face, accelerate and most scripts call it: gradient accumulation 4, over 4 steps; GA=4.
+ACCUMULATED = (
+    r"grad(?:ient)?s?[- _]acc(?:um(?:ulation)?)?(?:[- _]steps)?[ =:]*(?:of |over )?(\d+)\b"
+    r"|\b(\d+) (?:grad(?:ient)?[- ])?accum(?:ulation)?[- ]steps?\b|\bGAS?[ =:]+(\d+)\b"
+)
 
 
 def _micro_batches(run: Run, degrees: dict[str, Any], entry: FrameworkEntry) -> tuple[int, ...]:

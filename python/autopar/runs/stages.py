@@ -132,13 +132,22 @@ def _listed_layers(run: Run) -> list[int]:
 
 def schedule_of(run: Run) -> Schedule | None:
     """Returns the order of passes that the row names."""
-    text = (run.schedule or " ".join(re.findall(r"[\w-]+ (?:PP )?schedule", run.notes))).lower()
+    named = " ".join(re.findall(r"[\w-]+ (?:PP )?schedule", run.notes))
+    if not named and (order := re.search(ORDERS, run.notes, re.I)):
+        # People call what interleaves 1F1B too.
+        named = "" if order[0].lower() == "1f1b" and (run.vpp or 1) > 1 else order[0]
+    text = (run.schedule or named).lower()
     for word, schedule in SCHEDULES.items():
         if word in text:
             return schedule
     return None
 
 
+# Orders of passes; Megatron calls how it hides the exchanges of experts 1F1B too.
+ORDERS = (
+    r"\binterleaved (?:1F1B|pipeline|PP)\b|\bGPipe\b|\bZB-?(?:V|H1)\b"
+    r"|(?<!\()\b1F1B\b(?! (?:of|EP|expert|overlap|a2a|all-to-all))"
+)
 SCHEDULES: dict[str, Schedule] = {
     "interleaved": "interleaved",
     "zb-v": "zb-v",

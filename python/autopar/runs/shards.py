@@ -1,0 +1,102 @@
+"""Over how many ranks a row says that states are sharded, and where its optimizer is."""
+
+import re
+from math import gcd
+
+from autopar.cluster import Chip
+from autopar.runs.anatomy import noted
+from autopar.runs.rows import Run
+from autopar.runs.said import TAKEN_BACK
+
+# --- Groups
+
+UNIT = r"(?:GPUs?|chips?|devices?|ranks?|cards?|NPUs?|ways)"
+OF_EXPERTS = r"(?<!expert )(?<!expert-)"
+# As MaxText, torchtitan, InternLM and people call the size of a group; an expert's own is another.
+GROUPS = (
+    rf"{OF_EXPERTS}\bshard(?:ing)?[- _]?(?:group|degree|size)(?: size)?(?: is| of)?[ =:(]*(\d+)\b",
+    r"\bzero1(?:[- _](?:group|shard)(?:[- _]size)?[ =:]*|[=:] ?)(\d+)\b",
+    rf"{OF_EXPERTS}\b(?:FSDP|HSDP|sharded|sharding)(?: of \w+)? (?:over|across|among) (?:the )?"
+    rf"(\d+) {UNIT}\b",
+    r"\b(?:FSDP|weights|parameters|states)(?: \w+)? (?:split|sharded|cut) (\d+)[- ]ways?\b",
+)
+# These leave out the ranks of context parallelism, over which weights are sharded too.
+DEGREES = (
+    r"\b(?:data[-_]parallel|dp)[-_]shard(?:[-_](?:degree|size))?[ =:]*(\d+)\b",
+    rf"{OF_EXPERTS}\bfsdp(?: degree| size| axis)?[ =:]+(\d+)\b(?! ?[x\u00d7*] ?\d+(?! ?rep))",
+)
+PARTS = r"(?:FSDP|HSDP|HYBRID_SHARD|hybrid[- ]shard\w*|shard\w*)"
+WITHIN = r"(?:with)?in(?:side)?(?: of)?(?: (?:a|an|one|each|every|the|its)(?: [\w-]+)??)?"
+NODE = r"(?:node|VM|host|machine|server)"
+# Where shards are told to lie within a node, and where the strategy itself means that.
+OF_A_NODE = (
+    rf"{OF_EXPERTS}{PARTS}(?: (?:over|across) (\d+) \w+)?(?: \w+)? {WITHIN} {NODE}\b"
+    rf"|\bHYBRID_SHARD\b|\bshard(?:ing)? group (?:=|is|of) (?:a|one) (?:[\w-]+ )?{NODE}\b"
+    rf"|{PARTS} across the (\d+) \w+ of (?:a|one|each) {NODE}\b"
+)
+OF_A_SLICE = rf"{OF_EXPERTS}{PARTS} {WITHIN} (?:slice|pod)\b"
+
+
+def shard_group(run: Run, ranks: int, device: Chip) -> int:
+    """Returns over how many ranks ZeRO shards: a part of them where the row says so.
+
+    That is a degree, a node or a slice of a pod. A degree that does not divide the ranks is of
+    something else.
+    """
+    if run.shard_group:
+        return run.shard_group
+    told = f"{run.framework}; {run.notes}"
+    for pattern in (*GROUPS, *DEGREES):
+        size = (noted(pattern, told) or 0) * ((run.cp or 1) if pattern in DEGREES else 1)
+        if size > 1 and ranks % size == 0:
+            return size
+    inside = re.search(rf"{TAKEN_BACK}(?:{OF_A_NODE})", told, re.I)
+    if inside or "hsdp" in run.zero.lower():
+        degree = inside and (inside[1] or inside[2])
+        return gcd(ranks, int(degree or device.devices_per_node))
+    sliced = device.link.topology.startswith("torus") and device.link_domain < ranks
+    if sliced and re.search(OF_A_SLICE, told, re.I):
+        return gcd(ranks, device.link_domain // (run.tp or 1))
+    return ranks
+
+
+# Gathered once and whole until the backward pass has ended, as in ZeRO-2.
+KEPT_WHOLE = (
+    r"reshard_after_forward[ =:]*(never|false|off|no|0)\b|\bshard_grad_op\b"
+    r"|\b(never|not|no|without) reshard(ed|ing)?\b"
+    r"|\b(weights|parameters|params) (stay|are kept|kept|remain) gathered\b"
+)
+
+
+# --- The optimizer
+
+OPTIMIZER = (
+    r"(?:optimi[sz]ers?(?:[ _](?:states?|moments?))*|Adam\w*(?: (?:states?|moments?))?"
+    r"|(?:exp_avg\w*|moments?))"
+)
+# What may stand between the optimizer and where it is.
+BETWEEN = (
+    r"(?:,? (?:and|all|both|states?|moments?|param\w*|weights|may|some|of|is|are|kept|lives?|sits?"
+    r"|waits?|moved|swapped|offloaded|updated|stepped|runs?|partly|fully))*"
+)
+# What FSDP's `CPUOffload` takes to the host is updated there.
+ON_HOST = (
+    r"offload of [\w ]*optimizer"
+    rf"|\b{OPTIMIZER}\b{BETWEEN} (?:in|on|to|onto|by) (?:the |pinned |a )*(?:host|CPUs?)\b"
+    r"|\boffload(?:s|ed|ing)?[_ ](?:\w+ ){0,3}?(?:(?:params?|parameters)(?: and |/))?"
+    rf"{OPTIMIZER}\b"
+    r"|\boptimi[sz]er[-_ ](?:\w+[-_ ])?(?:CPU|host)[-_ ](?:\w+[-_ ])?offload\w*"
+    r"|\boptimi[sz]er[-_ ]offload(?:ed|ing)?\b|\b(?:DeepSpeed)?CPU[-_ ]?Adam\b"
+    r"|\bswap(?:ped)?[-_ ]optimi[sz]er\b|\bZeRO-(?:Offload|Infinity)\b|\bCPU-?Offload\b"
+)
+OFF = (
+    r"(?![ =:]*(?:(?:is|was)(?: not|n't) \w+|not\b|false|off|none|no\b|disabled|unused|0\b"
+    r"|_?device\W+none))"
+)
+
+
+def optimizer_on_host(run: Run) -> bool:
+    """Returns whether a row says that the optimizer's states wait on the host."""
+    told = re.sub(r" ?\+ ?", " and ", run.notes)
+    found = re.search(rf"{TAKEN_BACK}(?:{ON_HOST}){OFF}", told, re.I)
+    return found is not None or bool(re.search(r"\bCPU-?Offload\b", run.framework, re.I))
