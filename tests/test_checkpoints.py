@@ -58,6 +58,7 @@ def test_words_for_recompute_are_known_ones_or_stay(text: str, known: str) -> No
         ("each transformer block", "uniform"),
         ("full, attention included", "uniform"),
         ("core attention", "selective"),
+        ("all but attention of every 4th layer", "block"),
         ("SAC", "selective"),
         ("recompute_granularity=selective", "selective"),
     ],

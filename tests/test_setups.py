@@ -9,6 +9,7 @@ from autopar.framework import Named
 from autopar.report import NamedLayers, Recompute
 from autopar.runs.setups import setup
 from autopar.runs.shelf import Shelf, framework
+from autopar.runs.stages import schedule_of
 from stated import checked, run_of
 
 
@@ -450,3 +451,55 @@ def test_a_run_without_degrees_is_data_parallel_where_it_is_sharded_so(shelf: Sh
 def test_one_rank_shards_nothing(shelf: Shelf) -> None:
     plan = setup(run_of(gpus="2", dp="1"), shelf).plan
     assert (plan.zero, plan.shard_group) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("notes", "schedule"),
+    [
+        ("1F1B pipeline", "1f1b"),
+        ("Interleaved-1F1B, 64 microbatches", "interleaved"),
+        ("interleaved PP schedule", "interleaved"),
+        ("GPipe", "gpipe"),
+        ("ZB-V", "zb-v"),
+        ("1F1B expert-parallel overlap", None),
+        ("EP communication overlap (1F1B of two micro-batches)", None),
+        ("sail-sg/zero-bubble-pipeline-parallelism", None),
+        ("interleaved offload", None),
+    ],
+)
+def test_an_order_of_passes_is_read_of_notes(notes: str, schedule: str | None) -> None:
+    assert schedule_of(run_of(notes=notes, pp="4")) == schedule
+
+
+def test_what_interleaves_is_called_1f1b_too() -> None:
+    assert schedule_of(run_of(notes="1F1B", pp="4", vpp="2")) is None
+
+
+@pytest.mark.parametrize(
+    ("notes", "mbs"),
+    [
+        ("gradient_accumulation_steps 4", 4),
+        ("GA=4", 4),
+        ("GAS 8", 2),
+        ("8 accumulation steps", 2),
+        ("2 grad-accum steps", 8),
+    ],
+)
+def test_accumulation_tells_the_micro_batch(notes: str, mbs: int, shelf: Shelf) -> None:
+    run = run_of(notes=notes, gpus="8", dp="8", tp="1", pp="1", gbs="128", mbs="")
+    assert setup(run, shelf).plan.mbs == mbs
+
+
+@pytest.mark.parametrize(
+    ("text", "precision"),
+    [
+        ("bfloat16", "bf16"),
+        ("float16 with loss scaling", "fp16"),
+        ("float8 (rowwise)", "fp8"),
+        ("FP8 hybrid e4m3", "fp8"),
+        ("torch.float32", "fp32"),
+        ("BF16 mixed", "bf16"),
+    ],
+)
+def test_number_formats_have_other_names(text: str, precision: str, shelf: Shelf) -> None:
+    assert setup(run_of(precision=text), shelf).problem.workload.precision == precision

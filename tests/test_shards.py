@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from autopar import catalog
-from autopar.runs.shards import KEPT_WHOLE, optimizer_on_host, shard_group
+from autopar.runs.shards import KEPT_WHOLE, in_known_words, optimizer_on_host, shard_group
 from stated import run_of
 
 
@@ -14,6 +14,7 @@ from stated import run_of
     ("notes", "group"),
     [
         ("HSDP, shard degree 16", 16),
+        ("an FSDP axis of 16, replicated outside it", 16),
         ("HSDP: fsdp 16 x 4 replicas", 16),
         ("shard group 32", 32),
         ("data_parallel_shard_degree 16, data_parallel_replicate_degree 4", 16),
@@ -102,3 +103,19 @@ def test_an_optimizer_on_the_device_is_not_taken_for_one_on_the_host(notes: str)
 )
 def test_weights_that_stay_gathered(notes: str, kept: bool) -> None:
     assert bool(re.search(KEPT_WHOLE, notes, re.I)) == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("FULL_SHARD", "fsdp"),
+        ("hybrid shard", "hsdp"),
+        ("SHARD_GRAD_OP", "2"),
+        ("os_g", "2"),
+        ("optimizer states", "1"),
+        ("NO_SHARD", "0"),
+        *((same, same) for same in ("", "fsdp2", "zero-3", "dist-opt", "ddp", "1")),
+    ],
+)
+def test_strategies_have_names_of_their_frameworks(text: str, known: str) -> None:
+    assert in_known_words(replace(run_of(), zero=text)).zero == known

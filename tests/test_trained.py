@@ -77,7 +77,7 @@ def test_packed_documents_attend_within_themselves(shelf: Shelf) -> None:
     [
         ("shared expert of 2560 besides the routed ones", 2560),
         ("1 shared expert ffn 2048", 2048),
-        ("2 shared experts of the public config", 0),
+        ("2 shared experts of the public config", 2048),
     ],
 )
 def test_the_width_of_shared_experts_is_read_of_words(notes: str, width: int, shelf: Shelf) -> None:

@@ -76,7 +76,7 @@ def meant(column: str) -> str:
         return ""
     if re.fullmatch(NOTHING, text):
         return "none"
-    if re.search(SPARED_ATTENTION, text) and "proj" not in text:
+    if re.search(SPARED_ATTENTION, text) and not re.search(r"proj|\b(every|each) \S+ layer", text):
         return "all but attention"
     if re.search(SPARED_PROJECTIONS, text) and not re.search(r"\b(host|cpu|offload\w*)\b", text):
         return "all but attention's projections"

@@ -16,9 +16,9 @@ from autopar.cluster import Chip, Cluster
 from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
+from autopar.runs import checkpoints, shards
 from autopar.runs.anatomy import noted
 from autopar.runs.as_run import as_run
-from autopar.runs.checkpoints import in_known_words
 from autopar.runs.loads import load_variation
 from autopar.runs.recompute import (
     is_stated,
@@ -68,7 +68,7 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     """
     if re.search(r"micro-?benchmark", run.notes, re.I):
         raise SpecError("notes", "part of a model timed alone")
-    run = in_known_words(run)
+    run = shards.in_known_words(checkpoints.in_known_words(run))
     for key in ("seq_len", "gbs"):
         if not getattr(run, key):
             raise SpecError(key, "missing")
@@ -121,6 +121,8 @@ def setup(run: Run, shelf: Shelf) -> Setup:
 def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]) -> Precision:
     """Returns the number format that the row names, else the framework's, else 16 bits."""
     text = run.precision.lower()
+    for words, name in FORMATS.items():
+        text = re.sub(words, name, text)
     known: list[Precision] = sorted(
         get_args(Precision), key=lambda name: name not in ("fp4", "fp8")
     )
@@ -134,6 +136,16 @@ def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]
         usual = entry.run.default_precision
     assumed.append(f"precision={usual}")
     return next(name for name in known if name == usual)
+
+
+# Other names of number formats.
+FORMATS = {
+    r"bfloat[-_ ]?16|brain[- ]float\w*": "bf16",
+    r"\bfloat[-_ ]?(16|32)": r"fp\1",
+    r"\b(float[-_ ]?8|e4m3\w*|e5m2\w*)": "fp8",
+    r"\bfloat[-_ ]?4\w*": "fp4",
+    r"\b(single precision|tf32|fp?32)\b": "fp32",
+}
 
 
 def _is_left_in_32_bits(run: Run, entry: FrameworkEntry, degrees: dict[str, int]) -> bool:

@@ -1,12 +1,34 @@
 """Over how many ranks a row says that states are sharded, and where its optimizer is."""
 
 import re
+from dataclasses import replace
 from math import gcd
 
 from autopar.cluster import Chip
 from autopar.runs.anatomy import noted
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK
+
+# --- Strategies
+
+# As PyTorch, DeepSpeed and PaddlePaddle name in a row's column what is sharded.
+STRATEGIES = {
+    r"hybrid[-_ ]?shard\w*": "hsdp",
+    r"(full[-_ ]?shard\w*|p_g_os|sharded data[- ]parallel\w*)": "fsdp",
+    r"(shard[-_ ]?grad[-_ ]?op|os_g|os\+g|stage[-_ ]?2)": "2",
+    r"(os|optimi[sz]er( states?)?|stage[-_ ]?1)": "1",
+    r"(no[-_ ]?shard|replicated|data[- ]parallel|plain dp|dp)": "0",
+}
+
+
+def in_known_words(run: Run) -> Run:
+    """Returns a run whose column calls what is sharded a stage of ZeRO, FSDP or HSDP."""
+    text = run.zero.strip().lower()
+    for words, known in STRATEGIES.items():
+        if re.fullmatch(words, text):
+            return replace(run, zero=known)
+    return run
+
 
 # --- Groups
 
@@ -23,7 +45,8 @@ GROUPS = (
 # These leave out the ranks of context parallelism, over which weights are sharded too.
 DEGREES = (
     r"\b(?:data[-_]parallel|dp)[-_]shard(?:[-_](?:degree|size))?[ =:]*(\d+)\b",
-    rf"{OF_EXPERTS}\bfsdp(?: degree| size| axis)?[ =:]+(\d+)\b(?! ?[x\u00d7*] ?\d+(?! ?rep))",
+    rf"{OF_EXPERTS}\bfsdp(?: degree| size| axis)?(?: of)?[ =:]+(\d+)\b"
+    r"(?! ?[x\u00d7*] ?\d+(?! ?rep))",
 )
 PARTS = r"(?:FSDP|HSDP|HYBRID_SHARD|hybrid[- ]shard\w*|shard\w*)"
 WITHIN = r"(?:with)?in(?:side)?(?: of)?(?: (?:a|an|one|each|every|the|its)(?: [\w-]+)??)?"
