@@ -6,7 +6,7 @@ import pytest
 
 from autopar import catalog
 from autopar.runs.setups import setup
-from autopar.runs.shelf import Shelf
+from autopar.runs.shelf import Shelf, kin
 from autopar.spec import Mla, Window
 from stated import run_of
 
@@ -193,3 +193,20 @@ def test_over_how_many_ranks_an_expert_is_cut(
     mixture = {"experts": "8", "topk": "2", "ffn_hidden": width, "framework": "Megatron-Core"}
     known = setup(run_of(model="ours", **mixture, **degrees, notes=notes), shelf)
     assert known.plan.etp == etp
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("meta-llama/Llama-2-7b-hf", "llama2-7b"),
+        ("Llama 3.1 8B Instruct", "llama3.1-8b"),
+        ("Llama-2-7B (SFT)", "llama2-7b"),
+        ("Mixtral 8x7B (8 layers)", None),
+    ],
+)
+def test_words_about_a_name_change_no_model(name: str, known: str | None, shelf: Shelf) -> None:
+    shape = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+    model, exact = kin(run_of(model=name, **shape), shelf)
+    assert exact == (known is not None)
+    if known:
+        assert model == catalog.model(known).model

@@ -294,8 +294,9 @@ def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
     if run.model.endswith(".toml"):
         return catalog.model(run.model).model, True
     name = plain(run.model)
+    names = {name, plain(re.sub(AROUND_NAMES, "", run.model, flags=re.I))}
     for entry in shelf.models:
-        if name in map(plain, (entry.model.name, *entry.aliases)) and all(
+        if not names.isdisjoint(map(plain, (entry.model.name, *entry.aliases))) and all(
             getattr(run, key) in (None, getattr(entry.model, key)) for key in SHAPE[:4]
         ):
             return entry.model, True
@@ -318,6 +319,10 @@ def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
     return max(filter(related, models), key=likeness, default=None), False
 
 
+# What stands about a model's name and changes no shape: `meta-llama/Llama-2-7b-hf`, `(SFT)`.
+AROUND_NAMES = (
+    r"^[\w.-]+/|\s*\([^()\d]*\)|[-_ ]+(hf|base|instruct|chat|it|sft|pre-?train\w*)\b(?=\W|$)"
+)
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab")
 
 
