@@ -6,10 +6,11 @@ import pytest
 
 from autopar.errors import SpecError
 from autopar.report import Recompute
-from autopar.runs.checkpoints import meant
+from autopar.runs.checkpoints import in_known_words, meant
 from autopar.runs.recompute import recompute_of
 from autopar.runs.remat import kept
 from autopar.runs.shelf import Shelf, framework
+from autopar.runs.stored import offloads_checkpoints
 from stated import run_of
 
 
@@ -123,3 +124,18 @@ def test_a_policy_of_ones_own_names_what_it_keeps(
 )
 def test_a_policy_that_keeps_inputs_alone_names_nothing(column: str, notes: str) -> None:
     assert kept(replace(run_of(), recompute=column, notes=notes)) is None
+
+
+@pytest.mark.parametrize(
+    ("column", "waits"),
+    [
+        ("full, with layer inputs in host memory", True),
+        ("full, decoder input offloaded", True),
+        ("full with CPU offload", True),
+        ("full, no offload", False),
+        ("full", False),
+    ],
+)
+def test_a_column_may_say_that_checkpoints_wait_on_the_host(column: str, waits: bool) -> None:
+    run = in_known_words(replace(run_of(), recompute=column))
+    assert offloads_checkpoints(run) == waits

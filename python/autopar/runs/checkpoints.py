@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from autopar.runs.as_run import ACTIVATIONS, NORMS
 from autopar.runs.rows import Run
+from autopar.runs.said import TAKEN_BACK
 from autopar.runs.shelf import words_of
 
 UNSAID = (
@@ -60,8 +61,16 @@ NUMBER = r"(\d+)"
 
 
 def in_known_words(run: Run) -> Run:
-    """Returns a run whose column says what is recomputed in the words that the readers know."""
-    return replace(run, recompute=meant(run.recompute))
+    """Returns a run whose column says what is recomputed in the words that the readers know.
+
+    Where that says that what is kept waits on the host, the notes do afterwards.
+    """
+    waits = re.search(rf"{TAKEN_BACK}{ON_HOST}", run.recompute, re.I)
+    notes = f"{run.notes}; checkpoints offloaded" if waits else run.notes
+    return replace(run, recompute=meant(run.recompute), notes=notes)
+
+
+ON_HOST = r"(offload(ed|ing)?|(in|on|to) (the )?(host|CPU)( memory| RAM)?)\b"
 
 
 def meant(column: str) -> str:
