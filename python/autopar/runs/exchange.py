@@ -15,12 +15,11 @@ def dispatched(framework: Framework, run: Run) -> Framework:
     Who gathers sends every token to every rank, as Megatron does where nothing else is said to it.
     """
     if said(run, ONCE_A_NODE):
-        named = [library for library, words in LIBRARIES.items() if said(run, words)]
-        framework = replace(framework, exchange_kernel=named[-1] if named else "")
+        framework = replace(framework, exchange_kernel=_library(run))
         framework = replace(framework, expert_dispatch="once_a_node")
-    elif said(run, r"(all-to-all|alltoall) dispatch"):
+    elif said(run, dispatched_by(r"(all-?to-?all|a2a)")):
         framework = replace(framework, expert_dispatch="copies")
-    elif said(run, r"all-?gather dispatch"):
+    elif said(run, dispatched_by(r"all-?gather")):
         framework = replace(framework, expert_dispatch="gather")
     if said(run, EXPERTS_FILLED):
         framework = replace(framework, pads_experts=False)
@@ -35,6 +34,24 @@ def dispatched(framework: Framework, run: Run) -> Framework:
     return framework
 
 
+def _library(run: Run) -> str:
+    """The library of the exchange: what the framework names rather than what it is compared to."""
+    for text in (replace(run, notes=""), run):
+        named = [library for library, words in LIBRARIES.items() if said(text, words)]
+        if named:
+            return named[-1]
+    return ""
+
+
+def dispatched_by(kind: str) -> str:
+    """The words for a dispatcher of a kind: `alltoall token dispatcher`, `dispatcher: NCCL a2a`."""
+    return (
+        rf"{kind}([- ](token|MoE|expert))*[- ]dispatch|dispatch(er|ing)?([-_ ]type)?\b"
+        rf"[ =:\"']*((is|by|through|via|NCCL|an?) )*{kind}\b"
+        rf"|moe[-_]token[-_]dispatcher[-_]type[ =:\"']*{kind}\b"
+    )
+
+
 # Libraries that the catalog has rates of; DeepEP's second version is another than the timed one.
 LIBRARIES = {"deepep": r"deep-?ep\b(?! v2)", "hybridep": r"hybrid-?ep\b"}
 ONCE_A_NODE = r"deep-?ep\b|hybrid-?ep\b"
@@ -47,7 +64,7 @@ EXCHANGE = r"(all-to-all|a2a|EP|expert([- ]parallel)?)( comm(unication)?)?"
 HIDDEN_EXCHANGE = (
     rf"(dualpipe\w*|{EXCHANGE} overlap|overlap_moe_expert_parallel_comm"
     rf"|overlap\w* (of )?(all-to-all|a2a|EP))\b(?!{SWITCHED_OFF})"
-    r"|(all-to-all|a2a) overlapped\b"
+    rf"|{EXCHANGE} ((is|was) )?overlapped\b"
 )
 BESIDE_ITS_LAYER = r"moe-alltoall-overlap-comm\b"
 # Who forces them so by giving token after token the next experts: AMD-AGI/Primus, core/

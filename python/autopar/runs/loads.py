@@ -9,12 +9,17 @@ from autopar.spec import Model
 def load_variation(run: Run, entry: FrameworkEntry, model: Model, assumed: list[str]) -> float:
     """Returns the standard deviation of experts' loads over their mean.
 
-    A row's own number; none where loads were forced even; and what loads of routers that choose
-    freely vary by where the row says that they did, or the framework forces none unasked.
+    A row's own number, of its column or as `load variation 2 %`; none where loads were forced even;
+    and what loads of routers that choose freely vary by where the row says that they did, or the
+    framework forces none unasked.
     """
     if run.expert_load_variation is not None:
         return run.expert_load_variation
-    if model.moe is None or said(run, EVEN):
+    if model.moe is None:
+        return 0.0
+    if told := said(run, VARIATION):
+        return float(told["of"]) / (100 if told["percent"] else 1)
+    if said(run, EVEN):
         return 0.0
     if not said(run, FREE) and not entry.run.routes_freely:
         return 0.0
@@ -29,14 +34,20 @@ def load_variation(run: Run, entry: FrameworkEntry, model: Model, assumed: list[
 # The options: NVIDIA/Megatron-LM arguments, --moe-router-force-load-balancing; pytorch/torchtitan,
 # debug.moe_force_load_balance.
 SWITCH = r"[-\w]*force[-_]load[-_]balanc(e|ing)\w*\b"
-BALANCE = r"((router|load) )?balanc(e|ed|ing)"
+BALANCE = r"((router|load)[- ])*balanc(e|ed|ing)"
 FORCED = (
     rf"force(d|s)? (even(ly)?|round[- ]robin|{BALANCE})\b|force-balanced\b|balanced gate\b"
-    rf"|(routing|experts|tokens|loads|(?<!load )(?<!router ){BALANCE}) "
+    rf"|(routing|routers?|gates?|experts|tokens|loads|(?<!load )(?<!router ){BALANCE}) "
     r"((is|are|was|were) )?forced\b|recipes? forces? it\b"
+    r"|artificially balanced|balanced artificially|(fake|perfectly)[- ]balanced\b"
+    r"|round[- ]robin (routing|routers?|dispatch|gates?)\b"
     rf"|(?=\w)(?<!\w-)(?<!no --)(?<!not --)(?<!without --){SWITCH}(?!{SWITCHED_OFF})"
 )
-UNEVEN = r"(natural|uneven|(?<!-)free|real|imbalanced) routing\b"
+UNEVEN = (
+    r"((natural|uneven|(?<!-)free|real|learned|unforced|imbalanced) ((token|expert)[- ])?routing"
+    r"|(routing|routers?|gates?) ((is|are|was|were|left|kept) )*"
+    r"(natural|free|unforced|uneven|learned)(?!-))\b"
+)
 # Drawn, or so that each expert takes as many tokens (arXiv:2202.09368); and what is not free.
 EVEN = (
     rf"{FORCED}|(?<!non-)(?<!near-)((near-)?uniform|random) routing\b"
@@ -47,6 +58,7 @@ FREE = (
     rf"{UNEVEN}|chooses? freely\b|routing is that of the (trained )?model\b"
     r"|(balance( of the experts)?|balancing|routers?|routing|experts|tokens|loads) "
     r"((is|are|was|were) )?not forced\b"
+    rf"|(no|not|without) {BALANCE}[- ]forc(e|ing)\b"
     rf"|(no|not|without) (forced? (routing|{BALANCE})|force-balanced|balanced gate)\b"
     r"|(no|not|without) (random|(near-)?uniform) routing\b"
     rf"|(no|not|without) (--)?{SWITCH}|{SWITCH}{SWITCHED_OFF}"
@@ -57,8 +69,14 @@ SETTLED = (
 )
 
 UNTRAINED = (
-    r"(from|with|of|on) (random(ly initiali[sz]ed)?|untrained) (weights|initiali[sz]ation)\b"
-    r"|untrained routers?\b"
+    r"(?<!not from )(random|untrained)[- ]((initial )?weights"
+    r"|init(iali[sz](ed|ation))?|models?|routers?)\b"
+    r"|randomly initiali[sz]ed\b"
+)
+VARIATION = (
+    r"((expert|token)[- ])*loads? (variation|CV|coefficient of variation)"
+    r"( (is|was|of))?[ =:~\u2248]*"
+    r"(?P<of>\d+(\.\d+)?) ?(?P<percent>%)?"
 )
 
 # Loads of many small experts vary by about their mean in the first hundreds of steps, and where a

@@ -5,8 +5,10 @@ from dataclasses import replace
 
 from autopar import catalog
 from autopar.framework import Fp8Scaling, Framework, Fused, OperandsAcross
+from autopar.runs.attention import kernel_words
+from autopar.runs.joined import joined
 from autopar.runs.rows import Run
-from autopar.runs.said import HF, TAKEN_BACK, TRAINS_THEIRS, said
+from autopar.runs.said import HF, TAKEN_BACK, TRAINS_THEIRS, before, said
 from autopar.runs.shelf import Shelf
 from autopar.spec import Attention
 
@@ -16,30 +18,27 @@ def fused(framework: Framework, run: Run) -> Framework:
 
     Liger-Kernel joins norms, rotary embeddings and activations, and so does Transformer Engine
     under PyTorch, whose layers pack projections and share key heads too. A fused Adam is Hugging
-    Face's own since PyTorch 2.8. What a row lists behind `fused kernels` is each one.
+    Face's own since PyTorch 2.8. What a row lists as fused is each one.
     """
     one = framework.fused
-    listed = listed_kernels(run)
     if framework.launch_us and said(run, OBSERVED):
         framework = replace(framework, launch_us=framework.launch_us + OBSERVED_US)
-    if one.norm == "eager" and said(run, r"with (TE|Transformer Engine)\b"):
+    if one.norm == "eager" and _layers_of_transformer_engine(run):
         framework = replace(framework, projections="packed", repeats_key_heads=False)
         one = replace(one, norm="fused", activation=True, gate=True, rope="by_token")
     if said(run, r"liger\b"):
         one = replace(one, norm="fused", activation=True, gate=True, rope="fused")
-    norms = r"(layer|rms)?[- ]?norms?\b"
-    if said(run, rf"(triton|turbo) {norms}"):
+    if said(run, r"(triton|turbo) (layer|rms)?[- ]?norms?\b"):
         one = replace(one, shaped_norms=False)
-    if one.norm != "tuned" and (said(run, f"fused {norms}") or re.search(norms, listed, re.I)):
+    if one.norm != "tuned" and joined(run, "norm"):
         one = replace(one, norm="fused")
-    activations = r"(bias[- ])?(gelu|swiglu|activations?)\b"
-    joined = said(run, f"fused {activations}") or re.search(activations, listed, re.I)
-    if joined:
+    if joined(run, "activation"):
         # A kernel of bias and GELU takes no gate in.
-        one = replace(one, activation=True, gate=one.gate or "gelu" not in joined[0].lower())
+        plain = said(run, r"(\w+[- ])?gelu\b") and not said(run, r"(swi-?glu|ge-?glu|activation)")
+        one = replace(one, activation=True, gate=one.gate or not plain)
     if _tanh_of_gpt2(run):
         one = replace(one, gelu=False)
-    if re.search(r"\brope\b|rotary", listed, re.I):
+    if joined(run, "rope"):
         apex = framework.name.startswith(("megatron", "nemo"))
         one = replace(one, rope="by_token" if apex else "fused")
     titan = framework.name.startswith("torchtitan")
@@ -49,25 +48,29 @@ def fused(framework: Framework, run: Run) -> Framework:
     elif titan and one.rope == "compiled" and not halves:
         one = replace(one, rope="complex")
     one = _apart(_scripted(framework.name, one, run), run)
-    if re.search(r"\bgate and up apart", run.notes, re.I):
+    if re.search(ALL_APART, run.notes, re.I):
+        framework = replace(framework, projections="apart")
+    elif re.search(GATE_APART, run.notes, re.I):
         framework = replace(framework, projections="gate_apart")
     if said(run, JOINED_GRAPH):
         one = replace(one, activation=True, rope="compiled")
-    if said(run, r"fused (bias[- ])?dropout\b"):
-        one = replace(one, residual=True)
-    by_default = run.month >= FUSED_ADAM_SINCE and said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")
-    if by_default or said(run, r"fused ?(adamw?|optimizer)\b|8-?bit adam"):
+    by_default = not before(run, FUSED_ADAM_SINCE) and said(
+        run, r"(HF|Hugging ?Face) Trainer|TRL\b"
+    )
+    if by_default or said(run, FUSED_ADAM):
         one = replace(one, optimizer="native" if one.optimizer == "separate" else one.optimizer)
-    if re.search(r"\b(no|not|without) fused ?(adamw?|optimizer)\b", run.notes, re.I):
+    if re.search(SEPARATE_ADAM, run.notes, re.I):
         one = replace(one, optimizer="separate")
-    if said(run, r"grouped[- _]?(gemm|mm|matmul|products?)\b"):
+    if said(run, GROUPED):
         one = replace(one, grouped_gemm=True)
     hugging_face = said(run, HF)
-    if hugging_face and run.month >= HF_GROUPED_SINCE:
+    if hugging_face and not before(run, HF_GROUPED_SINCE):
         one = replace(one, grouped_gemm=True)
     if re.search(EXPERTS_IN_TURN, run.notes, re.I):
         one = replace(one, grouped_gemm=False, looped_gemm=False)
-        sliced = run.month >= HF_GROUPED_SINCE or re.search(SLICED_IN_RELEASE_4, run.model, re.I)
+        sliced = not before(run, HF_GROUPED_SINCE) or re.search(
+            SLICED_IN_RELEASE_4, run.model, re.I
+        )
         framework = replace(framework, sliced_experts=bool(hugging_face and sliced))
     if said(run, ONE_KERNEL_FOR_EXPERTS):
         one = replace(one, grouped_gemm=True, looped_gemm=False)
@@ -77,13 +80,13 @@ def fused(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, looks_up_tokens=False, sliced_experts=not one.grouped_gemm)
     if said(run, WIDE_EXPERTS):
         framework = replace(framework, wide_experts=True)
-    if said(run, UNFUSED_PERMUTATION):
+    if joined(run, "permutation") is False:
         one = replace(one, permutation=False)
     if said(run, EMBEDS_BY_PRODUCT):
         framework = replace(framework, embeds_by_product=True)
     framework = _tiled(framework, run)
     one = replace(one, router=_router(one.router, run))
-    if said(run, r"(mx-?fp8|fp8[- ]mx)\b"):
+    if re.search(MX, run.precision, re.I) or said(run, rf"{MX}\b"):
         framework = _in_blocks(framework, run)
     elif framework.fp8_scaling in ("delayed", "current"):
         told = (scaling for scaling, words in SCALINGS.items() if said(run, words))
@@ -94,6 +97,41 @@ def fused(framework: Framework, run: Run) -> Framework:
             across = OperandsAcross(weight_gradient=1)
         framework = replace(framework, operands_across=across)
     return replace(framework, fused=one)
+
+
+def _layers_of_transformer_engine(run: Run) -> bool:
+    """Whether layers are those of Transformer Engine, not its attention, loss or recipes alone."""
+    named = re.search(rf"{TAKEN_BACK}{ENGINE}(?! (attention|attn|fp8|cross))", run.framework, re.I)
+    return bool(named or said(run, rf"with {ENGINE}|{ENGINE}('s)? ({LAYERS})|layers of {ENGINE}"))
+
+
+ENGINE = r"(TE|Transformer[- ]?Engine)\b"
+LAYERS = r"(transformer[- ]?)?(layers?|modules?|linears?|blocks?)\b"
+FUSED_ADAM = (
+    r"fused[-_ ]?(adamw?|optimi[sz]er)\b|adamw?[-_a-z]*[ ,]?\(?(is |was )?(fused|fused=true)\b(?!=)"
+    r"|adamw?[ (:]+fused ?= ?true|fused ?= ?true,? adamw?|adamw?_torch_fused|adamw?_is_fused: true"
+    r"|8-?bit adam"
+)
+SEPARATE_ADAM = (
+    r"\b(no|not|without|non)[- ]fused ?(adamw?|optimi[sz]er)\b"
+    r"|\b(adamw?|optimi[sz]er)( (is|was|steps?))*[ (:]*(not fused|unfused|in separate operators)"
+    r"|\badamw?[^;.]{0,12}\bfused ?[=:] ?false|\b(for-?loop|foreach=false|single-tensor) adamw?\b"
+)
+GROUPED = r"(moe[-_])?grouped[- _]?(gemm|mm|matmul|products?)\b"
+MX = r"(mx-?fp8|fp8[-_ ]mx|mx[- ]?float8)"
+_GATE, _UP = r"(gate|w1)([-_ ]proj)?", r"(up|w[23])([-_ ]proj(ection)?s?)?"
+GATE_APART = (
+    rf"\b{_GATE}( and | ?/ ?| ?& ?|\+){_UP}( (is|are|as|run|kept|left|in|two|separately))* "
+    r"(apart|separate(ly)?|(two|separate|2) (gemms?|products?|matmuls?|linears?|calls)"
+    r"|not (fused|merged|packed|joined))\b"
+    rf"|\b(separate|unmerged|unpacked) {_GATE}( and | ?/ ?| ?& ?|\+){_UP}"
+)
+_HEADS = r"\bq(kv|( ?/ ?|, )k( ?/ ?|,? and |, )v)"
+ALL_APART = (
+    rf"\b(separate|unmerged|unpacked) {_HEADS}\b|{_HEADS}( projections?)? (is |are |kept |left )*"
+    r"(apart|separate|not (fused|merged|packed))\b"
+    r"|\bprojections (are |left |kept )?(apart|separate)\b"
+)
 
 
 # Lumen transposes weights and the output's gradient where that has a format of its own, and nothing
@@ -119,7 +157,10 @@ SCALINGS: dict[Fp8Scaling, str] = {
 # A mode of PyTorch that counts operations takes every operator through Python, in each pass: 27 us
 # more of the host (torch.utils.flop_counter under PyTorch 2.15, timed on a processor of a cloud: 29
 # us where an operator alone took 2 to 4).
-OBSERVED = r"(operations|FLOPs) counted by operator\b"
+OBSERVED = (
+    r"(operations|FLOPs)( (are|were))? (counted )?(by|with|from|through) (an? |the )?"
+    r"(op(erator)?s?|torch|flop)\b[- ]?(count(er|ing))?|flop[-_ ]?counter([-_ ]?mode)?\b"
+)
 OBSERVED_US = 27.0
 
 
@@ -193,9 +234,10 @@ NO_GROUPED_KERNEL = r"\bno grouped kernels?\b"
 
 def _router(usual: bool, run: Run) -> bool:
     """Whether a router was fused: as a row says, and in no recipe of a library, else as usual."""
-    if re.search(UNFUSED_ROUTER, run.notes, re.I):
-        return False
-    if said(run, FUSED_ROUTER):
+    told = joined(run, "router")
+    if told is not None:
+        return told
+    if said(run, SYNC_FREE):
         return True
     return usual and not said(run, LIBRARY_RECIPE)
 
@@ -246,14 +288,16 @@ SCRIPTS_APART_SINCE = "2024-03"
 
 def _apart(one: Fused, run: Run) -> Fused:
     """What a script leaves in separate operators, and a softmax that it fuses alone."""
-    apart = " ".join(re.findall(r"[^;]* (?:in separate operators|not fused)", run.notes, re.I))
-    if re.search(r"\bactivations?\b", apart, re.I):
+    if joined(run, "activation") is False:
         one = replace(one, activation=False)
-    if re.search(r"\brotary\b", apart, re.I):
+    if joined(run, "rope") is False:
         one = replace(one, rope="eager")
-    if re.search(r"\bnorms\b", apart, re.I):
+    if joined(run, "norm") is False:
         one = replace(one, norm="eager")
-    return replace(one, softmax="fused") if said(run, r"softmax in one kernel") else one
+    residual, softmax = joined(run, "residual"), joined(run, "softmax")
+    if residual is not None:
+        one = replace(one, residual=residual)
+    return one if softmax is None else replace(one, softmax="fused" if softmax else "separate")
 
 
 def listed_kernels(run: Run) -> str:
@@ -265,7 +309,8 @@ def listed_kernels(run: Run) -> str:
 # One kernel for all experts, not a product each: AMD-AGI/Primus, technical guide of MoE training;
 # shawntan/scattermoe (arXiv:2403.08245); databricks/megablocks (arXiv:2211.15841).
 ONE_KERNEL_FOR_EXPERTS = (
-    r"turbo grouped[- _]?gemm|grouped[- _]?gemm of flydsl|scattermoe\b|megablocks\b"
+    r"turbo[-_ ]grouped[- _]?gemm|grouped[- _]?gemm( of| by| from|:| =|=)+ ?(flydsl|turbo)"
+    r"|flydsl('s)? grouped[- _]?gemm|scattermoe\b|megablocks\b"
 )
 
 # MindSpore joins elementwise operators in kernels of its own at this level (mindspore.cn, jit_level
@@ -274,31 +319,36 @@ JOINED_GRAPH = r"(jit|graph) level O1\b"
 
 # Megatron's grouped products before those of Transformer Engine (megatron/core/transformer/moe/
 # experts.py of core 0.12: GroupedMLP) know 16 bits alone.
-WIDE_EXPERTS = r"legacy grouped[- _]?gemm|\bexperts( and head|' products)? (in )?(bf16|16 bits)\b"
+WIDE_EXPERTS = (
+    r"(moe_use_)?legacy[-_ ]grouped[- _]?gemm"
+    r"|\bexperts( and head|' products)? (in )?(bf16|16 bits)\b"
+)
 
 # huggingface/transformers since release 5: experts are slices of one parameter, by default read by
 # one grouped product (modeling_utils.py: get_correct_experts_implementation). Before, gpt-oss and
 # Llama 4 alone had such parameters.
 HF_GROUPED_SINCE = "2026-01"
 SLICED_IN_RELEASE_4 = r"gpt-?oss|llama-?4"
-EXPERTS_IN_TURN = r"\bexperts one after (an|the )other|\bno grouped (product|gemm|mm|matmul)"
+EXPERTS_IN_TURN = (
+    r"\bexperts?\b( \([^)]*\))?( (are|is|were|run|runs|ran|computed|processed|executed))*"
+    r" (one (after (an|the )other|by one|at a time)|sequentially|serially|in turn"
+    r"|in a ((python|for)[- ]?)*loop)\b"
+    r"|\b((python|for)[- ]?)*loops? over (the |all )?experts\b"
+    r"|\bloop(ed)? experts\b|\bSequentialMLP\b"
+    r"|\b(no|without|w/o) (--)?(moe[-_])?grouped[-_ ]?(product|gemm|mm|matmul)"
+    r"|\b(moe[-_])?grouped[-_ ]?(gemm|mm|matmul)( flag| option)?[ =:]*((is|was) )?"
+    r"(off|false|missing|absent|disabled|not (used|set|passed))\b"
+    r"|\bexperts_implementation[ =:\"']+eager\b"
+)
 
 # Models whose code sorts tokens and splits them between experts, under a loop too, each a slice of
 # one parameter (huggingface/transformers, modeling_granitemoe.py: GraniteMoeParallelExperts,
 # F.linear(input_list[i], self.weight[i])), as ibm/PowerMoE-3b is made of.
 SORTS_TOKENS = r"\b(granite|power)[- ]?moe"
 
-UNFUSED_PERMUTATION = (
-    r"permutation (is |was )?not fused|unfused permutation|no (moe )?permute fusion"
-)
-
 # NVIDIA/Megatron-LM arguments: --moe-router-fusion, off by default, needs Transformer Engine 2.7.
 # AMD-AGI/Primus fuses it in each stage of its MoE without waits (_get_sync_free_moe_options).
-FUSED_ROUTER = r"(fused router|router (is |was )?fused|router[- _]fusion|sync-free MoE)\b"
-UNFUSED_ROUTER = (
-    r"\brouter (is |was )?not fused|\bunfused router"
-    r"|\b(no|not|without) (fused router|router[-_ ]fusion)|router[-_ ]fusion[ =:]*(off|false)\b"
-)
+SYNC_FREE = r"(turbo[-_ ])?sync[-_ ]free[-_ ]MoE"
 # NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/recipes: moe_router_fusion is False.
 LIBRARY_RECIPE = r"(library|pretrain|default) recipes?\b|\w+_pretrain(_config\w*)?\b"
 
@@ -311,7 +361,7 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     """The kernels of attention that a row names, else of its time under a profile of none."""
     kernels = framework.attention_kernels
     if release := re.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
-        kernels = KERNELS[release[1]] + kernels
+        kernels = KERNELS[release[1] or release[2]] + kernels
     if said(run, WIDE_SUMS):
         kernels = tuple(one for one in kernels if one != "aiter-a16")
     if said(run, COMPOSABLE):
@@ -323,21 +373,21 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
         kernels = (*own, *(one for one in kernels if one not in (*own, "aotriton")))
     if said(run, TRITON) and re.search(r"\blumen\b", run.framework, re.I):
         kernels = ("lumen-triton", *kernels)
-    if re.search(r"\bpallas\b", run.attention, re.I):
+    if re.search(PALLAS if run.attention == "" else r"\bpallas\b", kernel_words(run), re.I):
         kernels = ("pallas", *kernels)
     if re.search(r"\bsplash\b", f"{run.attention} {run.notes}", re.I):
         kernels = tuple(k for k in kernels if k != "tpu-flash")
     if blocks := re.search(SPLASH_BLOCKS, f"{run.attention} {run.notes}", re.I):
-        framework = replace(framework, attention_block=int(blocks[1]))
-        timed = f"splash-{blocks[1]}"
+        rows = next(filter(None, blocks.groups()))
+        framework = replace(framework, attention_block=int(rows))
+        timed = f"splash-{rows}"
         kernels = tuple(k for k in kernels if k == timed or not k.startswith("splash-"))
-    kernel = run.attention or run.notes
-    if re.search(rf"{TAKEN_BACK}sdpa\b", kernel, re.I) and _masked(run):
+    if re.search(rf"{TAKEN_BACK}sdpa\b", run.attention or run.notes, re.I) and _masked(run):
         faster = ("cudnn_masked",) if "cudnn" in kernels else ()
         kernels = (*faster, "efficient_masked", "npu_masked", *kernels)
     framework = _key_heads(framework, run, attention)
     if attention == "flash" and not framework.attention_kernels:
-        first = KERNELS["1"] if run.month and run.month < SECOND_FLASH else ()
+        first = KERNELS["1"] if before(run, SECOND_FLASH) else ()
         kernels = (*kernels, *first, "fa2")
     return replace(framework, attention_kernels=kernels)
 
@@ -353,7 +403,7 @@ def _key_heads(framework: Framework, run: Run, attention: Attention) -> Framewor
     """
     if said(run, r"key heads repeated\b"):
         return replace(framework, repeats_key_heads=True)
-    if said(run, HF) and re.search(rf"{TAKEN_BACK}flex\b", run.attention, re.I):
+    if said(run, HF) and re.search(rf"{TAKEN_BACK}flex([-_ ]?att|\b)", kernel_words(run), re.I):
         return replace(framework, repeats_key_heads=False)
     own = framework.name.startswith(("fsdp", "pytorch-ddp", "ddp-compiled", "deepspeed"))
     if not (own and said(run, HF)) or framework.projections != "apart":
@@ -361,9 +411,9 @@ def _key_heads(framework: Framework, run: Run, attention: Attention) -> Framewor
     if attention == "unfused":
         repeats = True
     elif re.search(rf"{TAKEN_BACK}(flash|fa[ -]?v?[1234]\b)", run.attention or run.notes, re.I):
-        repeats = run.month < "2025-01" and bool(re.search(REPEATED_FOR_FLASH, run.model, re.I))
+        repeats = before(run, "2025-01") and bool(re.search(REPEATED_FOR_FLASH, run.model, re.I))
     else:
-        repeats = run.month < "2025-08" or _masked(run)
+        repeats = before(run, "2025-08") or _masked(run)
     return replace(framework, repeats_key_heads=repeats)
 
 
@@ -402,8 +452,16 @@ ALWAYS_MASKED_MODELS = r"llama|gemma|command-?r|olmo"
 # here; its authors' are close to cuDNN's of the time.
 SECOND_FLASH = "2023-07"
 # AI-Hypercomputer/maxtext: sa_block_q and its kin. A kernel's name has the blocks it was timed in.
-SPLASH_BLOCKS = r"\bsplash (?:attention )?in blocks of (\d+)"
-FLASH_RELEASE = rf"{TAKEN_BACK}(?:fa|flash[- ]?attention)[- ]?v?([1-4])\b"
+SPLASH_BLOCKS = (
+    r"\bsplash\b[\w ]*?(?:,|:|\()? ?(?:(?:in|with|of|tuned) )*(?:"
+    r"block(?:s|[-_ ]?sizes?)?(?: of| =|:|=)? ?(\d{3,})|(\d{3,})[- ](?:wide )?blocks?)"
+    r"|\bsa_block_q(?:_dkv)?[ =:\"']+(\d{3,})"
+)
+FLASH_RELEASE = (
+    rf"{TAKEN_BACK}(?:fa|(?:use[-_ ])?flash[-_ ]?att(?:entio)?n)"
+    r"(?:[-_ =]*\(?(?:v|version |==)?([1-4])(?:\.\d[\d.]*)?\b|[^;.,]{0,8}\(v([1-4])\b)"
+)
+PALLAS = r"\bpallas\b[\w ]*\bflash|\bflash[\w ]*\(pallas\b|\bpallas att"
 # Primus takes AITER's kernels under each of its frameworks, torchtitan too (AMD-AGI/Primus,
 # examples/torchtitan/configs: use_turbo_attention). The third version of Transformer Engine's
 # composable kernels is theirs too (ROCm/TransformerEngine: NVTE_CK_USES_BWD_V3).
@@ -411,9 +469,9 @@ AITER = r"(aiter|primus|(composable kernels?|ck) v3)\b"
 # Its second version, with that switched off.
 COMPOSABLE = r"(composable kernels?|ck) v2\b"
 # Its backward pass that adds up the queries' gradient in 16 bits (fmha_bwd_..._a16).
-NARROW_SUMS = r"aiter,? a16\b"
+NARROW_SUMS = r"aiter\W{0,3}a16\b"
 # Lumen's own kernel, its default until September 2026 (ZhangDanyang-AMD/Lumen@ba4d359).
 TRITON = r"triton attention\b"
 # And in 32 bits, as Lumen calls it (ROCm/aiter, aiter/ops/mha.py: flash_attn_func).
-WIDE_SUMS = r"aiter,? a32\b|\blumen\b"
+WIDE_SUMS = r"aiter\W{0,3}a32\b|\blumen\b"
 KERNELS = {"1": ("fa1",), "2": ("fa2",), "3": ("fa3",), "4": ("cudnn",)}

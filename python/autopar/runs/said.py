@@ -10,6 +10,11 @@ def said(run: Run, pattern: str) -> re.Match[str] | None:
     return re.search(rf"{TAKEN_BACK}({pattern})", f"{run.framework} {run.notes}", re.I)
 
 
+def before(run: Run, month: str) -> bool:
+    """Returns whether a row tells a time before a month; what tells none is of today."""
+    return "" < run.month < month
+
+
 # What a row denies, and what it only sets itself against.
 TAKEN_BACK = (
     r"(?<!no )(?<!not )(?<!without )"
@@ -24,6 +29,7 @@ SWITCHED_OFF = (
 HF = (
     r"(HF|Hugging ?Face)\b"
     r"(?!('s)? (data|token|(hub|format|weights)\b|checkpoints? (loaded|convert)))|TRL\b"
+    r"|(?<![/\w-])transformers[ =]+v?\d"
 )
 # Who trains them by their code.
 TRAINS_THEIRS = r"LLaMA-?Factory\b|Axolotl\b|XTuner\b|(ms-)?swift\b"

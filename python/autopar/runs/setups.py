@@ -19,6 +19,7 @@ from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Wo
 from autopar.runs import checkpoints, shards
 from autopar.runs.anatomy import noted
 from autopar.runs.as_run import as_run
+from autopar.runs.attention import attention_said
 from autopar.runs.loads import load_variation
 from autopar.runs.recompute import (
     is_stated,
@@ -31,7 +32,7 @@ from autopar.runs.remat import NOTHING, kept
 from autopar.runs.rows import Run
 from autopar.runs.said import HF, said
 from autopar.runs.shards import KEPT_WHOLE, optimizer_on_host, shard_group
-from autopar.runs.shelf import Shelf, devices, framework, stores_scores, words_of
+from autopar.runs.shelf import Shelf, devices, framework, words_of
 from autopar.runs.stages import schedule_of, stage_chips, stage_chunks, stage_layers
 from autopar.runs.stored import NARROW_STATES, offloads_checkpoints
 from autopar.runs.trained import trained
@@ -86,7 +87,7 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     if precision in ("bf16", "fp16") and _is_left_in_32_bits(run, entry, degrees):
         precision = "fp32"
     entry = replace(entry, framework=entry.at(precision))
-    attention = _attention(run, entry, assumed)
+    attention = _attention(run, entry, model, device, degrees, assumed)
     as_it_was = as_run(entry, run, shelf, attention)
     if as_it_was.name == "deepspeed" and _bf16_optimizer(run, entry):
         # Beside gradients of the pass it keeps whole ones of 32 bits, and sends these.
@@ -99,7 +100,7 @@ def setup(run: Run, shelf: Shelf) -> Setup:
         precision=precision,
         framework=as_it_was,
         attention=attention,
-        dropout=entry.run.dropout if run.dropout is None else run.dropout,
+        dropout=_dropout(run, entry),
         expert_load_variation=load_variation(run, entry, model, assumed),
         memory_margin=0.0,
         top=1,
@@ -164,36 +165,69 @@ def _is_left_in_32_bits(run: Run, entry: FrameworkEntry, degrees: dict[str, int]
     )
 
 
-FUSED_ATTENTION = (
-    r"\bflash|\bsdpa\b|fused attention|\bfa[ -]?v?[1234]\b|\bxformers\b|\bsplash\b"
-    r"|\bmem(ory)?[ -]efficient attention|\bscaled[ _]dot[ _]product"
-)
-FUSED_KERNEL = (
-    r"\bfused\b|\bflex|\bcudnn\b|\baiter\b|\bck\b|\btriton\b|\bring\b|\bmem(ory)?[ -]efficient"
-)
-
 HF_ATTENTION_SINCE = "2023-12"
 
 
-def _attention(run: Run, entry: FrameworkEntry, assumed: list[str]) -> Attention:
+def _attention(
+    run: Run,
+    entry: FrameworkEntry,
+    model: Model,
+    device: Chip,
+    degrees: dict[str, int],
+    assumed: list[str],
+) -> Attention:
     """Returns how attention was computed by the row's column or notes, else as was usual.
 
     Hugging Face's gpt-oss, whose attention has sinks, cannot run PyTorch's fused attention, so that
     it stores scores where nobody names a kernel (huggingface/transformers, modeling_gpt_oss.py:
     _supports_sdpa is False; modeling_utils.py: get_correct_attn_implementation). Before its release
     4.36 of December 2023 none of its models but Falcon (modeling_falcon.py of 4.33) called that,
-    and FlashAttention, since 4.34, where a user asked for it.
+    and FlashAttention, since 4.34, where a user asked for it. What could not store them did not.
     """
-    text = (run.attention or run.notes).lower()
-    if stores_scores(run):
-        return "unfused"
-    if re.search(FUSED_ATTENTION, text) or re.search(FUSED_KERNEL, run.attention, re.I):
-        return "flash"
+    if told := attention_said(run):
+        return told
     early = "" < run.month < HF_ATTENTION_SINCE and not re.search("falcon", run.model, re.I)
     stored = said(run, HF) and (early or re.search(r"gpt-?oss", run.model, re.I))
     usual: Attention = "unfused" if stored else entry.run.attention
+    if usual == "unfused" and _scores_exceed(run, model, device, degrees):
+        usual = "flash"
     assumed.append(f"attention={usual}")
     return usual
+
+
+def _scores_exceed(run: Run, model: Model, device: Chip, degrees: dict[str, int]) -> bool:
+    """Whether no device could have stored scores, or a cut of the context has them never whole.
+
+    They are held in 16 bits before and after the softmax, of one layer, and of all of a stage where
+    a row says that nothing is computed again.
+    """
+    if degrees["cp"] > 1:
+        return True
+    scores = (run.mbs or 1) * model.heads * (run.seq_len or 0) ** 2 / degrees["tp"]
+    layers = model.layers / degrees["pp"] if run.recompute.lower() in NOTHING else 1
+    return 2 * 2 * scores * layers > device.memory_gib * 2**30
+
+
+def _dropout(run: Run, entry: FrameworkEntry) -> bool:
+    """Whether there was dropout: by the row's column, else its words, else as is usual."""
+    if run.dropout is not None:
+        return run.dropout
+    words = f"{run.framework}; {run.notes}"
+    if re.search(DROPOUT, words, re.I):
+        return True
+    return entry.run.dropout and not re.search(NO_DROPOUT, words, re.I)
+
+
+IS = r"(?:[-_ ]?(?:rate|prob(?:ability)?|p)\b)?[ =:]*(?:(?:is|was|of|set to|at|turned) )*"
+NO_DROPOUT = (
+    rf"\b(?:no|not|without|zero|0|non)[- ](?:\w+[- ])?dropouts?\b(?![-_ ](?:fusion|kernel))"
+    rf"|dropouts?{IS}(?:0+(?:\.0*)?(?![\d.]*\d)|off|none|disabled|false|zero|unused|not used)(?!\w)"
+    r"|dropout-free\b"
+)
+DROPOUT = (
+    rf"dropouts?{IS}(?:0?\.\d*[1-9]|\d+ ?%|on\b|active|enabled|true|kept|used)"
+    r"|\b(?:with|has|have|and|uses?) dropout\b(?! (?:and|,))|(?:^|[;,.] )dropout(?=$|[;,.])"
+)
 
 
 def _sharding(

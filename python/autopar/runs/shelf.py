@@ -13,6 +13,7 @@ from autopar import catalog
 from autopar.cluster import Chip, DeviceGroup
 from autopar.entries import FrameworkEntry, ModelEntry
 from autopar.errors import SpecError, shown
+from autopar.runs.attention import stores_scores
 from autopar.runs.hardware import chip_as_written, installed
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK
@@ -187,28 +188,6 @@ SHARDED = {
 
 # FSDP is what PyTorch alone is taken for, where a row does not say that nothing is sharded.
 WHOLE = {"fsdp": "pytorch-ddp", "fsdp-compiled": "ddp-compiled"}
-
-
-def stores_scores(run: Run) -> bool:
-    """Returns whether a row says that attention was not fused, or names a chip that cannot.
-
-    FlashAttention runs on neither Pascal nor Volta.
-    """
-    said = re.fullmatch(r"unfused|eager|naive|vanilla|math|standard", run.attention, re.I)
-    said = said or re.search(STORED_SCORES, run.attention or run.notes, re.I)
-    return bool(said or re.search(r"(?<!BI-)\b[pv]100", run.chip, re.I))
-
-
-STORED_SCORES = (
-    r"unfused (attention|scores|softmax)"
-    r"|\battention (is |was )?(unfused|not fused)"
-    r"|\b(no|not|without|non|w/o)[ -]?(flash|FA\b|fused attention)"
-    r"|(?<![a-z])(flash([ _-]att(entio)?n)?|FA)[ -]?[1-4]?[ =:]*(is |was )?"
-    r"(off|disabled|not used|false)\b"
-    r"|\b(eager|naive|vanilla|math) (SDPA )?att(entio)?n\b"
-    r"|\battn_implementation[ =:]+eager\b|\battention (backend|implementation)[ =:]+(eager|math)\b"
-    r"|\bmateriali[sz]ed (attention|scores)"
-)
 
 
 def _usual(run: Run, shelf: Shelf) -> str:

@@ -1,0 +1,88 @@
+"""Which operators a row says were one kernel, and which it says were several."""
+
+import re
+
+from autopar.runs.rows import Run
+
+# What people call the operators that kernels of their own join.
+OPERATORS = {
+    "norm": r"(?:(?:add|residual)[ +&-]+)*(?:(?:layer|rms)[- ]?)?norm(?:s|ali[sz]ations?)?"
+    r"(?:\+residual)?|LN",
+    "activation": r"(?:bias[- +])?(?:swi-?glu|ge-?glu|gelu|silu|activations?(?: functions?)?)",
+    "rope": r"(?:qkv\+)?(?:rope|rotary)(?:[- ]pos(?:itional|itions?)?)?(?:[- ]emb(?:edding)?s?)?",
+    "residual": r"(?:bias[- +])?dropout(?:[- +]add)?",
+    "permutation": r"(?:moe[- ])?(?:un)?permut(?:e|ations?)(?:/unpermute)?",
+    "router": r"(?:moe[- ])?(?:router|gating)",
+    "softmax": r"(?:(?:scaled|masked|upper-triang)[- ])*softmax",
+}
+# And what else stands in lists of them.
+OTHERS = (
+    r"bias|grouped[- ]?(?:gemm|mm|matmul|product)s?|loss|residuals?"
+    r"|(?:(?:vocab[- ])?cross[- ]entropy|CE)(?:[- ]loss)?"
+)
+
+
+def joined(run: Run, operator: str) -> bool | None:
+    """Whether a row says that an operator was one kernel; None if it does not say.
+
+    Lists count for each of their operators: `neither permute, router nor RoPE fusion`, `fused ops
+    for RMSNorm and RoPE`, `SwiGLU and norms in separate operators`. So do switches, as scripts
+    spell them: `--no-rope-fusion`, `apply_rope_fusion: false`, `--use-fused-rmsnorm absent`.
+    """
+    one = OPERATORS[operator]
+    joins = None
+    for clause in re.split(r";|\.(?=\s|$)", f"{run.framework}; {run.notes}"):
+        text = clause.replace("_", "-")
+        if re.search(_apart(one), text, re.I):
+            return False
+        if re.search(_in_one(one), text, re.I):
+            joins = True
+    return joins
+
+
+ANY = "|".join((*OPERATORS.values(), OTHERS))
+# Operators one behind the other, up to the one that is asked for and after it.
+_THEN = r"(?:, (?:and |or |nor )?| ?/ ?| and | & | or | nor )"
+LISTED = rf"(?:(?:expert|MoE|Triton|the) )*(?:(?:{ANY})\b{_THEN})*"
+REST = rf"(?:{_THEN}(?:{ANY})\b)*"
+OFF = (
+    r"(?: \([^)]*\))?[ =:\"']*(?:(?:is|was|are|were|flag|option) )*"
+    r"(?:(?:turned |switched )?off|false|no|0|disabled|missing"
+    r"|absent|unset|unused|not (?:used|set|enabled|passed|given))\b"
+)
+NOT_ONE = (
+    r"(?:un-?fused|not fused|non-?fused|eager|(?:as |in |left )*"
+    r"(?:separate|plain|elementwise|eager) (?:op(?:erator)?s|kernels))"
+)
+
+
+NOT_DENIED = r"(?<!no )(?<!not )(?<!non-)(?<!without )(?<!w/o )\b"
+
+
+def _apart(one: str) -> str:
+    switch = rf"(?:(?:use|apply|enable)-)*(?:fused-(?:{one})|(?:{one})-fus(?:ion|ed))\b[-\w]*"
+    return (
+        rf"(?<!no --)(?<!without --)\b(?:no|not|without|neither|w/o)[- ](?:any )?"
+        rf"{LISTED}(?:{one})\b{REST}[- ]fus(?:ion|ed)\b"
+        rf"|\b(?:no|without|w/o|lacks) (?:(?:--)?{switch}|fused {LISTED}(?:{one})\b)"
+        rf"|(?<!no )(?<!without )--no-{switch}|(?<![-\w]){switch}{OFF}"
+        rf"|\b(?:{one})\b{REST} fus(?:ion|ed){OFF}|\b(?:{one})\b[\w ]{{0,25}} without fusion\b"
+        rf"|\bfusions? (?:is |are |were )?(?:off|disabled)[ (:]+{LISTED}(?:{one})\b"
+        rf"|{NOT_DENIED}(?:un-?fused|non-?fused|eager) {LISTED}(?:{one})\b(?! fused)"
+        rf"|(?<!fused )\b(?:{one})\b{REST}[ :=]+(?:(?:is|was|are|were|left|in|as) )*{NOT_ONE}\b"
+        r"(?! (?:in)?to\b| with\b)"
+        r"|\b(?:un-?fused|non-?fused) (?:op(?:erator)?s|kernels|layers)\b"
+    )
+
+
+def _in_one(one: str) -> str:
+    kernels = r"(?:op(?:erator)?s|kernels?)"
+    return (
+        rf"{NOT_DENIED}fused:? (?:(?:(?:triton|cuda|apex|te) )*{kernels}"
+        rf"(?: (?:for|of):? |: | \()(?:the )?)?"
+        rf"{LISTED}(?:{one}){REST}(?: (?:{kernels}|embeddings?))?\s*(?:$|,|[()])"
+        rf"|{NOT_DENIED}fused (?:kernels? )?{LISTED}(?:{one})\b{REST} {kernels}"
+        rf"|{NOT_DENIED}fused[ -]?(?:{one})\b|{NOT_DENIED}fuses? {LISTED}(?:{one})\b"
+        rf"|\b(?:{one})\b{REST}[- ](?:(?:is|was|are|were) )?fus(?:ed|ion)\b"
+        rf"|\b(?:{one}) in one kernel\b"
+    )

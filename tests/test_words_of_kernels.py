@@ -1,0 +1,232 @@
+"""What rows say of kernels in many words: attention, joined operators, dropout, optimizers."""
+
+import pytest
+
+from autopar.runs import Run
+from autopar.runs.attention import attention_said
+from autopar.runs.joined import joined
+from autopar.runs.setups import setup
+from autopar.runs.shelf import Shelf
+from stated import run_of
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "plain XLA attention",
+        "Vanilla HF attention",
+        "eager SDPA attention",
+        "Attention: vanilla (softmax(QK^T) materialized)",
+        "attention implementation was the naive one",
+        "Attention ran as SDPA math backend",
+        "attn_implementation='eager'",
+        "attn_impl: torch",
+        "attention=dot_product",
+        "no flash attention yet",
+        "w/o FlashAttention",
+        "Neither flash-attn nor SP flag",
+        "use_flash_attention: no",
+        "--use-flash-attn missing",
+        "USE_FLASH_ATTN=0",
+        "pre-flash attention",
+        "No FusedSDPA; dropout 0",
+        "attention probs materialised and kept",
+        "it materializes the full score matrix, unlike FlashAttention",
+        "scores get stored",
+    ],
+)
+def test_a_row_says_that_scores_were_stored(notes: str) -> None:
+    assert attention_said(Run(id="a", notes=notes)) == "unfused"
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "FA on",
+        "--use-flash-attn (v1)",
+        "attn_implementation=sdpa",
+        "FlexAttention with block masks",
+        "attention via AITER",
+        "cuDNN attention",
+        "FusedSDPA",
+        "xformers memory_efficient_attention",
+        "no flash-attn package, SDPA instead",
+        "F.scaled_dot_product_attention",
+        "flash attention; stored scores would not have fitted",
+        "flash attention, not FlashAttention 3",
+        "flash attention; eager PyTorch",
+        "flash attention; products of matrices are kept",
+    ],
+)
+def test_a_row_says_that_attention_was_one_kernel(notes: str) -> None:
+    assert attention_said(Run(id="a", notes=notes)) == "flash"
+
+
+@pytest.mark.parametrize("notes", ["", "eager mode", "math dataset", "FAQ", "no full attention"])
+def test_a_row_says_nothing_of_attention(notes: str) -> None:
+    assert attention_said(Run(id="a", notes=notes)) is None
+
+
+def test_no_run_stored_scores_that_exceed_its_device(shelf: Shelf) -> None:
+    def attention(**cells: str) -> str:
+        row = {"framework": "Megatron-LM", "date": "2021-06", "attention": ""}
+        row |= {"recompute": "full", "model": "mine", "cp": "1", **cells}
+        return setup(run_of(**row), shelf).problem.workload.attention
+
+    assert attention() == "unfused"
+    # 16 heads of 131072 x 131072 scores, two copies in 16 bits: 1024 GiB of 80.
+    assert attention(seq_len="131072") == "flash"
+    # 16 heads of 4096 x 4096: 1 GiB a layer and sequence; 32 layers of 8 sequences are 256 GiB.
+    assert attention(mbs="8", recompute="none") == "flash"
+    assert attention(mbs="8") == "unfused"
+    assert attention(cp="2", dp="2") == "flash"
+
+
+@pytest.mark.parametrize(
+    ("operator", "notes"),
+    [
+        ("norm", "--use-fused-rmsnorm"),
+        ("norm", "fused LN"),
+        ("norm", "SwiGLU fused, add+RMSNorm fused"),
+        ("norm", "Triton fused RoPE / RMSNorm / CE"),
+        ("activation", "fused RMSNorm, SwiGLU, RoPE and cross-entropy kernels"),
+        ("rope", "fused: SwiGLU, RMSNorm+residual, RoPE"),
+        ("rope", "fuse rope on"),
+        ("rope", "apply_rope_fusion: true"),
+        ("permutation", "fused ops for RMSNorm, permute, RoPE, grouped matmul"),
+        ("permutation", "--moe-permute-fusion"),
+        ("router", "moe_router_fusion"),
+        ("softmax", "softmax in one kernel"),
+    ],
+)
+def test_an_operator_is_one_kernel(operator: str, notes: str) -> None:
+    assert joined(Run(id="a", notes=notes), operator) is True
+
+
+@pytest.mark.parametrize(
+    ("operator", "notes"),
+    [
+        ("norm", "RMSNorm/RoPE unfused"),
+        ("norm", "RMSNorm unfused (--use-fused-rmsnorm absent)"),
+        ("activation", "SwiGLU eager, w1/w3 as two GEMMs"),
+        ("activation", "bias_swiglu_fusion: false"),
+        ("activation", "own layers of unfused ops"),
+        ("rope", "neither permute, router nor RoPE fusion"),
+        ("rope", "rotary embedding in separate operators"),
+        ("rope", "apply_rope_fusion off"),
+        ("permutation", "no --moe-permute-fusion"),
+        ("permutation", "so permute fusion (a TE feature) is off too"),
+        ("router", "router left unforced and without fusion"),
+        ("residual", "All fusions disabled: bias-gelu, bias-dropout, masked softmax"),
+        ("softmax", "--no-masked-softmax-fusion"),
+    ],
+)
+def test_an_operator_is_several_kernels(operator: str, notes: str) -> None:
+    assert joined(Run(id="a", notes=notes), operator) is False
+
+
+@pytest.mark.parametrize(
+    ("operator", "notes"),
+    [
+        ("norm", "fused AdamW, RMSNorm in fp32"),
+        ("rope", "fused cross-entropy; rotary positions"),
+        ("softmax", "no --no-masked-softmax-fusion"),
+        ("permutation", "no unfused permutation"),
+        ("activation", "activation not fused with the products"),
+        ("norm", "eager"),
+    ],
+)
+def test_nothing_is_said_of_an_operator(operator: str, notes: str) -> None:
+    assert joined(Run(id="a", notes=notes), operator) is None
+
+
+@pytest.mark.parametrize(
+    ("notes", "dropout"),
+    [
+        ("dropout 0.1", True),
+        ("hidden_dropout: 0.1, attention_dropout: 0", True),
+        ("dropout active", True),
+        ("rotary; dropout; untied", True),
+        ("dropout-free", False),
+        ("no dropout", False),
+        ("--attention-dropout 0.0 --hidden-dropout 0.0", False),
+        ("Dropout off", False),
+    ],
+)
+def test_dropout_is_read_from_words(shelf: Shelf, notes: str, dropout: bool) -> None:
+    for framework in ("GPT-NeoX", "torchtitan"):
+        run = run_of(framework=framework, notes=notes)
+        assert setup(run, shelf).problem.workload.dropout == dropout
+
+
+@pytest.mark.parametrize(
+    ("notes", "kernel"),
+    [
+        ("AdamW(fused=True)", "native"),
+        ("fused=True AdamW", "native"),
+        ("FusedAdamW", "native"),
+        ("--optim adamw_torch_fused", "native"),
+        ("AdamW not fused", "separate"),
+        ("AdamW(fused=False)", "separate"),
+        ("for-loop AdamW (not fused/foreach)", "separate"),
+        ("AdamW; fused LayerNorm", "separate"),
+    ],
+)
+def test_a_fused_optimizer_is_read_from_words(shelf: Shelf, notes: str, kernel: str) -> None:
+    run = run_of(framework="FSDP", notes=notes)
+    assert setup(run, shelf).problem.framework.fused.optimizer == kernel
+
+
+@pytest.mark.parametrize(
+    ("notes", "first"),
+    [
+        ("--use-flash-attn (v1)", "fa1"),
+        ("flash-attn 1.0.3", "fa1"),
+        ("use_flash_attention_2", "fa2"),
+        ("flash-attn==2.5.8", "fa2"),
+        ("FlashAttention version 3", "fa3"),
+    ],
+)
+def test_the_release_of_flash_attention_is_read_from_words(
+    shelf: Shelf, notes: str, first: str
+) -> None:
+    run = run_of(framework="FSDP", attention="", notes=notes)
+    assert setup(run, shelf).problem.framework.attention_kernels[0] == first
+
+
+@pytest.mark.parametrize(
+    "notes",
+    ["Splash, 2048 blocks", "tokamax splash attention, block size 2048", "sa_block_q: 2048"],
+)
+def test_blocks_of_splash_attention_are_read_from_words(shelf: Shelf, notes: str) -> None:
+    run = run_of(framework="MaxText", chip="TPU v5p", attention="", notes=notes)
+    assert setup(run, shelf).problem.framework.attention_block == 2048
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "sequential for-loop over experts",
+        "grouped GEMM flag missing, so experts (14336 wide) run sequentially",
+        "SequentialMLP (no --moe-grouped-gemm)",
+        "experts one by one",
+    ],
+)
+def test_experts_in_turn_are_read_from_words(shelf: Shelf, notes: str) -> None:
+    run = run_of(framework="Megatron-LM", experts="8", topk="2", notes=notes)
+    assert not setup(run, shelf).problem.framework.fused.grouped_gemm
+
+
+@pytest.mark.parametrize(
+    ("notes", "dispatch"),
+    [
+        ("--moe-token-dispatcher-type alltoall", "copies"),
+        ("alltoall token dispatcher", "copies"),
+        ("dispatcher: NCCL AlltoAll", "copies"),
+        ("--moe-token-dispatcher-type allgather", "gather"),
+        ("DeepEP dispatch", "once_a_node"),
+    ],
+)
+def test_a_dispatcher_is_read_from_words(shelf: Shelf, notes: str, dispatch: str) -> None:
+    run = run_of(framework="Megatron-LM", experts="8", topk="2", notes=notes)
+    assert setup(run, shelf).problem.framework.expert_dispatch == dispatch
