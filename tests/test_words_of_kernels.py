@@ -96,7 +96,8 @@ def test_no_run_stored_scores_that_exceed_its_device(shelf: Shelf) -> None:
         ("permutation", "fused ops for RMSNorm, permute, RoPE, grouped matmul"),
         ("permutation", "--moe-permute-fusion"),
         ("router", "moe_router_fusion"),
-        ("softmax", "softmax in one kernel"),
+        ("softmax", "softmax in one kernel (no --no-masked-softmax-fusion)"),
+        ("softmax", "no --no-masked-softmax-fusion"),
     ],
 )
 def test_an_operator_is_one_kernel(operator: str, notes: str) -> None:
@@ -130,7 +131,6 @@ def test_an_operator_is_several_kernels(operator: str, notes: str) -> None:
     [
         ("norm", "fused AdamW, RMSNorm in fp32"),
         ("rope", "fused cross-entropy; rotary positions"),
-        ("softmax", "no --no-masked-softmax-fusion"),
         ("permutation", "no unfused permutation"),
         ("activation", "activation not fused with the products"),
         ("norm", "eager"),

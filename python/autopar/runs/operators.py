@@ -100,8 +100,12 @@ def fused(framework: Framework, run: Run) -> Framework:
 
 
 def _layers_of_transformer_engine(run: Run) -> bool:
-    """Whether layers are those of Transformer Engine, not its attention, loss or recipes alone."""
+    """Whether layers are those of Transformer Engine, not its attention, loss or recipes alone.
+
+    Hugging Face's models beside it have its linear layers, and their own norms and activations.
+    """
     named = re.search(rf"{TAKEN_BACK}{ENGINE}(?! (attention|attn|fp8|cross))", run.framework, re.I)
+    named = named if not said(run, HF) else None
     return bool(named or said(run, rf"with {ENGINE}|{ENGINE}('s)? ({LAYERS})|layers of {ENGINE}"))
 
 
