@@ -9,6 +9,7 @@ from autopar import _core, wire
 from autopar.errors import SpecError
 from autopar.report import Convention, Counted, Rate, Work
 from autopar.runs import BadRow, Run, parse_runs
+from autopar.runs.rows import PRESENT
 from stated import STATED, checked, run_of, table
 
 # --- Reading
@@ -87,19 +88,22 @@ def test_a_file_that_is_no_table_of_runs_is_refused(data: bytes, what: str) -> N
         ({"framework": "NeMo 24.07", "source": "v25.02:llama3.1/README.md"}, "2024-07"),
         ({"source": "benchmarks/llama3_h100_202412_torchtitan.md"}, "2024-12"),
         ({"source": "results of 20250317"}, "2025-03"),
-        ({"source": "commit b202412f"}, ""),
+        ({"source": "commit b202412f"}, PRESENT),
         ({"source": "artifact of a paper (SOSP25, commit cf2c8e3)"}, "2025-01"),
         ({"source": "NSDI '24, table 3"}, "2024-01"),
-        ({"source": "an 8-node table, SCALE22"}, ""),
+        ({"source": "an 8-node table, SCALE22"}, PRESENT),
         ({"framework": "llm-foundry (torch 1.13)"}, "2022-10"),
         ({"framework": "PyTorch 2.4.0 FSDP"}, "2024-07"),
         ({"framework": "NeMo 1.20", "source": "a talk of 2022"}, "2022-01"),
         ({"framework": "Megatron-LM core_r0.7.0 (TE)"}, "2024-06"),
         ({"framework": "Megatron-Core v0.12.1"}, "2025-05"),
         ({"framework": "Megatron-LM v2.4"}, "2021-01"),
-        ({"framework": "DeepSpeed/Megatron-LM v1.1.5"}, ""),
-        ({"framework": "Megatron-DeepSpeed 0.8"}, ""),
-        ({"source": "somewhere"}, ""),
+        ({"framework": "Megatron-LM (mcore 0.9)"}, "2024-10"),
+        ({"framework": "NxD", "source": "Neuron 2.17 benchmarks"}, "2024-02"),
+        ({"source": "a README (PyTorch 2.9.0)"}, "2025-10"),
+        ({"framework": "DeepSpeed/Megatron-LM v1.1.5"}, PRESENT),
+        ({"framework": "Megatron-DeepSpeed 0.8"}, PRESENT),
+        ({"source": "somewhere"}, PRESENT),
     ],
 )
 def test_the_month_of_a_run_is_its_date_or_that_of_its_paper(

@@ -106,6 +106,7 @@ class RunDefaults:
             that had begun when a run was made.
         words: Words or phrases of a record that tell it from others with the same text.
         vendors: Makers of the chips on which it is meant, of several with one text; empty for all.
+        chips: The chips themselves on which it is meant, of several with one text; empty for all.
         marks: Words of which a record has one that means it before `unmarked_since`.
         unmarked_since: Month from which the text alone means it, as 2024-06.
         precision: Precision that tells it from others with the same text.
@@ -134,6 +135,7 @@ class RunDefaults:
     since: str = ""
     words: tuple[str, ...] = ()
     vendors: tuple[str, ...] = ()
+    chips: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     unmarked_since: str = ""
     precision: str = ""

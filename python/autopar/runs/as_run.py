@@ -8,7 +8,7 @@ from autopar.framework import Framework, Graphs, Named, NumberBytes
 from autopar.runs import losses, operators, remat, stored
 from autopar.runs.exchange import dispatched
 from autopar.runs.rows import Run
-from autopar.runs.said import HF, said
+from autopar.runs.said import HF, OFF, on, said
 from autopar.runs.shelf import FULLY_SHARDED, Shelf, words_of
 from autopar.spec import Attention
 
@@ -88,6 +88,14 @@ def _overlapped(framework: Framework, run: Run) -> Framework:
         gathered = framework.overlap.parameter_gather if told[2] else beside
         overlap = replace(framework.overlap, gradient_reduce=beside, parameter_gather=gathered)
         framework = replace(framework, overlap=overlap)
+    overlap = framework.overlap
+    reduced, gathered = (on(run.notes, flag) for flag in BESIDE_BY_FLAG)
+    overlap = replace(
+        overlap,
+        gradient_reduce=overlap.gradient_reduce if reduced is None else reduced,
+        parameter_gather=overlap.parameter_gather if gathered is None else gathered,
+    )
+    framework = replace(framework, overlap=overlap)
     called = framework.context_exchange == "blocks"
     if said(run, HEADS_EXCHANGED) and not said(run, HEADS_AND_KEYS):
         framework = replace(framework, context_exchange="heads")
@@ -125,6 +133,7 @@ def _of_mindspeed(framework: Framework, run: Run) -> Framework:
 
 # NVIDIA/Megatron-LM arguments: --overlap-grad-reduce and --overlap-param-gather are off by default.
 # An OverlappedDistributedOptimizer is alibaba/Megatron-LLaMA's, of before these.
+BESIDE_BY_FLAG = (r"overlap[-_]grad[-_]reduce\b", r"overlap[-_]param[-_]gather\b")
 BESIDE_THE_PASSES = (
     r"\b((?:no|without) )?(?:overlap of gradients (?:(alone)|(?:or|and|nor) parameters)"
     r"|overlapped distributed optimizer)\b"
@@ -177,15 +186,22 @@ BLOCKS = (
     r"(?<!unset )CUDA_LAUNCH_BLOCKING\b"
     r"(?![ =:]*((is|was) )?(0|false|off|unset|disabled|not (set|used))\b)"
 )
-PLAIN_MODULES = r"\b(no|not|without) (TE|Transformer Engine)\b"
-OWN_SHARDS = r"\b(no|not|without) DTensors?\b"
+PLAIN_MODULES = (
+    r"\b(no|not|without|w/o) (TE|Transformer ?Engine)\b(?! (graphs?|cross))"
+    r"|\b(TE|Transformer ?Engine) (is |was )?(off|disabled|not used)\b"
+    r"|\btransformer[-_ ]impl[ =:\"']*local\b"
+)
+OWN_SHARDS = r"\b(no|not|without|w/o) DTensors?\b"
 NOT_ALL_IN_GRAPHS = (
-    r"\b(no|not|without|partial|TE) (any )?((TE|CUDA)[- ])*graphs?\b"
-    r"|\bgraphs? (of|for|on) (the )?(attention|router|preprocess|experts|norms?)"
+    r"\b(no|not|without|w/o|partial|TE) (any )?((TE|CUDA)[- ])*graphs?\b"
+    r"|\bgraphs? \(?(of |for |on )?(the )?(moe_)?(attn|attention|router|preprocess|experts|norms?)"
+    r"|\bCUDA[- ]?graphs?( capture)? (are |is |were |was )?(off|disabled|not used|none)\b"
+    r"|\bcuda[-_]graph[-_](impl|scope)[ =:\"'\[]*(none|attn|moe)|\bTE-scoped CUDA[- ]graphs?"
 )
 ALL_IN_ONE_GRAPH = (
-    r"(with|under|using|full([- ](iteration|step))?) CUDA[- ]graphs?"
-    r"|CUDA[- ]graph of the whole (iteration|step)"
+    r"(with|under|using|((full|whole|entire)[- ])(iteration|step|training step)?) ?CUDA[- ]?graphs?"
+    r"|CUDA[- ]?graph (of|over|for) the (whole|entire|full) (iteration|step)"
+    r"|cuda[-_]graph[-_]scope[ =:\"'\[]*full[-_]iteration"
 )
 
 
@@ -197,11 +213,12 @@ def _graphed(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf
     """
     told = [
         found
-        for clause in f"{run.framework};{run.notes}".split(";")
+        for clause in re.split(r";|\.(?!\w)", f"{run.framework};{run.notes}")
         if not re.search(r"\bnot (in|told|stated|printed)\b", clause, re.I)
         for found in re.finditer(GRAPHS, clause, re.I)
         if found["none"] or re.search(rf"{PART}|CUDA|HIP|\bTE\b", found[0], re.I)
     ]
+    none = [bool(found["none"] or OFF.match(found.string[found.end() :])) for found in told]
     if not told:
         chip = shelf.chips.get(run.chip)
         if chip is None or chip.name not in entry.run.graphs_on:
@@ -209,7 +226,7 @@ def _graphed(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf
         if any(model in run.model.lower() for model in entry.run.graphs_not_of.get(chip.name, ())):
             return framework
         return replace(framework, graphs=Graphs(attention=True, router=True))
-    words = " ".join(found[0] for found in told if not found["none"])
+    words = " ".join(found[0] for found, off in zip(told, none, strict=True) if not off)
     every = bool(words) and not re.search(PART, words, re.I)
 
     def graphed(part: str) -> bool:
@@ -221,10 +238,14 @@ def _graphed(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf
     return replace(framework, graphs=graphs)
 
 
-PART = r"(?:att(?:entio)?n|router|preprocess\w*|feed-forward|mlp)"
-_BEFORE = rf"(?:(?:{PART}|part|captured|and|the|what|precedes|exchange|in|TE|CUDA|HIP)[ ,]+)*"
-_BEHIND = rf"(?:[ ,]+(?:of|for|on|in|and|the|{PART}))*"
-GRAPHS = rf"(?P<none>\b(?:no|not|without) (?:any )?)?{_BEFORE}\bgraphs?\b{_BEHIND}"
+PART = r"(?:(?:moe_?)?(?:att(?:entio)?n|router|preprocess\w*|feed-forward|mlp))"
+_BEFORE = (
+    rf"(?:(?:{PART}|part|captured|and|the|what|precedes|exchange|in|TE|CUDA|HIP|scoped)[ ,_/+-]+)*"
+)
+_BEHIND = rf"(?:[ ,(=:_/+\[\"'-]+(?:of|for|on|in|and|the|scopes?|covering|{PART})(?![a-z]))*"
+GRAPHS = (
+    rf"(?P<none>\b(?:no|not|without|w/o) (?:any )?)?{_BEFORE}(?<![a-z])graphs?(?![a-z]){_BEHIND}"
+)
 
 
 def _recomputed(framework: Framework, run: Run) -> Framework:

@@ -7,8 +7,9 @@ from autopar.entries import FrameworkEntry
 from autopar.framework import Framework
 from autopar.runs import operators
 from autopar.runs.anatomy import noted
+from autopar.runs.formats import NARROW, WIDE
 from autopar.runs.rows import Run
-from autopar.runs.said import HF, said
+from autopar.runs.said import HF, on, said
 
 NARROW_SOFTMAX = r"softmax in (fp16|bf16|16 bits)\b"
 
@@ -38,17 +39,17 @@ def loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
     into another copy first. What Megatron calls fused is not one: the compiler joined it.
     """
     usual = entry.run
-    apart = said(run, r"loss in separate operators\b")
-    in_place = not apart and said(run, LOSS_IN_PLACE)
+    apart = said(run, SEPARATE_LOSS)
+    in_place = not apart and (said(run, LOSS_IN_PLACE) or _by_liger(run))
     listed = operators.listed_kernels(run)
-    kernel = said(run, LOSS_KERNEL) or re.search("cross[- ]?entropy", listed, re.I)
-    if said(run, LIGER_PLAIN_LOSS):
+    kernel = said(run, LOSS_KERNEL) or re.search(CROSS_ENTROPY, listed, re.I)
+    if _by_liger(run) is False and said(run, LIGER_PLAIN_LOSS):
         return _with_loss(framework, True, 8, 0)
     if said(run, NARROW_LOSS):
         return _with_loss(replace(framework, loss_in_16_bits=True), False, 8, 0)
     if said(run, WIDE_LOSS):
         return _with_loss(replace(framework, loss_in_16_bits=False), False, 14, 0)
-    fused = said(run, FUSED_LOSS)
+    fused = not apart and on(f"{run.framework}; {run.notes}", FUSED_LOSS)
     compiled = usual.loss_bytes or framework.fused.cross_entropy
     if in_place or kernel or (fused and not compiled):
         shifted = run.month < HF_LOSS_SINCE and said(run, HF)
@@ -84,8 +85,14 @@ def _with_loss(framework: Framework, joined: bool, width: int, cached: int) -> F
 
 # Who sets it in the scripts and configurations of examples: alibaba/Pai-Megatron-Patch,
 # examples/qwen3/run_mcore_qwen3.sh; AMD-AGI/Primus, examples/megatron/configs.
+CROSS_ENTROPY = r"(?:cross[-_ ]?entropy|(?<![a-z])CE\b|(?<![a-z])xent\b)"
 FUSED_LOSS = (
-    r"fused cross[- ]?entropy|cross[- ]?entropy (loss )?fusion|fused loss|Pai-Megatron-Patch"
+    rf"fused[-_ ]{CROSS_ENTROPY}|{CROSS_ENTROPY}[-_ ](loss[-_ ])?(fusion|fused)\b|fused loss"
+    r"|Pai-Megatron-Patch"
+)
+SEPARATE_LOSS = (
+    rf"(loss|{CROSS_ENTROPY})( loss)?( is| was)?( in separate operators| unfused| not fused)\b"
+    rf"|(unfused|non-fused) (loss|{CROSS_ENTROPY})"
 )
 # Release 4.46 of huggingface/transformers: the loss is a function of 16-bit logits since.
 HF_LOSS_SINCE = "2024-11"
@@ -93,13 +100,20 @@ HF_LOSS_SINCE = "2024-11"
 # copy in 32 bits, its gradient and theirs lie there (pytorch/pytorch, derivatives.yaml:
 # nll_loss_forward, _log_softmax).
 HF_UNSHIFTED_SINCE = "2025-01"
+TAKES = rf"(loss|{CROSS_ENTROPY}) (is |was )?((applied|computed|taken|done) )?(of|on|over|from|to)( the)?"
 # F.cross_entropy of what the model returns, in separate operators: logits, their log-softmax, its
 # gradient and theirs, 2 bytes each (Lightning-AI/lightning-thunder, benchmark_litgpt.py).
-NARROW_LOSS = r"loss of 16-bit logits"
+NARROW_LOSS = (
+    rf"{TAKES} ({NARROW})[- ]logits\b|(?<![a-z])logits (are |were )?(kept |left |stay )?in ({NARROW})\b"
+    rf"|keeps (the )?logits in ({NARROW})\b"
+)
 # F.cross_entropy of their copy in 32 bits, which is freed: the log-softmax of that, its gradient
 # and theirs, 4 bytes each, beside the logits (duoan/picotron, tests/bench_tp.py and bench_cp.py).
-WIDE_LOSS = r"loss of 32-bit logits"
-LOSS_OUTSIDE = r"loss outside (of )?the model"
+WIDE_LOSS = rf"{TAKES} ({WIDE})[- ]logits\b|{TAKES} logits (cast|upcast) to ({WIDE})\b"
+LOSS_OUTSIDE = (
+    rf"(loss|criterion|{CROSS_ENTROPY})\b[^.;,]{{0,20}} outside\b"
+    r"|(gives|returns|yields) (the )?(bare )?logits (alone|only)|only (gives|returns|yields) (the )?logits"
+)
 # Dao-AILab/flash-attention, losses/cross_entropy.py.
 LOSS_KERNEL = r"xentropy\b"
 
@@ -107,7 +121,7 @@ LOSS_KERNEL = r"xentropy\b"
 def pieces(framework: Framework, run: Run) -> Framework:
     """A loss in pieces has so many times fewer logits at its peak; one of several layers more."""
     held = framework.held
-    if said(run, IN_PIECES):
+    if said(run, IN_PIECES) or _by_liger(run):
         held = replace(held, loss_pieces=_pieces(run))
     if held.planned and (layers := said(run, MTP)):
         # Each predicts by the head, and its logits wait for the backward pass as the others do.
@@ -129,11 +143,14 @@ def _pieces(run: Run) -> int:
     and eight where nobody says (torchtune, torchtitan).
     """
     words = f"{run.framework} {run.notes}"
-    if pieces := noted(rf"loss in (\d+) (?:pieces|chunks)|{TILED}[ =:]*(\d+)", words):
+    if pieces := noted(
+        rf"(?:loss|{CROSS_ENTROPY})[^.;,]{{0,20}} in (\d+) (?:pieces|chunks|tiles)|(?:{TILED}|num_output_chunks)[ =:]*(\d+)",
+        words,
+    ):
         return pieces
     if rows := noted(r"loss in blocks of (\d+) of the vocabulary", words):
         return -(-(run.vocab or 0) // rows) or 8
-    if said(run, LIGER_LOSS):
+    if _by_liger(run):
         return -(-(run.vocab or 0) // (run.hidden or 1)) or 8
     if said(run, r"TRL\b"):
         return max((run.mbs or 1) * (run.seq_len or 0) // ((run.cp or 1) * 256), 1)
@@ -145,23 +162,47 @@ def all_wide(run: Run) -> bool:
     return run.precision == "fp32" and run.zero == "0"
 
 
-LIGER_LOSS = (
-    r"liger(?! kernels (but not its loss|with its plain cross-entropy))"
-    r"|fused linear cross-?entropy"
-)
+def _by_liger(run: Run) -> bool | None:
+    """Returns whether a row's loss was Liger's, joined with the head; None where it had no Liger.
+
+    Its switch in trainers turns on all that it has; kernels that are listed without a loss are all.
+    """
+    text = f"{run.framework}; {run.notes}"
+    if said(run, FUSED_LINEAR):
+        return True
+    if not on(text, LIGER):
+        return None
+    if said(run, LIGER_PLAIN_LOSS) or said(run, LIGER_WITHOUT_LOSS):
+        return False
+    listed = re.search(LIGER_LIST, text, re.I)
+    return not listed or bool(re.search(rf"{CROSS_ENTROPY}|loss|\ball\b|etc", listed[0], re.I))
+
+
+LIGER = r"(?<![a-z])liger"
+FUSED_LINEAR = r"fused[-_ ]linear[-_ ]cross[-_ ]?entropy|F?LCE\b|fused[-_ ]linear[-_ ]CE\b"
+LIGER_WITHOUT_LOSS = r"liger kernels but not its loss"
+LIGER_LIST = r"(?<![a-z])liger[-_ ]?(kernels? )?( ?for |: ?|\()[^.;)]*\b(norm|rms_?norm|rope|swiglu)\b[^.;)]*"
 # linkedin/Liger-Kernel, ops/cross_entropy.py: gradients are written in the place of the logits,
 # which huggingface/transformers casts to 32 bits for it (loss/loss_utils.py): 2 bytes, 4, and the
 # gradient in 2.
-LIGER_PLAIN_LOSS = r"liger kernels with its plain cross-entropy"
+LIGER_PLAIN_LOSS = (
+    rf"liger kernels with its plain cross-entropy|liger's (plain|unfused) {CROSS_ENTROPY}"
+    rf"|{CROSS_ENTROPY} is liger's (non-fused|plain|unfused)"
+    rf"|liger[^.;]*\b{CROSS_ENTROPY} (unfused|apart|separate) from the head"
+    r"|liger_cross_entropy[ =:]*true|fused_linear_cross_entropy[ =:]*false"
+)
 # karpathy/llm.c, llmc/fused_classifier.cuh, and IST-DASLab/llmq, src/kernels/fused_classifier.cu,
 # write gradients over the logits that they read.
 LOSS_IN_PLACE = (
-    r"fused classifier|llm\.c\b|LLM\.Q\b"
-    r"|(TE|Transformer Engine) (fused )?cross[- ]?entropy|cross[- ]?entropy of TE|Primus\b(?!-)|"
-    + LIGER_LOSS
+    rf"fused classifier|llm\.c\b|LLM\.Q\b|Primus\b(?!-)"
+    rf"|(TE|Transformer ?Engine)('s)? (fused )?{CROSS_ENTROPY}|{CROSS_ENTROPY} (of|from|by) TE\b"
+    rf"|{CROSS_ENTROPY}[^.;,]{{0,25}}(with |\()(TE|Transformer ?Engine)\b"
+    r"|cross[-_]entropy[-_]fusion[-_]impl[ =:\"']*te\b"
 )
 # AI-Hypercomputer/maxtext: num_vocab_tiling.
 TILED = r"(?:vocabulary tiled by|num_vocab_tiling)"
 IN_PIECES = (
-    rf"loss in (\w+ (pieces|chunks)|blocks)|{TILED}|chunked (loss|cross-?entropy)|" + LIGER_LOSS
+    rf"loss in (\w+ (pieces|chunks)|blocks)|{TILED}|chunked[-_ ]?(loss|{CROSS_ENTROPY}|nll)"
+    rf"|(loss|{CROSS_ENTROPY})[^.;,]{{0,20}} (in|over|by) (\d+ )?(chunks|pieces|tiles)\b"
+    r"|CEWithChunkedOutputLoss|ChunkedCE(Loss)?\b|num_output_chunks"
 )

@@ -19,6 +19,8 @@ from autopar.errors import SpecError, shown
 
 MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+# The month of a run that nothing dates: later than every one that software has changed in.
+PRESENT = "9999-12"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +160,10 @@ class Run:
 
     @property
     def month(self) -> str:
-        """The month in which the run was made or published, as 2021-04; empty if unknown.
+        """The month in which the run was made or published, as 2021-04; `PRESENT` if unknown.
 
         Where its software is numbered by an earlier one, as NeMo 25.04 is, it is the software's.
+        Nothing follows from a chip or a model: most runs are made long after their release.
         """
         version = re.search(r"(?<![\d.])(2\d)\.?(0[1-9]|1[0-2])(?:[0-3]\d)?\b", self.framework)
         numbered = f"20{version[1]}-{version[2]}" if version else ""
@@ -173,7 +176,7 @@ class Run:
         if paper := re.search(r"arxiv[ :/]*(?:abs/)?(\d\d)(\d\d)\.\d{4,5}", self.source, re.I):
             return f"20{paper[1]}-{paper[2]}"
         told = _dated(self.framework) or _dated(self.source) or _met(self.source)
-        return told or _released(self.framework)
+        return told or _released(f"{self.framework}; {self.source}") or PRESENT
 
 
 def _dated(text: str) -> str:
@@ -197,16 +200,24 @@ def _met(text: str) -> str:
 
 
 def _released(text: str) -> str:
-    """Returns the month of the release of software that a text names: no run is older."""
-    named = re.search(RELEASE, text, re.I)
-    return RELEASES[named[1].lower()].get(named[2], "") if named else ""
+    """Returns the month of the latest release of software that a text names: no run is older."""
+    named = re.findall(RELEASE, text, re.I)
+    months = (
+        RELEASES[name.lower().replace("mcore", "megatron")].get(number, "")
+        for name, number in named
+    )
+    return max(months, default="")
 
 
-# As torch==2.4, NeMo 1.20, Megatron-LM core_r0.7.0, Megatron-Core v0.12, Megatron-LM v2.4.
-RELEASE = r"\b(?:py)?(torch|nemo|megatron)(?:[-_ ](?:lm|core))*[-_ =rv]*(\d\.\d+)"
+# As torch==2.4, NeMo 1.20, Megatron-LM core_r0.7.0, Megatron-Core v0.12, Megatron-LM v2.4, mcore 0.9.
+RELEASE = (
+    r"(?<![a-z])(?:py)?(torch|nemo|megatron|mcore|neuron)(?:[-_ ](?:lm|core|sdk))*"
+    r"[-_ =rv@]*(\d\.\d+)"
+)
 
 # github.com/pytorch/pytorch/releases; github.com/NVIDIA/NeMo/releases; of Megatron-Core when the
-# files in its packages were written, of Megatron-LM before it (its tags on GitHub) the year.
+# files in its packages were written, of Megatron-LM before it (its tags on GitHub) the year; of the
+# AWS Neuron SDK its release notes.
 RELEASES = {
     "torch": {
         "1.8": "2021-03",
@@ -232,6 +243,20 @@ RELEASES = {
         "1.22": "2023-12",
         "1.23": "2024-03",
         "2.0": "2024-10",
+    },
+    "neuron": {
+        "2.10": "2023-05",
+        "2.11": "2023-06",
+        "2.12": "2023-07",
+        "2.13": "2023-08",
+        "2.14": "2023-09",
+        "2.15": "2023-10",
+        "2.16": "2023-12",
+        "2.17": "2024-02",
+        "2.18": "2024-04",
+        "2.19": "2024-07",
+        "2.20": "2024-09",
+        "2.21": "2024-12",
     },
     "megatron": {
         "2.0": "2021-01",

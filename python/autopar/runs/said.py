@@ -25,6 +25,47 @@ SWITCHED_OFF = (
     r"[ =:]*\b((is|are|was|were) )?((turned|switched) )?"
     r"(off|false|disabled|unused|unset|not (used|on|set|enabled))\b"
 )
+# What before a thing says that it was not there, small words between, and what behind it does, with
+# the rest of its own word and a remark between: `no use of the`, `--no-`, `async TP (baseline): off`.
+ABSENT = re.compile(
+    r"(?<![a-z])(no|not|non|neither|nor|never|without|w/o|lack(s|ing)|skip(s|ping)?|omit(s|ting)"
+    r"|disabl(e|ed|es|ing)|instead of|rather than)[-\s:\"'`]+"
+    r"((any|the|a|an|use|using|of|with|under|set|passed|torch)[-\s.]+)*[-\"'`]*$|(?<![a-z])un$",
+    re.I,
+)
+OFF = re.compile(
+    r"[\w-]{0,16}\s*(\([^)]*\)\s*)?[=:\"'`\s]*((is|are|was|were|be|being|set|left|kept|turned|switched"
+    r"|to|both|all)\s+)*(((is|was|are|were)n't|not|never)\s(used|set|on|enabled|passed|applied|active|in use)"
+    r"|off|false|0|no|none|disabled|unused|unset|absent|missing|commented out|omitted)(?!\w|\.\d)",
+    re.I,
+)
+# What leaves open whether it was.
+UNTOLD = re.compile(r"\bwhether\s[^.;,]{0,25}$", re.I)
+UNTOLD_BEHIND = re.compile(
+    r"\w*\s*(\w+\s+){0,2}(not|\w+n't)\s(stated|told|said|printed|given|specified|reported|known|clear)",
+    re.I,
+)
+
+
+def on(text: str, pattern: str) -> bool | None:
+    """Returns whether a text says that something was on or that it was off, by what it says first.
+
+    None where nothing tells.
+
+    Example:
+        >>> [on(text, "compiled?") for text in (
+        ...     "--compile", "not compiled", "compile=false", "compile_model: off", "uncompiled",
+        ...     "whether compiled is not told", "eager",
+        ... )]
+        [True, False, False, False, False, None, None]
+    """
+    for found in re.finditer(pattern, text, re.I):
+        before, behind = text[max(0, found.start() - 40) : found.start()], text[found.end() :][:60]
+        if not (UNTOLD.search(before) or UNTOLD_BEHIND.match(behind)):
+            return not (ABSENT.search(before) or OFF.match(behind))
+    return None
+
+
 # Hugging Face's models, not what else is theirs.
 HF = (
     r"(HF|Hugging ?Face)\b"

@@ -31,10 +31,10 @@ from autopar.runs.recompute import (
 from autopar.runs.remat import NOTHING, kept
 from autopar.runs.rows import Run
 from autopar.runs.said import HF, said
-from autopar.runs.shards import KEPT_WHOLE, optimizer_on_host, shard_group
+from autopar.runs.shards import KEPT_WHOLE, shard_group
 from autopar.runs.shelf import Shelf, devices, framework, words_of
 from autopar.runs.stages import schedule_of, stage_chips, stage_chunks, stage_layers
-from autopar.runs.stored import NARROW_STATES, offloads_checkpoints
+from autopar.runs.stored import narrow_states, offloads_checkpoints, optimizer_on_host
 from autopar.runs.trained import trained
 from autopar.spec import Attention, Model, Precision, Problem
 
@@ -161,7 +161,7 @@ def _is_left_in_32_bits(run: Run, entry: FrameworkEntry, degrees: dict[str, int]
         entry.framework.name.startswith("torchtitan")
         and cut > 1
         and sharded == 1
-        and not said(run, rf"{NARROW_STATES}|training\.dtype\b(?![ =:]*(float32|fp32))")
+        and not (narrow_states(run) or said(run, r"training\.dtype\b(?![ =:]*(float32|fp32))"))
     )
 
 

@@ -5,18 +5,18 @@ here such texts find what they mean. What a text leaves open is not filled in.
 """
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from autopar import catalog
 from autopar.cluster import Chip, DeviceGroup
-from autopar.entries import FrameworkEntry, ModelEntry
+from autopar.entries import ChipEntry, FrameworkEntry, ModelEntry
 from autopar.errors import SpecError, shown
 from autopar.runs.attention import stores_scores
 from autopar.runs.hardware import chip_as_written, installed
-from autopar.runs.rows import Run
-from autopar.runs.said import TAKEN_BACK
+from autopar.runs.rows import PRESENT, Run
+from autopar.runs.said import TAKEN_BACK, on
 from autopar.spec import Model
 
 GATED = ("swiglu", "clamped_swiglu", "geglu")
@@ -96,8 +96,8 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
 
     The name or alias that stands first in the text wins, the longer of two at one place, and any
     over what frameworks are built on (`PyTorch Lightning + DeepSpeed`). Of several profiles with
-    one name it is those whose words, precision or maker of chips the row has, then the newest that
-    had begun, and the profile as it was then. Where nobody says when, stored scores tell a time
+    one name it is those that had begun, then those whose words, precision or chips the row has, then
+    the newest, and the profile as it was then. Where nobody says when, stored scores tell a time
     before fused attention. Without any name it is that of the chip's maker, else FSDP or torchtitan
     where the row says so, ZeRO under a Hugging Face model where it shards parameters and nothing
     else, and Megatron of its time. A path to a TOML file is a profile of one's own.
@@ -107,37 +107,43 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
     """
     if run.framework.endswith(".toml"):
         return catalog.framework(run.framework), True
-    unfused = not run.month and stores_scores(run)
-    places = _places_of(shelf, run.framework)
+    unfused = run.month == PRESENT and stores_scores(run)
+    # DeepSpeed on Megatron-LM is Megatron-LM's model.
+    called = re.sub(
+        r"(deepspeed[^,;(]*?) (?:on|over|atop) (megatron)\b", r"\2 + \1", run.framework, flags=re.I
+    )
+    places = _places_of(shelf, called)
     known = bool(places)
     if not known:
         places = _places_of(shelf, _usual(run, shelf))
     best = min(places.values())
     named = [e for e in shelf.frameworks if places.get(e.framework.name) == best]
     sharded = f"zero {run.zero}" if re.search(r"[123]", run.zero) else ""
-    words = words_of(
-        f"{run.framework} {run.model} {run.chip} {run.precision} {sharded} {run.notes}"
-    )
-    maker = _maker(run, shelf)
-    eager = bool(re.search(EAGER, f"{run.framework} {run.notes}", re.I))
+    words = f"{run.framework}; {run.model}; {run.chip}; {run.precision}; {sharded}; {run.notes}"
+    device = _first_chip(run, shelf)
+    maker = device.vendor if device else ""
+    compiled = is_compiled(run)
 
-    def likeness(entry: FrameworkEntry) -> tuple[bool, bool, int, bool, str]:
+    def likeness(entry: FrameworkEntry) -> tuple[bool, bool, bool, int, str]:
         told = entry.run
-        said = [_says(words, words_of(phrase)) for phrase in told.words]
+        said = [on(words, _named(phrase)) or False for phrase in told.words]
+        for_compiled = any("compile" in phrase for phrase in told.words)
+        said += [True] if compiled and for_compiled and not any(said) else []
         precise = told.precision == run.precision.lower()
         possible = (any(said) or not told.words) and (precise or not told.precision)
         possible &= not told.vendors or maker in told.vendors
-        possible &= not (eager and any("compile" in phrase for phrase in told.words))
-        if known and run.month and run.month < told.unmarked_since:
-            marks = [*words, *words_of(run.attention)]
-            possible &= any(_says(marks, words_of(phrase)) for phrase in told.marks)
-        begun = not run.month or told.since <= run.month
+        possible &= not told.chips or (device is not None and device.chip.name in told.chips)
+        possible &= compiled is not False or not for_compiled
+        if known and run.month < told.unmarked_since:
+            marks = f"{words}; {run.attention}"
+            possible &= any(on(marks, _named(phrase)) for phrase in told.marks)
+        begun = told.since <= run.month
         # The oldest stands in for a time before all of them.
         return (
             possible,
             not unfused or told.attention == "unfused",
-            2 * sum(said) + (precise and bool(told.precision)) + bool(told.vendors),
             begun,
+            2 * sum(said) + (precise and bool(told.precision)) + bool(told.vendors or told.chips),
             (told.since if begun else "".join(chr(255 - ord(c)) for c in told.since)),
         )
 
@@ -151,29 +157,47 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
     if own := sharding.get(found.framework.name):
         found = next(entry for entry in shelf.frameworks if entry.framework.name == own)
     for month, earlier in found.before.items():
-        if run.month and run.month < month:
+        if run.month < month:
             found = replace(found, framework=earlier)
             break
     return found, known
 
 
-def _maker(run: Run, shelf: Shelf) -> str:
-    """Returns who makes a run's devices, of several kinds the first; empty for unknown ones."""
+def _first_chip(run: Run, shelf: Shelf) -> ChipEntry | None:
+    """Returns a run's kind of device as the catalog has it, of several the first."""
     kind = re.sub(r" x ?\d+$", "", run.chip.split(" + ")[0].strip())
     with suppress(SpecError):
-        return catalog.chip(chip(replace(run, chip=kind), shelf).name).vendor
-    return ""
+        return catalog.chip(chip(replace(run, chip=kind), shelf).name)
+    return None
 
 
 # FSDP as what a row is called by, not what it is set against.
 FULLY_SHARDED = rf"{TAKEN_BACK}FSDP[12]?\b(?! (off|was)\b)"
 
-# A model that was not compiled, whatever was of its kernels, its loss or other rows.
-EAGER = (
-    r"\beager\b(?! (attention|scores|softmax|SDPA)\b)|\bcompile[: ]+off\b"
-    r"|\b(no|not|without) (torch\.)?compiled?\b"
-    r"|\bcompiled?(:| of)( the)? loss( only)?(;|$)"
+
+def is_compiled(run: Run) -> bool | None:
+    """Returns whether a row says that its model was compiled or not; None where it says neither.
+
+    Whatever was of its attention, its kernels or other rows; of the loss alone it was not.
+    """
+    text = f"{run.framework}; {run.notes}"
+    if re.search(EAGER, text, re.I):
+        return False
+    rest = re.sub(LOSS_COMPILED, "", text, flags=re.I)
+    told = on(rest, COMPILED)
+    return False if told is None and rest != text else told
+
+
+COMPILED = (
+    r"((?<![a-z])|(?<=\bun))(torch[._ ])?compil(ed?|ation)(?![a-z-])(?! time)(?! by itself)"
+    r"|(?<![a-z])(torch)?inductor\b|\bjitted\b"
 )
+LOSS_COMPILED = (
+    r"(?<![a-z])(only |just )?[^.;,]{0,20}\bloss[^.;,]{0,20}\b(torch\.)?compiled?('d)?\b"
+    r"|(torch\.)?compiled?(:| of| for| on)?( but of)?( just| only)?( the)? loss( function| fn)?( only)?"
+    r"(?=[;.,]|$)|compile\.components=\[?[\"']?loss[\"']?\]?"
+)
+EAGER = r"\beager\b(?! (attention|scores|softmax|SDPA)\b)"
 
 # Profiles of models that any way of sharding may serve, and those of FSDP; rows tell them apart.
 SHARDED = {
@@ -222,29 +246,26 @@ def _places_of(shelf: Shelf, text: str) -> dict[str, tuple[bool, int, int]]:
 
 def _place(entry: FrameworkEntry, text: str) -> tuple[bool, int, int] | None:
     """Returns where a text names a profile: if by a base, the place, and less for a longer name."""
-    words = words_of(text)
-    found = []
     own = (entry.framework.name, *entry.aliases, *entry.run.texts)
-    for base, names in ((False, own), (True, entry.run.bases)):
-        for wanted in map(words_of, names):
-            places = enumerate(_places(wanted, words))
-            found += [(base, place, -len(wanted)) for place, stands in places if stands]
+    found = [
+        (base, stands.start(), -len(words_of(name)))
+        for base, names in ((False, own), (True, entry.run.bases))
+        for name in names
+        for stands in re.finditer(
+            rf"{_named(name)}(?! (layers?|modules?|kernels?|linears?)\b)", text, re.I
+        )
+    ]
     return min(found, default=None)
 
 
-def _places(wanted: list[str], words: list[str]) -> Iterator[bool]:
-    """Yields for each place among words whether the wanted ones stand there in their order."""
-    for place in range(len(words) - len(wanted) + 1):
-        yield words[place : place + len(wanted)] == wanted
+@cache
+def _named(phrase: str) -> str:
+    """Returns the pattern of a phrase whose words may be joined, or have little between them."""
+    words = map(re.escape, words_of(phrase))
+    return rf"(?<![a-z0-9.]){BETWEEN.join(words)}(?![a-z0-9]|\.[a-z0-9])"
 
 
-def _says(words: list[str], wanted: list[str]) -> bool:
-    """Returns whether the wanted words stand somewhere and nothing before them takes them back."""
-    places = enumerate(_places(wanted, words))
-    return any(stands and words[place - 1 : place] not in DENIALS for place, stands in places)
-
-
-DENIALS = (["no"], ["not"], ["non"], ["without"])
+BETWEEN = r"[^a-z0-9.;]*(?:(?:with|under|on|and|using|via|s|the|pytorch|torch)[^a-z0-9.;]+)*"
 
 
 def words_of(text: str) -> list[str]:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from autopar.framework import Framework
 from autopar.held import Offloaded
 from autopar.runs.anatomy import noted
+from autopar.runs.formats import all_narrow, formats
 from autopar.runs.losses import all_wide
 from autopar.runs.rows import Run
-from autopar.runs.said import said
+from autopar.runs.said import on, said
 
 
 def stored(framework: Framework, run: Run) -> Framework:
@@ -26,8 +27,11 @@ def stored(framework: Framework, run: Run) -> Framework:
         # Without ZeRO the optimizer steps the parameters themselves, and copies no gradients
         # (deepspeed/runtime/engine.py: _do_optimizer_sanity_check).
         framework = replace(framework, held=replace(framework.held, update_bytes=0))
-    narrow = said(run, rf"({NARROW_GRADIENTS})\b")
-    wide = run.shards_parameters and not narrow and said(run, WIDE_REDUCTION)
+    told = formats(run)
+    narrow = said(run, rf"({NARROW_GRADIENTS})\b") or told.get("reduced")
+    narrow = narrow or (told.get("gradients") and told.get("reduced") is None)
+    reduced = said(run, WIDE_REDUCTION) or told.get("reduced") is False
+    wide = run.shards_parameters and not narrow and reduced
     if narrow:
         # Where sums lie beside the gradients that are added to them, only what travels is narrow.
         # FSDP casts what it reduced to the width of its parameters (pytorch/pytorch, torch/
@@ -37,7 +41,7 @@ def stored(framework: Framework, run: Run) -> Framework:
         numbers = replace(numbers, gradient=numbers.gradient if sums else 2, gradient_sent=2)
     elif wide:
         numbers = replace(numbers, gradient_sent=4)
-    if said(run, NARROW_STATES):
+    if narrow_states(run):
         copy = 2 if said(run, NARROW_COPY) else 0
         sent = 4 if wide else 2  # FSDP casts gradients as it reduces them.
         numbers = replace(numbers, parameter=2, gradient=2, gradient_sent=sent, optimizer=4 + copy)
@@ -47,7 +51,7 @@ def stored(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, casts_weights=False, held=held)
     elif re.search(r"8-?bit adam", run.notes, re.I):
         numbers = replace(numbers, optimizer=max(numbers.optimizer - 6, 2))
-    elif said(run, rf"({NARROW_MOMENTS})\b"):
+    elif told.get("moments"):
         numbers = replace(numbers, optimizer=max(numbers.optimizer - 4, 4))
     if said(run, DROPPED_GRADIENTS):
         framework = replace(framework, held=replace(framework.held, gradients="passing"))
@@ -55,8 +59,8 @@ def stored(framework: Framework, run: Run) -> Framework:
     if offloaded is None:
         by_names = framework.held.offloaded != Offloaded()
         offloaded = 1.0 if offloads_checkpoints(run) and not by_names else 0.0
-    on_host = bool(said(run, PARAMETERS_ON_HOST))
-    held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=on_host)
+    taken = on_host(run, PARAMETERS) or bool(said(run, r"CPU-?Offload\b"))
+    held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=taken)
     if not run.shards_parameters and said(run, r"(float|fp)8 all-gather\b"):
         # What is gathered once a step lies in 8 bits, and beside it as the backward pass wants it,
         # unless that casts it again.
@@ -73,9 +77,20 @@ def stored(framework: Framework, run: Run) -> Framework:
     return replace(framework, bytes=numbers, held=held)
 
 
+def narrow_states(run: Run) -> bool:
+    """Returns whether a row says that all that is trained was in 16 bits."""
+    eight = re.search(r"8-?bit adam", run.notes, re.I)
+    return bool(said(run, NARROW_STATES)) or (all_narrow(run) and not eight)
+
+
+def optimizer_on_host(run: Run) -> bool:
+    """Returns whether a row says that the optimizer's states waited on the host."""
+    return on_host(run, OPTIMIZER) or bool(said(run, r"CPU-?Offload\b"))
+
+
 def offloads_checkpoints(run: Run) -> bool:
     """Returns whether a row says that its checkpoints wait on the host."""
-    return bool(said(run, OFFLOADED))
+    return on_host(run, CHECKPOINTS)
 
 
 def offloaded(framework: Framework, run: Run) -> Framework:
@@ -97,25 +112,53 @@ WIDE_REDUCTION = (
 # Of no gradient memory is left when a forward pass begins (torch.optim: zero_grad(set_to_none)).
 DROPPED_GRADIENTS = r"gradients (are |were )?(dropped|set to none)\b"
 NARROW_STATES = (
-    r"states (all )?(in )?(bf16|16 bits)\b|(all|pure)[- ](bf16|16[- ]bits?)\b"
+    r"states (all )?(in )?(bf16|16 bits)\b|(all|pure|full|true)[- ](bf16|bfloat16|16[- ]bits?|half)\b|bf16-true\b"
     r"|bf16 weights and (bf16 )?(adamw?|optimizer) states\b"
     r"|no (fp32|32-bit) (copy|copies|master)\b"
     # AI-Hypercomputer/maxtext, configs/base.yml: mu_dtype inherits from weight_dtype, and so does
     # the second moment (optax: zeros like the parameters).
     r"|weight_dtype[ =]*b(f|float)16\b"
+    # pytorch/torchtitan, config/job_config.py: training.dtype is that of the parameters.
+    r"|training[.]dtype[ =:\"']*(torch\.)?b(f|float)16\b"
 )
 NARROW_COPY = r"bf16_master_weights|master weights in (16 bits|bf16)"
-NARROW_MOMENTS = r"(bf16|16-?bit) moments|moments in (16 bits|bf16)"
-OFFLOADED = (
-    r"(checkpoints|(layer|decoder)(_layer)?[ _]inputs?) (are )?offloaded"
-    r"|(?<!no cpu )(?<!no host )(?<!without cpu )(?<!without host )offload(ed|ing)? "
-    r"(of (the \w+ and of )?)?((?!(optimizer|while|and)\b)\w+ )*"
-    r"(checkpoints|(layer|decoder) inputs?)\b"
+
+
+def on_host(run: Run, things: str) -> bool:
+    """Returns whether a row says that some things waited on the host, whichever stands first.
+
+    `offload of the optimizer and the parameters`, `params and Adam states in host RAM`,
+    `offload_param`, `optimizer_cpu_offload: true`, `activations offloaded to CPU`.
+    """
+    thing = rf"(?<![a-z])(?:{things})(?![a-z])"
+    between = rf"(?:[ ,/+&]+(?:{AMONG}))*[ ,/+&]*"
+    patterns = (
+        rf"{thing}{between}(?:{HOST}|{TAKEN}(?![-_ ]?(?:of |{AMONG})))",
+        rf"{thing}[-_ ]?(?:memory[-_ ])?(?:cpu|host)?[-_ ]{TAKEN}",
+        rf"{TAKEN}{TO_HOST}(?:[-_ ]+|{between})(?:of )?{between}{thing}",
+        rf"(?:cpu|host)[-_]{thing}",
+    )
+    clauses = re.split(r"[;.](?![\w])", f"{run.framework}; {run.notes}")
+    return any(on(clause, pattern) for clause in clauses for pattern in patterns)
+
+
+# Where it waits, what takes it there, and what may stand between: small words and other things.
+HOST = (
+    r"(?:on|in|to|into|onto|at) (?:the )?(?:pinned )?(?:cpu|host)(?:'s)?(?: memory| ram| dram)?\b"
 )
-PARAMETERS_ON_HOST = (
-    r"parameters( and (the )?optimizer)?( are| is| kept| wait)* in host memory"
-    r"|offload of [\w ]*parameters|(CPU-?Offload|offload_param)\b"
+TAKEN = r"off-?load(?:ed|ing|s)?\b"
+TO_HOST = r"(?: (?:to|on|onto) (?:the )?(?:cpu|host)(?: memory| ram)?)?"
+AMONG = (
+    r"and|or|all|both|are|is|was|were|be|being|kept|lives?|sits?|also|stays?|waits?|saved|too|the|of|its"
+    r"|states?|optimi[sz]er|optim|adam[wW]?|params?|parameters|weights|gradients|grads|moments|master"
+    r"|model|activations?|checkpoints?|copy|copies"
 )
+CHECKPOINTS = (
+    r"(activation |layer |gradient |saved |kept )?checkpoint(s|ed|ing)?( activations?| inputs?)?"
+    r"|(saved |kept |stored )?((decoder|layer)[_ ])+inputs?|activations?|acts?|inputs"
+)
+PARAMETERS = r"param(eter)?s?|(?<!master )(?<!8-bit )weights|fp16[ _]params?"
+OPTIMIZER = r"optimi[sz]er|optim|adam[wW]?|moments?"
 # What FSDP is told to ignore (torch.distributed.fsdp, fully_shard: ignored_params).
 WHOLE_EXPERTS = r"experts (are )?outside of FSDP"
 # PyTorch's own linear layer keeps a view of its weight for the backward pass, and with it what
