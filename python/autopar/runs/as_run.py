@@ -89,11 +89,11 @@ def _overlapped(framework: Framework, run: Run) -> Framework:
         overlap = replace(framework.overlap, gradient_reduce=beside, parameter_gather=gathered)
         framework = replace(framework, overlap=overlap)
     overlap = framework.overlap
-    reduced, gathered = (on(run.notes, flag) for flag in BESIDE_BY_FLAG)
+    summed, whole = (on(run.notes, flag) for flag in BESIDE_BY_FLAG)
     overlap = replace(
         overlap,
-        gradient_reduce=overlap.gradient_reduce if reduced is None else reduced,
-        parameter_gather=overlap.parameter_gather if gathered is None else gathered,
+        gradient_reduce=overlap.gradient_reduce if summed is None else summed,
+        parameter_gather=overlap.parameter_gather if whole is None else whole,
     )
     framework = replace(framework, overlap=overlap)
     called = framework.context_exchange == "blocks"

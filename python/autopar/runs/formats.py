@@ -20,21 +20,29 @@ WIDTH = rf"(?:torch\.)?(?:(?P<narrow>{NARROW})|(?P<wide>{WIDE}))(?![a-z\d])"
 # The things, each by its last words: what it is called, and what tells it.
 THINGS = {
     "copy": r"master(?:s| weights| cop(?:y|ies)| param(?:eter)?s?)?\b|main[ _]params?\b",
-    "reduced": r"(?:grad(?:ient)?s?[- _])?(?:reduc(?:tions?|e)(?:[- ]scatter)?|all-?reduc(?:es?|tion)|sync)\b",
+    "reduced": (
+        r"(?:grad(?:ient)?s?[- _])?(?:reduc(?:tions?|e)(?:[- ]scatter)?"
+        r"|all-?reduc(?:es?|tion)|sync)\b"
+    ),
     "gradients": r"(?:main[ _])?grad(?:ient)?s?\b",
-    "moments": r"moments?\b(?: estimates)?|momenta\b|m ?[,/+&] ?v\b|mu ?/ ?nu\b|exp[_-]avg(?:[_-]sq)?s?",
+    "moments": (
+        r"moments?\b(?: estimates)?|momenta\b|m ?[,/+&] ?v\b|mu ?/ ?nu\b"
+        r"|exp[_-]avg(?:[_-]sq)?s?"
+    ),
     "states": r"states?\b",
     "weights": r"weights?\b|param(?:eter)?s?\b",
     "everything": r"everything\b",
 }
 OWN = (
-    r"(?:(?:adam[wW]?(?:'s)?|optax\.adamw?|optimi[sz]er(?:'s)?|optim|model|torch|first|second|both|all|the"
+    r"(?:(?:adam[wW]?(?:'s)?|optax\.adamw?|optimi[sz]er(?:'s)?|optim|model|torch|first"
+    r"|second|both|all|the"
     r"|its|their|of|training)[ /_]+)*"
 )
 ITEM = rf"{OWN}(?:{'|'.join(THINGS.values())})(?: (?:states?|copies))?"
 LIST = rf"(?<![a-z])(?P<list>{ITEM}(?:(?:,? and |,? plus | as well as |, ?| ?[/+&] ?){ITEM})*)"
 FILLERS = (
-    r"(?:[\s:=(_\"'`-]|\b(?:is|are|was|were|all|both|kept|held|stored|lives?|stays?|in|as|at|also|too|to"
+    r"(?:[\s:=(_\"'`-]|\b(?:is|are|was|were|all|both|kept|held|stored|lives?|stays?|in|as"
+    r"|at|also|too|to"
     r"|reduced|accumulated|created|with|sits?|being|d_?type|precision|done)\b|d_?type\b)*"
 )
 LISTED = (
@@ -74,7 +82,7 @@ def formats(run: Run) -> dict[str, bool]:
 
 
 def all_narrow(run: Run) -> bool:
-    """Returns whether a row lists weights and what the optimizer holds in 16 bits, no copy wider."""
+    """Returns whether a row has weights and the optimizer's states in 16 bits, no copy wider."""
     told = formats(run)
     if told.get("copy") is False or told.get("weights") is False:
         return False

@@ -100,11 +100,15 @@ HF_LOSS_SINCE = "2024-11"
 # copy in 32 bits, its gradient and theirs lie there (pytorch/pytorch, derivatives.yaml:
 # nll_loss_forward, _log_softmax).
 HF_UNSHIFTED_SINCE = "2025-01"
-TAKES = rf"(loss|{CROSS_ENTROPY}) (is |was )?((applied|computed|taken|done) )?(of|on|over|from|to)( the)?"
+TAKES = (
+    rf"(loss|{CROSS_ENTROPY}) (is |was )?((applied|computed|taken|done) )?(of|on"
+    rf"|over|from|to)( the)?"
+)
 # F.cross_entropy of what the model returns, in separate operators: logits, their log-softmax, its
 # gradient and theirs, 2 bytes each (Lightning-AI/lightning-thunder, benchmark_litgpt.py).
 NARROW_LOSS = (
-    rf"{TAKES} ({NARROW})[- ]logits\b|(?<![a-z])logits (are |were )?(kept |left |stay )?in ({NARROW})\b"
+    rf"{TAKES} ({NARROW})[- ]logits\b|(?<![a-z])logits (are |were )?(kept |left "
+    rf"|stay )?in ({NARROW})\b"
     rf"|keeps (the )?logits in ({NARROW})\b"
 )
 # F.cross_entropy of their copy in 32 bits, which is freed: the log-softmax of that, its gradient
@@ -112,7 +116,8 @@ NARROW_LOSS = (
 WIDE_LOSS = rf"{TAKES} ({WIDE})[- ]logits\b|{TAKES} logits (cast|upcast) to ({WIDE})\b"
 LOSS_OUTSIDE = (
     rf"(loss|criterion|{CROSS_ENTROPY})\b[^.;,]{{0,20}} outside\b"
-    r"|(gives|returns|yields) (the )?(bare )?logits (alone|only)|only (gives|returns|yields) (the )?logits"
+    r"|(gives|returns|yields) (the )?(bare )?logits (alone|only)|only (gives|returns"
+    r"|yields) (the )?logits"
 )
 # Dao-AILab/flash-attention, losses/cross_entropy.py.
 LOSS_KERNEL = r"xentropy\b"
@@ -144,7 +149,8 @@ def _pieces(run: Run) -> int:
     """
     words = f"{run.framework} {run.notes}"
     if pieces := noted(
-        rf"(?:loss|{CROSS_ENTROPY})[^.;,]{{0,20}} in (\d+) (?:pieces|chunks|tiles)|(?:{TILED}|num_output_chunks)[ =:]*(\d+)",
+        rf"(?:loss|{CROSS_ENTROPY})[^.;,]{{0,20}} in (\d+) (?:pieces|chunks|tiles)"
+        rf"|(?:{TILED}|num_output_chunks)[ =:]*(\d+)",
         words,
     ):
         return pieces
@@ -181,7 +187,10 @@ def _by_liger(run: Run) -> bool | None:
 LIGER = r"(?<![a-z])liger"
 FUSED_LINEAR = r"fused[-_ ]linear[-_ ]cross[-_ ]?entropy|F?LCE\b|fused[-_ ]linear[-_ ]CE\b"
 LIGER_WITHOUT_LOSS = r"liger kernels but not its loss"
-LIGER_LIST = r"(?<![a-z])liger[-_ ]?(kernels? )?( ?for |: ?|\()[^.;)]*\b(norm|rms_?norm|rope|swiglu)\b[^.;)]*"
+LIGER_LIST = (
+    r"(?<![a-z])liger[-_ ]?(kernels? )?( ?for |: ?|\()[^.;)]*\b(norm"
+    r"|rms_?norm|rope|swiglu)\b[^.;)]*"
+)
 # linkedin/Liger-Kernel, ops/cross_entropy.py: gradients are written in the place of the logits,
 # which huggingface/transformers casts to 32 bits for it (loss/loss_utils.py): 2 bytes, 4, and the
 # gradient in 2.

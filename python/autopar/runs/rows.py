@@ -209,7 +209,8 @@ def _released(text: str) -> str:
     return max(months, default="")
 
 
-# As torch==2.4, NeMo 1.20, Megatron-LM core_r0.7.0, Megatron-Core v0.12, Megatron-LM v2.4, mcore 0.9.
+# As torch==2.4, NeMo 1.20, Megatron-LM core_r0.7.0, Megatron-Core v0.12, Megatron-LM v2.4, mcore
+# 0.9.
 RELEASE = (
     r"(?<![a-z])(?:py)?(torch|nemo|megatron|mcore|neuron)(?:[-_ ](?:lm|core|sdk))*"
     r"[-_ =rv@]*(\d\.\d+)"

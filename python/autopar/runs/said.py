@@ -26,7 +26,7 @@ SWITCHED_OFF = (
     r"(off|false|disabled|unused|unset|not (used|on|set|enabled))\b"
 )
 # What before a thing says that it was not there, small words between, and what behind it does, with
-# the rest of its own word and a remark between: `no use of the`, `--no-`, `async TP (baseline): off`.
+# the rest of its own word and a remark between: `no use of the`, `--no-`, `async TP (old): off`.
 ABSENT = re.compile(
     r"(?<![a-z])(no|not|non|neither|nor|never|without|w/o|lack(s|ing)|skip(s|ping)?|omit(s|ting)"
     r"|disabl(e|ed|es|ing)|instead of|rather than)[-\s:\"'`]+"
@@ -34,15 +34,18 @@ ABSENT = re.compile(
     re.I,
 )
 OFF = re.compile(
-    r"[\w-]{0,16}\s*(\([^)]*\)\s*)?[=:\"'`\s]*((is|are|was|were|be|being|set|left|kept|turned|switched"
-    r"|to|both|all)\s+)*(((is|was|are|were)n't|not|never)\s(used|set|on|enabled|passed|applied|active|in use)"
+    r"[\w-]{0,16}\s*(\([^)]*\)\s*)?[=:\"'`\s]*((is|are|was|were|be|being|set|left|kept"
+    r"|turned|switched"
+    r"|to|both|all)\s+)*(((is|was|are|were)n't|not|never)\s(used|set|on|enabled|passed"
+    r"|applied|active|in use)"
     r"|off|false|0|no|none|disabled|unused|unset|absent|missing|commented out|omitted)(?!\w|\.\d)",
     re.I,
 )
 # What leaves open whether it was.
 UNTOLD = re.compile(r"\bwhether\s[^.;,]{0,25}$", re.I)
 UNTOLD_BEHIND = re.compile(
-    r"\w*\s*(\w+\s+){0,2}(not|\w+n't)\s(stated|told|said|printed|given|specified|reported|known|clear)",
+    r"\w*\s*(\w+\s+){0,2}(not|\w+n't)\s(stated|told|said|printed|given|specified|reported"
+    r"|known|clear)",
     re.I,
 )
 

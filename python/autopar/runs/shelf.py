@@ -96,7 +96,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
 
     The name or alias that stands first in the text wins, the longer of two at one place, and any
     over what frameworks are built on (`PyTorch Lightning + DeepSpeed`). Of several profiles with
-    one name it is those that had begun, then those whose words, precision or chips the row has, then
+    one name it is those that had begun, then those whose words, precision or chips it has, then
     the newest, and the profile as it was then. Where nobody says when, stored scores tell a time
     before fused attention. Without any name it is that of the chip's maker, else FSDP or torchtitan
     where the row says so, ZeRO under a Hugging Face model where it shards parameters and nothing
@@ -194,7 +194,8 @@ COMPILED = (
 )
 LOSS_COMPILED = (
     r"(?<![a-z])(only |just )?[^.;,]{0,20}\bloss[^.;,]{0,20}\b(torch\.)?compiled?('d)?\b"
-    r"|(torch\.)?compiled?(:| of| for| on)?( but of)?( just| only)?( the)? loss( function| fn)?( only)?"
+    r"|(torch\.)?compiled?(:| of| for| on)?( but of)?( just| only)?( the)? loss( function"
+    r"| fn)?( only)?"
     r"(?=[;.,]|$)|compile\.components=\[?[\"']?loss[\"']?\]?"
 )
 EAGER = r"\beager\b(?! (attention|scores|softmax|SDPA)\b)"

@@ -29,8 +29,8 @@ def stored(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, held=replace(framework.held, update_bytes=0))
     told = formats(run)
     narrow = said(run, rf"({NARROW_GRADIENTS})\b") or told.get("reduced")
-    narrow = narrow or (told.get("gradients") and told.get("reduced") is None)
     reduced = said(run, WIDE_REDUCTION) or told.get("reduced") is False
+    narrow = narrow or (told.get("gradients") and not reduced)
     wide = run.shards_parameters and not narrow and reduced
     if narrow:
         # Where sums lie beside the gradients that are added to them, only what travels is narrow.
@@ -112,7 +112,8 @@ WIDE_REDUCTION = (
 # Of no gradient memory is left when a forward pass begins (torch.optim: zero_grad(set_to_none)).
 DROPPED_GRADIENTS = r"gradients (are |were )?(dropped|set to none)\b"
 NARROW_STATES = (
-    r"states (all )?(in )?(bf16|16 bits)\b|(all|pure|full|true)[- ](bf16|bfloat16|16[- ]bits?|half)\b|bf16-true\b"
+    r"states (all )?(in )?(bf16|16 bits)\b|(all|pure|full|true)[- ](bf16|bfloat16"
+    r"|16[- ]bits?|half)\b|bf16-true\b"
     r"|bf16 weights and (bf16 )?(adamw?|optimizer) states\b"
     r"|no (fp32|32-bit) (copy|copies|master)\b"
     # AI-Hypercomputer/maxtext, configs/base.yml: mu_dtype inherits from weight_dtype, and so does
@@ -149,15 +150,17 @@ HOST = (
 TAKEN = r"off-?load(?:ed|ing|s)?\b"
 TO_HOST = r"(?: (?:to|on|onto) (?:the )?(?:cpu|host)(?: memory| ram)?)?"
 AMONG = (
-    r"and|or|all|both|are|is|was|were|be|being|kept|lives?|sits?|also|stays?|waits?|saved|too|the|of|its"
-    r"|states?|optimi[sz]er|optim|adam[wW]?|params?|parameters|weights|gradients|grads|moments|master"
+    r"and|or|all|both|are|is|was|were|be|being|kept|lives?|sits?|also|stays?|waits?|saved|too|the"
+    r"|of|its"
+    r"|states?|optimi[sz]er|optim|adam[wW]?|params?|parameters|weights|gradients|grads"
+    r"|moments|master"
     r"|model|activations?|checkpoints?|copy|copies"
 )
 CHECKPOINTS = (
     r"(activation |layer |gradient |saved |kept )?checkpoint(s|ed|ing)?( activations?| inputs?)?"
     r"|(saved |kept |stored )?((decoder|layer)[_ ])+inputs?|activations?|acts?|inputs"
 )
-PARAMETERS = r"param(eter)?s?|(?<!master )(?<!8-bit )weights|fp16[ _]params?"
+PARAMETERS = r"(?<!part of the )param(eter)?s?|(?<!master )(?<!8-bit )weights|fp16[ _]params?"
 OPTIMIZER = r"optimi[sz]er|optim|adam[wW]?|moments?"
 # What FSDP is told to ignore (torch.distributed.fsdp, fully_shard: ignored_params).
 WHOLE_EXPERTS = r"experts (are )?outside of FSDP"
