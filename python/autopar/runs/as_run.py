@@ -7,15 +7,16 @@ from autopar.entries import FrameworkEntry
 from autopar.framework import Framework, Graphs, Named, NumberBytes
 from autopar.runs import losses, operators, remat, stored
 from autopar.runs.exchange import dispatched
-from autopar.runs.rows import Run
+from autopar.runs.rows import PRESENT, Run
 from autopar.runs.said import HF, OFF, on, said
-from autopar.runs.shelf import FULLY_SHARDED, Shelf, words_of
+from autopar.runs.shelf import FULLY_SHARDED, Shelf, stores_scores, words_of
 from autopar.spec import Attention
 
 NORMS = set(words_of("norm norms layernorm rmsnorm"))
 ACTIVATIONS = set(words_of("act activation activations swiglu gelu"))
 FILLERS = set(words_of("moe and only"))
 PROJECTIONS = "mla_up_proj"
+BEFORE_FUSED = "2022-12"
 # What each of these words for recompute has a layer compute again.
 AGAIN = {
     "all but attention": Named(norm=True, projections=True, expansion=True, activation=True),
@@ -41,6 +42,9 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
         attention: How the row's attention was computed: where it was fused under a profile that
             knows no kernel, FlashAttention of the time it was.
     """
+    if run.month == PRESENT and entry.run.attention == "unfused" and stores_scores(run):
+        # The profile was chosen for a time before fused attention; so are its kernels.
+        run = replace(run, date=BEFORE_FUSED)
     framework = operators.fused(dispatched(_overlapped(entry.framework, run), run), run)
     framework = operators.grouped(framework, run, shelf)
     framework = _recomputed(operators.attended(framework, run, attention), run)
