@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from autopar import catalog
-from autopar.runs.shards import KEPT_WHOLE, in_known_words, optimizer_on_host, shard_group
+from autopar.runs.shards import KEPT_WHOLE, in_known_words, shard_group
+from autopar.runs.stored import optimizer_on_host
 from stated import run_of
 
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 from autopar.entries import FrameworkEntry
 from autopar.framework import Framework, Graphs, Named, NumberBytes
 from autopar.runs import losses, operators, remat, stored
+from autopar.runs.attention import stores_scores
 from autopar.runs.exchange import dispatched
 from autopar.runs.rows import PRESENT, Run
 from autopar.runs.said import HF, OFF, on, said
-from autopar.runs.shelf import FULLY_SHARDED, Shelf, stores_scores, words_of
+from autopar.runs.shelf import FULLY_SHARDED, Shelf, words_of
 from autopar.spec import Attention
 
 NORMS = set(words_of("norm norms layernorm rmsnorm"))

@@ -71,8 +71,8 @@ _PARTS = {
 _NAME = rf"\b(?:{'|'.join(_PARTS)})\b"
 _LIST = rf"({_NAME}(?:(?:,? ?and |, ?){_NAME})*)"
 _GO = (
-    r"(?:(?:outputs?|both|all|are|is|being|gets?|moved|sent|kept|put|stays?|left|in|on|to|the|pinned|=)"
-    r" )*"
+    r"(?:(?:outputs?|both|all|are|is|being|gets?|moved|sent|kept|put|stays?|left|in|on|to|the"
+    r"|pinned|=) )*"
 )
 _HOST = r"(?:(?:host|CPU)(?:[ -](?:memory|RAM))?|offload(?:ed)?(?! to (?:the )?device))\b"
 _DEVICE = r"(?:device|HBM|saved|kept)\b"

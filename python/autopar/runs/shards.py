@@ -1,4 +1,4 @@
-"""Over how many ranks a row says that states are sharded, and where its optimizer is."""
+"""Over how many ranks a row says that states are sharded."""
 
 import re
 from dataclasses import replace
@@ -89,37 +89,3 @@ KEPT_WHOLE = (
     r"|\b(never|not|no|without) reshard(ed|ing)?\b"
     r"|\b(weights|parameters|params) (stay|are kept|kept|remain) gathered\b"
 )
-
-
-# --- The optimizer
-
-OPTIMIZER = (
-    r"(?:optimi[sz]ers?(?:[ _](?:states?|moments?))*|Adam\w*(?: (?:states?|moments?))?"
-    r"|(?:exp_avg\w*|moments?))"
-)
-# What may stand between the optimizer and where it is.
-BETWEEN = (
-    r"(?:,? (?:and|all|both|states?|moments?|param\w*|weights|may|some|of|is|are|kept|lives?|sits?"
-    r"|waits?|moved|swapped|offloaded|updated|stepped|runs?|partly|fully))*"
-)
-# What FSDP's `CPUOffload` takes to the host is updated there.
-ON_HOST = (
-    r"offload of [\w ]*optimizer"
-    rf"|\b{OPTIMIZER}\b{BETWEEN} (?:in|on|to|onto|by) (?:the |pinned |a )*(?:host|CPUs?)\b"
-    r"|\boffload(?:s|ed|ing)?[_ ](?:\w+ ){0,3}?(?:(?:params?|parameters)(?: and |/))?"
-    rf"{OPTIMIZER}\b"
-    r"|\boptimi[sz]er[-_ ](?:\w+[-_ ])?(?:CPU|host)[-_ ](?:\w+[-_ ])?offload\w*"
-    r"|\boptimi[sz]er[-_ ]offload(?:ed|ing)?\b|\b(?:DeepSpeed)?CPU[-_ ]?Adam\b"
-    r"|\bswap(?:ped)?[-_ ]optimi[sz]er\b|\bZeRO-(?:Offload|Infinity)\b|\bCPU-?Offload\b"
-)
-OFF = (
-    r"(?![ =:]*(?:(?:is|was)(?: not|n't) \w+|not\b|false|off|none|no\b|disabled|unused|0\b"
-    r"|_?device\W+none))"
-)
-
-
-def optimizer_on_host(run: Run) -> bool:
-    """Returns whether a row says that the optimizer's states wait on the host."""
-    told = re.sub(r" ?\+ ?", " and ", run.notes)
-    found = re.search(rf"{TAKEN_BACK}(?:{ON_HOST}){OFF}", told, re.I)
-    return found is not None or bool(re.search(r"\bCPU-?Offload\b", run.framework, re.I))

@@ -85,7 +85,7 @@ def narrow_states(run: Run) -> bool:
 
 def optimizer_on_host(run: Run) -> bool:
     """Returns whether a row says that the optimizer's states waited on the host."""
-    return on_host(run, OPTIMIZER) or bool(said(run, r"CPU-?Offload\b"))
+    return on_host(run, OPTIMIZER) or bool(said(run, OFFLOADING_OPTIMIZER))
 
 
 def offloads_checkpoints(run: Run) -> bool:
@@ -150,8 +150,8 @@ HOST = (
 TAKEN = r"off-?load(?:ed|ing|s)?\b"
 TO_HOST = r"(?: (?:to|on|onto) (?:the )?(?:cpu|host)(?: memory| ram)?)?"
 AMONG = (
-    r"and|or|all|both|are|is|was|were|be|being|kept|lives?|sits?|also|stays?|waits?|saved|too|the"
-    r"|of|its"
+    r"and|or|all|both|are|is|was|were|be|being|kept|moved|swapped|updated|stepped|lives?|sits?|also"
+    r"|stays?|waits?|saved|too|the|of|its"
     r"|states?|optimi[sz]er|optim|adam[wW]?|params?|parameters|weights|gradients|grads"
     r"|moments|master"
     r"|model|activations?|checkpoints?|copy|copies"
@@ -162,6 +162,8 @@ CHECKPOINTS = (
 )
 PARAMETERS = r"(?<!part of the )param(eter)?s?|(?<!master )(?<!8-bit )weights|fp16[ _]params?"
 OPTIMIZER = r"optimi[sz]er|optim|adam[wW]?|moments?"
+# What is named for it: FSDP's `CPUOffload` updates there what it takes there.
+OFFLOADING_OPTIMIZER = r"CPU-?Offload\b|(DeepSpeed)?CPU[-_ ]?Adam\b|ZeRO-(Offload|Infinity)\b"
 # What FSDP is told to ignore (torch.distributed.fsdp, fully_shard: ignored_params).
 WHOLE_EXPERTS = r"experts (are )?outside of FSDP"
 # PyTorch's own linear layer keeps a view of its weight for the backward pass, and with it what
