@@ -2,6 +2,7 @@
 
 import re
 
+from autopar.runs import rx
 from autopar.runs.said import TAKEN_BACK
 from autopar.spec import Mla, Window
 
@@ -11,14 +12,14 @@ SOME = rf"(\d+|{'|'.join(FIGURES)})"
 
 def noted(pattern: str, notes: str) -> int | None:
     """Returns the number that a pattern's first group finds in notes, whatever their case."""
-    found = re.search(pattern, notes, re.I)
+    found = rx.search(pattern, notes, re.I)
     return next((int(group) for group in found.groups() if group), None) if found else None
 
 
 def _first(patterns: tuple[str, ...], notes: str) -> int | None:
     """Returns the number that the first of the patterns that is found has, in figures or words."""
     for pattern in patterns:
-        if found := re.search(pattern, notes, re.I):
+        if found := rx.search(pattern, notes, re.I):
             text = next(group for group in found.groups() if group)
             return FIGURES.get(text.lower()) or int(text)
     return None
@@ -45,10 +46,10 @@ UNTOLD = r"\b(tied or (untied|not)|untied or tied|whether [^;.]*\b(tied|untied)\
 
 def tied(notes: str) -> bool | None:
     """Returns whether a model's output projection is its embedding, by notes; None if unsaid."""
-    notes = re.sub(UNTOLD, "", notes, flags=re.I)
-    if re.search(APART, notes, re.I):
+    notes = rx.sub(UNTOLD, "", notes, flags=re.I)
+    if rx.search(APART, notes, re.I):
         return False
-    return True if re.search(TIED, notes, re.I) else None
+    return True if rx.search(TIED, notes, re.I) else None
 
 
 # --- Attention
@@ -71,10 +72,10 @@ QUERY_RANK = r"\bq[-_ ]?(?:lora)?[-_ ]?(?:rank)?[ =:]*(\d+)"
 def latent(notes: str) -> Mla | None:
     """Returns latent attention as notes give its widths, all of them in its clause; else None."""
     name, keys, parts, values = LATENT
-    if not (start := re.search(name, notes, re.I)):
+    if not (start := rx.search(name, notes, re.I)):
         return None
-    clause = re.split(r"\.(?= )", notes[start.start() : start.start() + 160])[0]
-    found = [re.search(pattern, clause, re.I) for pattern in (keys, parts, values)]
+    clause = rx.split(r"\.(?= )", notes[start.start() : start.start() + 160])[0]
+    found = [rx.search(pattern, clause, re.I) for pattern in (keys, parts, values)]
     if not found[0] or not found[1] or not found[2]:
         return None
     return Mla(
@@ -121,14 +122,14 @@ def window(notes: str) -> Window | None:
 
     Which those are stands in the clause of the window, or in one behind it that goes on with it.
     """
-    clauses = re.split(r"[;,](?!\d{3}\b)", notes)
+    clauses = rx.split(r"[;,](?!\d{3}\b)", notes)
     for place, clause in enumerate(clauses):
-        if found := re.search(WINDOW, clause, re.I):
+        if found := rx.search(WINDOW, clause, re.I):
             size = int((found[1] or found[3]).replace(",", "")) * (1024 if found[2] else 1)
             behind = clauses[place + 1] if place + 1 < len(clauses) else ""
-            if re.match(r" (with|except|but|and|alternat|every|in|on|full|global)\b", behind, re.I):
+            if rx.match(r" (with|except|but|and|alternat|every|in|on|full|global)\b", behind, re.I):
                 clause += behind
-            layers = (n for n, words in FULL_EVERY.items() if re.search(words, clause, re.I))
+            layers = (n for n, words in FULL_EVERY.items() if rx.search(words, clause, re.I))
             return Window(size=size, global_every=next(layers, 0))
     return None
 
@@ -139,8 +140,8 @@ PACKED = rf"{DOCUMENT}[^;.]{{0,40}}?(?<![\d.,])(\d+)[- ]tok"
 
 def documents(notes: str, seq_len: int) -> int | None:
     """Returns how many tokens the documents have that notes say were packed, each a mask's."""
-    for clause in re.split(r"[;.](?= |$)", notes):
-        if re.search(r"\bpack", clause, re.I) and (long := noted(PACKED, clause)):
+    for clause in rx.split(r"[;.](?= |$)", notes):
+        if rx.search(r"\bpack", clause, re.I) and (long := noted(PACKED, clause)):
             return long if 2 * long <= seq_len else None
     return None
 
@@ -184,9 +185,9 @@ def dense_layers(notes: str) -> int | None:
     """Returns how many leading layers have no experts, by notes; None if unsaid."""
     if (told := _first(DENSE_LAYERS, notes)) is not None:
         return told
-    if last := re.search(LAST_DENSE, notes, re.I):
+    if last := rx.search(LAST_DENSE, notes, re.I):
         return int(last[1]) + 1
-    return 1 if re.search(FIRST_DENSE, notes, re.I) else None
+    return 1 if rx.search(FIRST_DENSE, notes, re.I) else None
 
 
 def expert_ffn(notes: str, experts: int) -> int | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from autopar.entries import FrameworkEntry
 from autopar.framework import Framework, Graphs, Named, NumberBytes
-from autopar.runs import losses, operators, remat, stored
+from autopar.runs import losses, operators, remat, rx, stored
 from autopar.runs.attention import stores_scores
 from autopar.runs.exchange import dispatched
 from autopar.runs.rows import PRESENT, Run
@@ -88,7 +88,7 @@ UNSYNCHRONISED = (
 
 def _overlapped(framework: Framework, run: Run) -> Framework:
     """What a script says: gradients and parameters behind or after passes, context by heads."""
-    if told := re.search(BESIDE_THE_PASSES, run.notes, re.I):
+    if told := rx.search(BESIDE_THE_PASSES, run.notes, re.I):
         beside = not told[1]
         gathered = framework.overlap.parameter_gather if told[2] else beside
         overlap = replace(framework.overlap, gradient_reduce=beside, parameter_gather=gathered)
@@ -126,7 +126,7 @@ RING_ATTENTION = r"(?<!for )(?<!zigzag )ring attention\b(?! of PyTorch)"
 def _of_mindspeed(framework: Framework, run: Run) -> Framework:
     """What a script of MindSpeed-LLM sets: MC2, and latent attention without padding."""
     overlap = framework.overlap
-    if re.search(r"\b(no|without) MC2\b", run.notes, re.I):
+    if rx.search(r"\b(no|without) MC2\b", run.notes, re.I):
         overlap = replace(overlap, tensor="none")
     elif said(run, r"use-mc2\b" if framework.name == "mindspeed-legacy" else r"MC2\b"):
         # A table of all its models says MC2, which scripts of the legacy kind mostly leave out.
@@ -152,16 +152,16 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
     graph of the whole step nothing. Where a row says that there was none, or of a part of the
     layers alone, a profile that assumes one has the host's time of the profile that it follows.
     """
-    if re.search(OWN_SHARDS, f"{run.framework} {run.notes}", re.I):
+    if rx.search(OWN_SHARDS, f"{run.framework} {run.notes}", re.I):
         framework = replace(framework, distributed_tensor_us=0.0, distributed_heads_us=0.0)
     if said(run, BLOCKS):
         framework = replace(framework, blocking_launches=True)
-    if re.search(PLAIN_MODULES, f"{run.framework} {run.notes}", re.I):
+    if rx.search(PLAIN_MODULES, f"{run.framework} {run.notes}", re.I):
         plain = next(e for e in shelf.frameworks if e.framework.name == "megatron-2022")
         framework = replace(
             framework, launch_us=min(framework.launch_us, plain.framework.launch_us)
         )
-    if re.search(NOT_ALL_IN_GRAPHS, f"{run.framework} {run.notes}", re.I):
+    if rx.search(NOT_ALL_IN_GRAPHS, f"{run.framework} {run.notes}", re.I):
         # Recipes with parts of layers in graphs have experts' products apart from what is beside
         # them (NVIDIA/Megatron-LM, examples/moe_recipes/qwen3_30b/gb200: partial_cg, paged_stash).
         leader = next((e for e in shelf.frameworks if e.framework.name == entry.follows), entry)
@@ -178,7 +178,7 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
             dispatch_launch_us=0.0,
             sharded_layer_us=0.0,
         )
-    if re.search(r"TinyLlama|Lingua", run.framework, re.I):
+    if rx.search(r"TinyLlama|Lingua", run.framework, re.I):
         # Neither kernels that somebody wrote nor a model compiled as a whole are compiled layers.
         return replace(framework, compiled_layer_us=0.0)
     if framework.name == "ddp-compiled" and said(run, r"compile of each layer\b"):
@@ -218,10 +218,10 @@ def _graphed(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf
     """
     told = [
         found
-        for clause in re.split(r";|\.(?!\w)", f"{run.framework};{run.notes}")
-        if not re.search(r"\bnot (in|told|stated|printed)\b", clause, re.I)
-        for found in re.finditer(GRAPHS, clause, re.I)
-        if found["none"] or re.search(rf"{PART}|CUDA|HIP|\bTE\b", found[0], re.I)
+        for clause in rx.split(r";|\.(?!\w)", f"{run.framework};{run.notes}")
+        if not rx.search(r"\bnot (in|told|stated|printed)\b", clause, re.I)
+        for found in rx.finditer(GRAPHS, clause, re.I)
+        if found["none"] or rx.search(rf"{PART}|CUDA|HIP|\bTE\b", found[0], re.I)
     ]
     none = [bool(found["none"] or OFF.match(found.string[found.end() :])) for found in told]
     if not told:
@@ -232,10 +232,10 @@ def _graphed(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf
             return framework
         return replace(framework, graphs=Graphs(attention=True, router=True))
     words = " ".join(found[0] for found, off in zip(told, none, strict=True) if not off)
-    every = bool(words) and not re.search(PART, words, re.I)
+    every = bool(words) and not rx.search(PART, words, re.I)
 
     def graphed(part: str) -> bool:
-        return every or bool(re.search(part, words, re.I))
+        return every or bool(rx.search(part, words, re.I))
 
     graphs = Graphs(
         attention=graphed(r"\batt"), router=graphed("router|preprocess"), mlp=graphed("feed|mlp")
@@ -306,7 +306,7 @@ def _mixed(framework: Framework, run: Run) -> Framework:
     gives.
     """
     whole = (run.tp or 1) * (run.pp or 1) * (run.cp or 1) == 1 and run.zero == "0"
-    whole &= run.precision != "fp32" and not re.search(FULLY_SHARDED, run.framework, re.I)
+    whole &= run.precision != "fp32" and not rx.search(FULLY_SHARDED, run.framework, re.I)
     then = AUTOCAST_SINCE <= run.month < REPLICATES_SINCE or said(run, r"autocast\b")
     if whole and then and framework.name.startswith("torchtitan"):
         narrow = NumberBytes(parameter=6, gradient=4, gradient_sent=4, optimizer=8)

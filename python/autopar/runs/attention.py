@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from autopar.runs import rx
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK
 from autopar.spec import Attention
@@ -17,23 +18,23 @@ def attention_said(run: Run) -> Attention | None:
     if stores_scores(run):
         return "unfused"
     if run.attention:
-        fused = re.search(rf"{FUSED}|{FUSED_BY_COLUMN}", run.attention, re.I)
+        fused = rx.search(rf"{FUSED}|{FUSED_BY_COLUMN}", run.attention, re.I)
         return "flash" if fused else None
     return "flash" if _in_one_kernel(run) else None
 
 
 def stores_scores(run: Run) -> bool:
     """Returns whether a row says that attention was not fused, or names a chip that cannot."""
-    if re.search(r"(?<!BI-)\b[pv]100", run.chip, re.I):
+    if rx.search(r"(?<!BI-)\b[pv]100", run.chip, re.I):
         return True
     if run.attention:
-        alone = re.fullmatch(rf"{WAY}|standard|torch", run.attention, re.I)
-        return bool(alone or re.search(f"{STORED}|{WITHOUT_FLASH}", run.attention, re.I))
-    if any(re.search(STORED, clause, re.I) for clause in _clauses(run)):
+        alone = rx.fullmatch(rf"{WAY}|standard|torch", run.attention, re.I)
+        return bool(alone or rx.search(f"{STORED}|{WITHOUT_FLASH}", run.attention, re.I))
+    if any(rx.search(STORED, clause, re.I) for clause in _clauses(run)):
         return True
-    without = any(re.search(WITHOUT_FLASH, clause, re.I) for clause in _clauses(run))
+    without = any(rx.search(WITHOUT_FLASH, clause, re.I) for clause in _clauses(run))
     # Without the package of FlashAttention another kernel may have served: `no flash-attn, SDPA`.
-    return without and not any(re.search(OTHER_KERNEL, clause, re.I) for clause in _clauses(run))
+    return without and not any(rx.search(OTHER_KERNEL, clause, re.I) for clause in _clauses(run))
 
 
 def kernel_words(run: Run) -> str:
@@ -44,13 +45,13 @@ def kernel_words(run: Run) -> str:
 def _in_one_kernel(run: Run) -> bool:
     # An abbreviation is one in capitals: `FA on`.
     words = kernel_words(run)
-    return bool(re.search(FUSED, words, re.I) or re.search(r"\bFA\b", words))
+    return bool(rx.search(FUSED, words, re.I) or rx.search(r"\bFA\b", words))
 
 
 def _clauses(run: Run) -> Iterator[str]:
     """Yields a row's clauses but what would have been: `stored scores would not have fitted`."""
-    for clause in re.split(r";|\.(?=\s|$)", f"{run.framework}; {run.notes}"):
-        if not re.search(r"\b(would|could)\b", clause, re.I):
+    for clause in rx.split(r";|\.(?=\s|$)", f"{run.framework}; {run.notes}"):
+        if not rx.search(r"\b(would|could)\b", clause, re.I):
             yield clause
 
 

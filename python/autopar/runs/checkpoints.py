@@ -7,6 +7,7 @@
 import re
 from dataclasses import replace
 
+from autopar.runs import rx
 from autopar.runs.as_run import ACTIVATIONS, NORMS
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK
@@ -65,7 +66,7 @@ def in_known_words(run: Run) -> Run:
 
     Where that says that what is kept waits on the host, the notes do afterwards.
     """
-    waits = re.search(rf"{TAKEN_BACK}{ON_HOST}", run.recompute, re.I)
+    waits = rx.search(rf"{TAKEN_BACK}{ON_HOST}", run.recompute, re.I)
     notes = f"{run.notes}; checkpoints offloaded" if waits else run.notes
     return replace(run, recompute=meant(run.recompute), notes=notes)
 
@@ -81,15 +82,15 @@ def meant(column: str) -> str:
         ['block 5', 'none', 'all but attention']
     """
     text = column.strip().lower()
-    if re.fullmatch(UNSAID, text):
+    if rx.fullmatch(UNSAID, text):
         return ""
-    if re.fullmatch(NOTHING, text):
+    if rx.fullmatch(NOTHING, text):
         return "none"
-    if re.search(SPARED_ATTENTION, text) and not re.search(r"proj|\b(every|each) \S+ layer", text):
+    if rx.search(SPARED_ATTENTION, text) and not rx.search(r"proj|\b(every|each) \S+ layer", text):
         return "all but attention"
-    if re.search(SPARED_PROJECTIONS, text) and not re.search(r"\b(host|cpu|offload\w*)\b", text):
+    if rx.search(SPARED_PROJECTIONS, text) and not rx.search(r"\b(host|cpu|offload\w*)\b", text):
         return "all but attention's projections"
-    if re.fullmatch(MLP_ALONE, text):
+    if rx.fullmatch(MLP_ALONE, text):
         return "mlp alone"
     if parts := _parts(text):
         return parts
@@ -98,7 +99,7 @@ def meant(column: str) -> str:
 
 def _parts(text: str) -> str:
     """Returns norms and activations alone where a text names nothing else."""
-    text = re.sub(r"\bmoe[_ ]act", "act", re.sub(BY_STAGE, "", text))
+    text = rx.sub(r"\bmoe[_ ]act", "act", rx.sub(BY_STAGE, "", text))
     words = {PARTS.get(word, word) for word in words_of(text)} - ABOUT
     if not words or not words <= NORMS | ACTIVATIONS or words <= {"activations"}:
         return ""  # `activations` alone says that it is recompute that is meant.
@@ -108,18 +109,18 @@ def _parts(text: str) -> str:
 
 def _counted(text: str) -> str:
     """Returns how many layers are recomputed, or every which, where a text tells it."""
-    if option := re.search(rf"selective_ac_option\W*{NUMBER}", text):
+    if option := rx.search(rf"selective_ac_option\W*{NUMBER}", text):
         return f"every {option[1]}th layer" if option[1] != "1" else "full"
-    if re.search(r"\b(uniform|every|\d+ ?%)", text) or re.search(r"\d ?/ ?\d|\d of \d", text):
+    if rx.search(r"\b(uniform|every|\d+ ?%)", text) or rx.search(r"\d ?/ ?\d|\d of \d", text):
         return ""
-    if share := re.search(
+    if share := rx.search(
         rf"{NUMBER} (?:layers?|blocks?) (?:in|of|out of) (?:the )?{NUMBER}", text
     ):
         return f"{share[1]} of {share[2]} layers"
     for words, share_of in SHARES.items():
-        if re.search(rf"\b{words} (?:of )?(?:the |all )?(?:layers|blocks)\b", text):
+        if rx.search(rf"\b{words} (?:of )?(?:the |all )?(?:layers|blocks)\b", text):
             return f"{share_of} of the layers"
-    if told := re.search(rf"num[-_ ]layers\W*{NUMBER}|\b{NUMBER} (?:whole |full )?layers?\b", text):
+    if told := rx.search(rf"num[-_ ]layers\W*{NUMBER}|\b{NUMBER} (?:whole |full )?layers?\b", text):
         layers = int(told[1] or told[2])
         if layers > 1 or "block" in text:
             return f"block {layers}"

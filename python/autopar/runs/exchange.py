@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 from autopar.framework import Framework
+from autopar.runs import rx
 from autopar.runs.loads import FORCED
 from autopar.runs.rows import Run
 from autopar.runs.said import SWITCHED_OFF, said
@@ -24,12 +25,12 @@ def dispatched(framework: Framework, run: Run) -> Framework:
     if said(run, EXPERTS_FILLED):
         framework = replace(framework, pads_experts=False)
     hidden = bool(said(run, HIDDEN_EXCHANGE)) and not said(run, BESIDE_ITS_LAYER)
-    if hidden or re.search(OPEN_EXCHANGE, run.notes, re.I):
+    if hidden or rx.search(OPEN_EXCHANGE, run.notes, re.I):
         framework = replace(framework, overlap=replace(framework.overlap, expert=hidden))
-    in_turn = re.search(IN_TURN, f"{framework.name} {run.framework}", re.I)
+    in_turn = rx.search(IN_TURN, f"{framework.name} {run.framework}", re.I)
     if in_turn and said(run, FORCED):
         framework = replace(framework, neighbouring_experts=True)
-        if re.search(NO_SCORES, in_turn[0], re.I):
+        if rx.search(NO_SCORES, in_turn[0], re.I):
             framework = replace(framework, fused=replace(framework.fused, router=True))
     return framework
 

@@ -6,6 +6,7 @@ say the same of each thing in their lists; so do keys such as `exp_avg_dtype=bf1
 
 import re
 
+from autopar.runs import rx
 from autopar.runs.rows import Run
 
 NARROW = (
@@ -72,7 +73,7 @@ def formats(run: Run) -> dict[str, bool]:
         if NONE.search(text[: match.start()]):
             continue
         narrow = match["narrow"] is not None
-        moved = re.search("reduced", match.groupdict().get("fill") or "", re.I)
+        moved = rx.search("reduced", match.groupdict().get("fill") or "", re.I)
         rest = match["list"]
         for thing, pattern in THINGS.items():
             rest, times = re.subn(rf"(?<![a-z]){pattern}", " ", rest, flags=re.I)

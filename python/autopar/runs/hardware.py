@@ -9,6 +9,7 @@ from functools import cache
 from autopar import catalog
 from autopar.cluster import Chip, GemmCurve, Link, Network
 from autopar.errors import SpecError
+from autopar.runs import rx
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK
 
@@ -39,13 +40,13 @@ def chip_as_written(text: str) -> Chip:
     """
     with suppress(SpecError):
         return catalog.chip(text).chip
-    title = re.sub(r"^\d+ ?[x\u00d7] ", "", re.sub(r"\s*\([^)]*\)", "", text).strip())
+    title = rx.sub(r"^\d+ ?[x\u00d7] ", "", rx.sub(r"\s*\([^)]*\)", "", text).strip())
     title = title.replace(",", "")
-    title = re.sub(SLICE, "", title, flags=re.I)
-    bare = re.sub(rf"^({MAKERS})+", "", title, flags=re.I)
-    short = re.sub(FORMS, "", re.sub(MEMORY, "", bare, flags=re.I), flags=re.I).strip(" -_")
-    memory = re.search(MEMORY, text, re.I)
-    if re.search(r"\([^)]*\bPCIe", text, re.I) and "sxm" not in text.lower():
+    title = rx.sub(SLICE, "", title, flags=re.I)
+    bare = rx.sub(rf"^({MAKERS})+", "", title, flags=re.I)
+    short = rx.sub(FORMS, "", rx.sub(MEMORY, "", bare, flags=re.I), flags=re.I).strip(" -_")
+    memory = rx.search(MEMORY, text, re.I)
+    if rx.search(r"\([^)]*\bPCIe", text, re.I) and "sxm" not in text.lower():
         title, bare, short = (f"{name} PCIe" for name in (title, bare, short))
     sized = [*_joined(f"{short} {memory[1]}GB")] if memory else []
     for name in (*sized, title, bare, *_joined(bare), short, *_joined(short)):
@@ -84,8 +85,8 @@ def _within(text: str) -> str:
         LookupError: There is none, or more than one.
     """
     known = _known()
-    text = re.sub(FORMS, "", re.sub(MEMORY, r" \1gb ", text.lower()), flags=re.I)
-    for part in (re.split(r"[,;(]", text)[0], text):
+    text = rx.sub(FORMS, "", rx.sub(MEMORY, r" \1gb ", text.lower()), flags=re.I)
+    for part in (rx.split(r"[,;(]", text)[0], text):
         words = re.findall(r"[a-z0-9.]+", part)
         spans = [
             (start, end, known[name])
@@ -94,7 +95,7 @@ def _within(text: str) -> str:
             if (name := "".join(words[start:end])) in known
         ]
         # A bare generation is also a version of other things.
-        spans = [s for s in spans if not re.fullmatch(r"v\d\w?|\d+", "".join(words[s[0] : s[1]]))]
+        spans = [s for s in spans if not rx.fullmatch(r"v\d\w?|\d+", "".join(words[s[0] : s[1]]))]
         longest = {
             name
             for start, end, name in spans
@@ -102,7 +103,7 @@ def _within(text: str) -> str:
         }
         if len(longest) == 1:
             (name,) = longest
-            size = re.search(r"\b\d+gb\b", text)
+            size = rx.search(r"\b\d+gb\b", text)
             kind = "pcie" if "pcie" in text and "sxm" not in text else ""
             for more in (f"{kind}{size[0]}" if size else kind, kind):
                 name = known.get(f"{_squeezed(name)}{more}", name)
@@ -118,13 +119,13 @@ def _known() -> dict[str, str]:
 
 
 def _squeezed(name: str) -> str:
-    return re.sub(r"[^a-z0-9.]", "", name.lower())
+    return rx.sub(r"[^a-z0-9.]", "", name.lower())
 
 
 def _joined(name: str) -> Iterator[str]:
     """Yields a name with its words joined as the catalog joins them."""
-    yield re.sub(r"[ _]+", "-", name)
-    yield re.sub(r"[ _-]+", "", name)
+    yield rx.sub(r"[ _]+", "-", name)
+    yield rx.sub(r"[ _-]+", "", name)
 
 
 # --- Nodes
@@ -136,7 +137,7 @@ def installed(found: Chip, run: Run) -> Chip:
         # Sixteen of them are in one machine alone.
         found = replace(catalog.chip("v100_dgx2").chip, memory_gib=found.memory_gib)
     node, usual = run.gpus_per_node or found.devices_per_node, found.devices_per_node
-    sliced = found.link.topology.startswith("torus") and re.search(
+    sliced = found.link.topology.startswith("torus") and rx.search(
         SLICES, f"{run.internode} {run.notes}", re.I
     )
     if sliced:
@@ -167,7 +168,7 @@ def installed(found: Chip, run: Run) -> Chip:
 def _told(run: Run, pattern: str) -> re.Match[str] | None:
     """Returns where a row tells of its nodes what no word before it takes back."""
     words = f"{run.internode}; {run.framework}; {run.notes}"
-    return re.search(rf"{TAKEN_BACK}(?<!w/o )({pattern})", words, re.I)
+    return rx.search(rf"{TAKEN_BACK}(?<!w/o )({pattern})", words, re.I)
 
 
 # Slices of TPUs, each a torus of its own, are joined by the network of a data centre.
@@ -338,11 +339,11 @@ GENERATIONS = {"EDR": 100, "HDR": 200, "NDR": 400, "XDR": 800}
 def _in_figures(text: str) -> str:
     """Returns a text with small numbers in figures, and cards known by their generation in Gb."""
     for figure, word in enumerate(NUMBERS, start=1):
-        text = re.sub(rf"\b{word}\b", str(figure), text, flags=re.I)
-    text = re.sub(r"\b(\d+) dual[- ]port\b", lambda cards: str(2 * int(cards[1])), text)
+        text = rx.sub(rf"\b{word}\b", str(figure), text, flags=re.I)
+    text = rx.sub(r"\b(\d+) dual[- ]port\b", lambda cards: str(2 * int(cards[1])), text)
     for name, gbit in GENERATIONS.items():
-        text = re.sub(rf"\b{name}(\d{{3}})\b", r"\1Gb", text)
-        text = re.sub(rf"(\d) ?[x\u00d7] ?{name}\b(?! ?\d)", rf"\1x{gbit}Gb", text)
+        text = rx.sub(rf"\b{name}(\d{{3}})\b", r"\1Gb", text)
+        text = rx.sub(rf"(\d) ?[x\u00d7] ?{name}\b(?! ?\d)", rf"\1x{gbit}Gb", text)
     return text
 
 
@@ -363,20 +364,20 @@ def network(text: str, usual: Network, chip: str = "") -> Network:
         [(4, 100.0), (8, 100.0), (1, 50.0), (8, 200.0)]
     """
     for kind, (efficiency, step) in MEASURED_NETWORKS.items():
-        if re.search(kind, f"{text} {chip}", re.I):
+        if rx.search(kind, f"{text} {chip}", re.I):
             latency = usual.latency_us if step is None else step
             usual = replace(usual, efficiency=efficiency, latency_us=latency)
     text = _in_figures(text)
     rate = r"(\d+(?:\.\d+)?) ?([GT])i?(b|B|(?=E\b)|\b)"
     if (
-        (found := re.search(rf"(\d+) ?[x\u00d7*] ?(?:[A-Z]+-?\d* )?{rate}", text))
-        or (found := re.search(rf"\b(\d+) {CARDS} {rate}", text))
-        or (found := re.search(rf"\b(\d+) {rate}[\w/]* (?:\w+ )?{CARD}", text))
+        (found := rx.search(rf"(\d+) ?[x\u00d7*] ?(?:[A-Z]+-?\d* )?{rate}", text))
+        or (found := rx.search(rf"\b(\d+) {CARDS} {rate}", text))
+        or (found := rx.search(rf"\b(\d+) {rate}[\w/]* (?:\w+ )?{CARD}", text))
     ):
         count, *parts = found.groups()
-    elif found := re.search(rf"{rate}(?:\w|/)*? ?[x\u00d7*] ?(\d+)", text):
+    elif found := rx.search(rf"{rate}(?:\w|/)*? ?[x\u00d7*] ?(\d+)", text):
         *parts, count = found.groups()
-    elif found := re.search(rate, text):
+    elif found := rx.search(rate, text):
         count, parts = "", list(found.groups())
     else:
         return usual
@@ -384,10 +385,10 @@ def network(text: str, usual: Network, chip: str = "") -> Network:
     gbit = float(figure) * (1000 if scale == "T" else 1) * (8 if unit == "B" else 1)
     cards = int(count or 1)
     if not count:
-        behind = re.split(r"[,;(]", text[found.end() :])[0]
-        of_node = re.search(rf"(per|/|each) ?{NODE}", text, re.I)
-        of_node = of_node or re.match(rf"[\w/ ]* (a|every) {NODE}", behind, re.I)
-        of_device = re.search(r"(per|/|each|every) ?(gpu|npu|device|chip|card|nic)\b", text, re.I)
+        behind = rx.split(r"[,;(]", text[found.end() :])[0]
+        of_node = rx.search(rf"(per|/|each) ?{NODE}", text, re.I)
+        of_node = of_node or rx.match(rf"[\w/ ]* (a|every) {NODE}", behind, re.I)
+        of_device = rx.search(r"(per|/|each|every) ?(gpu|npu|device|chip|card|nic)\b", text, re.I)
         if of_device or (gbit == usual.nic_gbit_per_s and not of_node):
             cards = usual.nics_per_node
         elif of_node or gbit > usual.nic_gbit_per_s:

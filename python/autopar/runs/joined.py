@@ -2,6 +2,7 @@
 
 import re
 
+from autopar.runs import rx
 from autopar.runs.rows import Run
 
 # What people call the operators that kernels of their own join.
@@ -31,11 +32,11 @@ def joined(run: Run, operator: str) -> bool | None:
     """
     one = OPERATORS[operator]
     joins = None
-    for clause in re.split(r";|\.(?=\s|$)", f"{run.framework}; {run.notes}"):
+    for clause in rx.split(r";|\.(?=\s|$)", f"{run.framework}; {run.notes}"):
         text = clause.replace("_", "-")
-        if re.search(_apart(one), text, re.I):
+        if rx.search(_apart(one), text, re.I):
             return False
-        if re.search(_in_one(one), text, re.I):
+        if rx.search(_in_one(one), text, re.I):
             joins = True
     return joins
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from autopar.entries import FrameworkEntry
 from autopar.framework import Framework
-from autopar.runs import operators
+from autopar.runs import operators, rx
 from autopar.runs.anatomy import noted
 from autopar.runs.formats import NARROW, WIDE
 from autopar.runs.rows import Run
@@ -27,7 +27,7 @@ def _casts_nothing(framework: Framework, run: Run) -> bool:
     PyTorch's own attention, which fairseq calls, casts nothing, nor does Hugging Face's GPT-2, as
     its Llama, OPT and BLOOM do; automatic mixed precision, whose weights are in 32 bits, does too.
     """
-    code = re.search(r"fairseq|GPT-?2\b", f"{run.framework} {run.model}", re.I)
+    code = rx.search(r"fairseq|GPT-?2\b", f"{run.framework} {run.model}", re.I)
     return bool(code) and framework.bytes.parameter == 2 and "megatron" not in framework.name
 
 
@@ -42,7 +42,7 @@ def loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
     apart = said(run, SEPARATE_LOSS)
     in_place = not apart and (said(run, LOSS_IN_PLACE) or _by_liger(run))
     listed = operators.listed_kernels(run)
-    kernel = said(run, LOSS_KERNEL) or re.search(CROSS_ENTROPY, listed, re.I)
+    kernel = said(run, LOSS_KERNEL) or rx.search(CROSS_ENTROPY, listed, re.I)
     if _by_liger(run) is False and said(run, LIGER_PLAIN_LOSS):
         return _with_loss(framework, True, 8, 0)
     if said(run, NARROW_LOSS):
@@ -180,8 +180,8 @@ def _by_liger(run: Run) -> bool | None:
         return None
     if said(run, LIGER_PLAIN_LOSS) or said(run, LIGER_WITHOUT_LOSS):
         return False
-    listed = re.search(LIGER_LIST, text, re.I)
-    return not listed or bool(re.search(rf"{CROSS_ENTROPY}|loss|\ball\b|etc", listed[0], re.I))
+    listed = rx.search(LIGER_LIST, text, re.I)
+    return not listed or bool(rx.search(rf"{CROSS_ENTROPY}|loss|\ball\b|etc", listed[0], re.I))
 
 
 LIGER = r"(?<![a-z])liger"

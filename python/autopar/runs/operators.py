@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from autopar import catalog
 from autopar.framework import Fp8Scaling, Framework, Fused, OperandsAcross
+from autopar.runs import rx
 from autopar.runs.attention import kernel_words
 from autopar.runs.joined import joined
 from autopar.runs.rows import Run
@@ -42,15 +43,15 @@ def fused(framework: Framework, run: Run) -> Framework:
         apex = framework.name.startswith(("megatron", "nemo"))
         one = replace(one, rope="by_token" if apex else "fused")
     titan = framework.name.startswith("torchtitan")
-    halves = re.search(ROTATES_HALVES, run.model, re.I)
+    halves = rx.search(ROTATES_HALVES, run.model, re.I)
     if titan and one.rope == "complex" and halves:
         one = replace(one, rope="widened" if run.month >= WIDE_ROTATION_SINCE else "eager")
     elif titan and one.rope == "compiled" and not halves:
         one = replace(one, rope="complex")
     one = _apart(_scripted(framework.name, one, run), run)
-    if re.search(ALL_APART, run.notes, re.I):
+    if rx.search(ALL_APART, run.notes, re.I):
         framework = replace(framework, projections="apart")
-    elif re.search(GATE_APART, run.notes, re.I):
+    elif rx.search(GATE_APART, run.notes, re.I):
         framework = replace(framework, projections="gate_apart")
     if said(run, JOINED_GRAPH):
         one = replace(one, activation=True, rope="compiled")
@@ -59,16 +60,16 @@ def fused(framework: Framework, run: Run) -> Framework:
     )
     if by_default or said(run, FUSED_ADAM):
         one = replace(one, optimizer="native" if one.optimizer == "separate" else one.optimizer)
-    if re.search(SEPARATE_ADAM, run.notes, re.I):
+    if rx.search(SEPARATE_ADAM, run.notes, re.I):
         one = replace(one, optimizer="separate")
     if said(run, GROUPED):
         one = replace(one, grouped_gemm=True)
     hugging_face = said(run, HF)
     if hugging_face and not before(run, HF_GROUPED_SINCE):
         one = replace(one, grouped_gemm=True)
-    if re.search(EXPERTS_IN_TURN, run.notes, re.I):
+    if rx.search(EXPERTS_IN_TURN, run.notes, re.I):
         one = replace(one, grouped_gemm=False, looped_gemm=False)
-        sliced = not before(run, HF_GROUPED_SINCE) or re.search(
+        sliced = not before(run, HF_GROUPED_SINCE) or rx.search(
             SLICED_IN_RELEASE_4, run.model, re.I
         )
         framework = replace(framework, sliced_experts=bool(hugging_face and sliced))
@@ -76,7 +77,7 @@ def fused(framework: Framework, run: Run) -> Framework:
         one = replace(one, grouped_gemm=True, looped_gemm=False)
     if said(run, QUANTIZED_MLP):
         one = replace(one, quantized_mlp=True)
-    if re.search(SORTS_TOKENS, run.model, re.I):
+    if rx.search(SORTS_TOKENS, run.model, re.I):
         framework = replace(framework, looks_up_tokens=False, sliced_experts=not one.grouped_gemm)
     if said(run, WIDE_EXPERTS):
         framework = replace(framework, wide_experts=True)
@@ -86,7 +87,7 @@ def fused(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, embeds_by_product=True)
     framework = _tiled(framework, run)
     one = replace(one, router=_router(one.router, run))
-    if re.search(MX, run.precision, re.I) or said(run, rf"{MX}\b"):
+    if rx.search(MX, run.precision, re.I) or said(run, rf"{MX}\b"):
         framework = _in_blocks(framework, run)
     elif framework.fp8_scaling in ("delayed", "current"):
         told = (scaling for scaling, words in SCALINGS.items() if said(run, words))
@@ -104,7 +105,7 @@ def _layers_of_transformer_engine(run: Run) -> bool:
 
     Hugging Face's models beside it have its linear layers, and their own norms and activations.
     """
-    named = re.search(rf"{TAKEN_BACK}{ENGINE}(?! (attention|attn|fp8|cross))", run.framework, re.I)
+    named = rx.search(rf"{TAKEN_BACK}{ENGINE}(?! (attention|attn|fp8|cross))", run.framework, re.I)
     named = named if not said(run, HF) else None
     return bool(named or said(run, rf"with {ENGINE}|{ENGINE}('s)? ({LAYERS})|layers of {ENGINE}"))
 
@@ -211,9 +212,9 @@ def _tanh_of_gpt2(run: Run) -> bool:
     They call it `gelu_new` and, since the latter was rewritten in July 2022, NewGELU
     (karpathy/minGPT, mingpt/model.py).
     """
-    if re.search(r"\bmin-?gpt\b", f"{run.framework} {run.model}", re.I):
+    if rx.search(r"\bmin-?gpt\b", f"{run.framework} {run.model}", re.I):
         return run.month >= "2022-07"
-    return bool(said(run, HF) and re.search(r"\bgpt-?(2|j|neo)\b", run.model, re.I))
+    return bool(said(run, HF) and rx.search(r"\bgpt-?(2|j|neo)\b", run.model, re.I))
 
 
 def _tiled(framework: Framework, run: Run) -> Framework:
@@ -224,9 +225,9 @@ def _tiled(framework: Framework, run: Run) -> Framework:
     """
     if not framework.grouped_tile_rows:
         return framework
-    if re.search(NO_GROUPED_KERNEL, run.notes, re.I):
+    if rx.search(NO_GROUPED_KERNEL, run.notes, re.I):
         return replace(framework, grouped_tile_rows=0, grouped_tile_width=0)
-    if told := re.search(r"\btiles of (\d+) rows", run.notes, re.I):
+    if told := rx.search(r"\btiles of (\d+) rows", run.notes, re.I):
         framework = replace(framework, grouped_tile_rows=int(told[1]))
     if said(run, r"tuned tiles\b|tokamax gmm\b"):
         framework = replace(framework, grouped_tile_width=0)
@@ -256,7 +257,7 @@ def _in_blocks(framework: Framework, run: Run) -> Framework:
     gathers, overlap = framework.eight_bit_gathers, framework.overlap
     if not run.shards_parameters:
         gathers = replace(gathers, parameters=False)
-        if re.match(r"NeMo\b", run.framework, re.I):
+        if rx.match(r"NeMo\b", run.framework, re.I):
             overlap = replace(overlap, parameter_gather=False)
     return replace(framework, fp8_scaling="block", eight_bit_gathers=gathers, overlap=overlap)
 
@@ -272,7 +273,7 @@ def _scripted(name: str, one: Fused, run: Run) -> Fused:
     """
     if name not in SCRIPTED:
         return one
-    version = re.search(r"\bPyTorch (\d+)\.(\d+)", f"{run.framework} {run.notes}")
+    version = rx.search(r"\bPyTorch (\d+)\.(\d+)", f"{run.framework} {run.notes}")
     joins = (
         (int(version[1]), int(version[2])) < (2, 2) if version else run.month < SCRIPTS_APART_SINCE
     )
@@ -364,7 +365,7 @@ FUSED_ADAM_SINCE = "2025-08"
 def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     """The kernels of attention that a row names, else of its time under a profile of none."""
     kernels = framework.attention_kernels
-    if release := re.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
+    if release := rx.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
         kernels = KERNELS[release[1] or release[2]] + kernels
     if said(run, WIDE_SUMS):
         kernels = tuple(one for one in kernels if one != "aiter-a16")
@@ -375,18 +376,18 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
             kernels = ("aiter-a16", *kernels)
         own = tuple(one for one in kernels if one.startswith("aiter")) or ("aiter",)
         kernels = (*own, *(one for one in kernels if one not in (*own, "aotriton")))
-    if said(run, TRITON) and re.search(r"\blumen\b", run.framework, re.I):
+    if said(run, TRITON) and rx.search(r"\blumen\b", run.framework, re.I):
         kernels = ("lumen-triton", *kernels)
-    if re.search(PALLAS if run.attention == "" else r"\bpallas\b", kernel_words(run), re.I):
+    if rx.search(PALLAS if run.attention == "" else r"\bpallas\b", kernel_words(run), re.I):
         kernels = ("pallas", *kernels)
-    if re.search(r"\bsplash\b", f"{run.attention} {run.notes}", re.I):
+    if rx.search(r"\bsplash\b", f"{run.attention} {run.notes}", re.I):
         kernels = tuple(k for k in kernels if k != "tpu-flash")
-    if blocks := re.search(SPLASH_BLOCKS, f"{run.attention} {run.notes}", re.I):
+    if blocks := rx.search(SPLASH_BLOCKS, f"{run.attention} {run.notes}", re.I):
         rows = next(filter(None, blocks.groups()))
         framework = replace(framework, attention_block=int(rows))
         timed = f"splash-{rows}"
         kernels = tuple(k for k in kernels if k == timed or not k.startswith("splash-"))
-    if re.search(rf"{TAKEN_BACK}sdpa\b", run.attention or run.notes, re.I) and _masked(run):
+    if rx.search(rf"{TAKEN_BACK}sdpa\b", run.attention or run.notes, re.I) and _masked(run):
         faster = ("cudnn_masked",) if "cudnn" in kernels else ()
         kernels = (*faster, "efficient_masked", "npu_masked", *kernels)
     framework = _key_heads(framework, run, attention)
@@ -407,15 +408,15 @@ def _key_heads(framework: Framework, run: Run, attention: Attention) -> Framewor
     """
     if said(run, r"key heads repeated\b"):
         return replace(framework, repeats_key_heads=True)
-    if said(run, HF) and re.search(rf"{TAKEN_BACK}flex([-_ ]?att|\b)", kernel_words(run), re.I):
+    if said(run, HF) and rx.search(rf"{TAKEN_BACK}flex([-_ ]?att|\b)", kernel_words(run), re.I):
         return replace(framework, repeats_key_heads=False)
     own = framework.name.startswith(("fsdp", "pytorch-ddp", "ddp-compiled", "deepspeed"))
     if not (own and said(run, HF)) or framework.projections != "apart":
         return framework
     if attention == "unfused":
         repeats = True
-    elif re.search(rf"{TAKEN_BACK}(flash|fa[ -]?v?[1234]\b)", run.attention or run.notes, re.I):
-        repeats = before(run, "2025-01") and bool(re.search(REPEATED_FOR_FLASH, run.model, re.I))
+    elif rx.search(rf"{TAKEN_BACK}(flash|fa[ -]?v?[1234]\b)", run.attention or run.notes, re.I):
+        repeats = before(run, "2025-01") and bool(rx.search(REPEATED_FOR_FLASH, run.model, re.I))
     else:
         repeats = before(run, "2025-08") or _masked(run)
     return replace(framework, repeats_key_heads=repeats)
@@ -436,8 +437,8 @@ def _masked(run: Run) -> bool:
     local_attention_size), as five of six in Gemma 3.
     """
     padded = r"padded( or cut)? to (the (full|longest)|max|\d+ tokens)"
-    always = run.month in ALWAYS_MASKED and re.search(ALWAYS_MASKED_MODELS, run.model, re.I)
-    windowed = (run.seq_len or 0) > 1024 and re.search(r"\bgemma-?3\b", run.model, re.I)
+    always = run.month in ALWAYS_MASKED and rx.search(ALWAYS_MASKED_MODELS, run.model, re.I)
+    windowed = (run.seq_len or 0) > 1024 and rx.search(r"\bgemma-?3\b", run.model, re.I)
     if said(run, f"{HF}|{TRAINS_THEIRS}") and (always or windowed or said(run, padded)):
         return True
     return bool(said(run, rf"padded\b[^;]*\bwith masks?\b|{DENSE_MASK}"))

@@ -1,12 +1,12 @@
 """What a measured run computed again in the backward pass, by the words of its row."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import NamedLayers, Recompute
+from autopar.runs import rx
 from autopar.runs.as_run import ACTIVATIONS, AGAIN, FILLERS, NORMS, PROJECTIONS
 from autopar.runs.remat import NOTHING, kept
 from autopar.runs.rows import Run
@@ -42,11 +42,11 @@ def recompute_said(run: Run, entry: FrameworkEntry) -> str:
     if kept(run) is not None:
         return "selective"
     text = run.recompute.lower()
-    parts = set(re.split(r"[ ,:+()]+", text)) - {"selective", ""}
+    parts = set(rx.split(r"[ ,:+()]+", text)) - {"selective", ""}
     if not parts <= MODULES:
         return run.recompute
     mixture = (run.experts or 1) > 1
-    if mixture and "mlp" in parts and re.match(MEGATRON, entry.framework.name):
+    if mixture and "mlp" in parts and rx.match(MEGATRON, entry.framework.name):
         parts -= {"mlp"}
         text = ", ".join(sorted(parts)) or "none"
     else:
@@ -74,30 +74,30 @@ def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Re
         return Recompute(
             "parts", 0, regathers=False, operators=NamedLayers(norm=norm, activation=activation)
         )
-    some = re.search(r"block\D{0,3}(\d+)", text) or re.search(
+    some = rx.search(r"block\D{0,3}(\d+)", text) or rx.search(
         r"recompute[- ]method block (?:num_layers )?(\d+)", notes
     )
     if some:
         return Recompute("block", int(some[1]))
-    if share := re.search(r"(\d+) ?%", text):
+    if share := rx.search(r"(\d+) ?%", text):
         return Recompute("block", max(1, round(chunk * int(share[1]) / 100)))
-    if share := re.search(r"(\d+) ?(?:/|of) ?([1-9]\d*) (?:of )?(?:the )?layers", text):
+    if share := rx.search(r"(\d+) ?(?:/|of) ?([1-9]\d*) (?:of )?(?:the )?layers", text):
         return Recompute("block", max(1, round(chunk * int(share[1]) / int(share[2]))))
-    if turn := re.search(r"every (?:(\d+)(?:st|nd|rd|th)?|other|second|third|fourth) layer", text):
+    if turn := rx.search(r"every (?:(\d+)(?:st|nd|rd|th)?|other|second|third|fourth) layer", text):
         apart = {"other": 2, "second": 2, "third": 3, "fourth": 4}
         layers = chunk // max(int(turn[1] or apart[turn[0].split()[1]]), 1)
-        if re.search(SPARED, text):
+        if rx.search(SPARED, text):
             return Recompute("block", chunk - layers) if layers < chunk else Recompute()
         return Recompute("block", max(1, layers))
-    if re.search(r"selective|\bsac\b|\bop\b", text) or (
-        re.search(r"attn|attention|\bcore\b", text) and not re.search(r"\b(full|whole)\b", text)
+    if rx.search(r"selective|\bsac\b|\bop\b", text) or (
+        rx.search(r"attn|attention|\bcore\b", text) and not rx.search(r"\b(full|whole)\b", text)
     ):
         return Recompute("selective")
-    if groups := re.search(r"uniform\D{0,3}(\d+)", text):
+    if groups := rx.search(r"uniform\D{0,3}(\d+)", text):
         return Recompute("uniform", int(groups[1]))
     if text == "half":
         return Recompute("block", max(1, chunk // 2))
-    if re.search(WHOLE, text):
+    if rx.search(WHOLE, text):
         return Recompute("uniform", 1)
     raise SpecError("recompute", f"no estimate for {shown(text)}")
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from autopar.framework import Named
 from autopar.held import Offloaded
+from autopar.runs import rx
 from autopar.runs.rows import Run
 
 NOTHING = ("none", "no", "off", "0", "false")
@@ -98,8 +99,8 @@ def _spelled(text: str) -> str:
         (r"attn", "attention"),
         (r"attention (?:output|out|context)s?(?: \(context\))?", "context"),
     ):
-        text = re.sub(rf"\b{short}\b", names, text, flags=re.I)
-    return re.sub(r" \+ | & ", ", ", re.sub(r" ?= ?", " = ", text))
+        text = rx.sub(rf"\b{short}\b", names, text, flags=re.I)
+    return rx.sub(r" \+ | & ", ", ", rx.sub(r" ?= ?", " = ", text))
 
 
 def kept(run: Run) -> Kept | None:
@@ -113,8 +114,8 @@ def kept(run: Run) -> Kept | None:
     if column in POLICIES:
         return POLICIES[column]
     text = _spelled(f"{run.recompute}; {run.notes}")
-    custom = re.search(CUSTOM, f"{run.recompute}; {run.notes}", re.I)
-    if custom or re.search(NAMED, _spelled(run.recompute), re.I):
+    custom = rx.search(CUSTOM, f"{run.recompute}; {run.notes}", re.I)
+    if custom or rx.search(NAMED, _spelled(run.recompute), re.I):
         host, device = _tensors(_ON_HOST, text), _tensors(_ON_DEVICE, text)
         if named := (host | device) & MADE:
             return Kept(named=named, on_host=host)
@@ -122,10 +123,10 @@ def kept(run: Run) -> Kept | None:
     if not column or column.startswith("all but"):
         return None
     words = rf"\b({'|'.join(sorted(POLICIES, key=len, reverse=True))})\b"
-    policy = re.search(words, column) or re.search(rf"remat[\w=]*(?: policy)?[ :]*{words}", notes)
+    policy = rx.search(words, column) or rx.search(rf"remat[\w=]*(?: policy)?[ :]*{words}", notes)
     if policy:
         return POLICIES[policy[1]]
-    if re.search(_DOTS, f"{column} {notes}"):
+    if rx.search(_DOTS, f"{column} {notes}"):
         return POLICIES["minimal"]
     return None
 
@@ -146,7 +147,7 @@ def _tensors(patterns: tuple[str, ...], text: str) -> frozenset[str]:
         for names in re.findall(pattern, text, re.I)
         for name in re.findall(_NAME, names, re.I)
         for words, part in _PARTS.items()
-        if re.fullmatch(words, name, re.I)
+        if rx.fullmatch(words, name, re.I)
     }
     together = "qkv" in found or found >= {"q", "k", "v"}
     found -= {"q", "k", "v", "qkv"}

@@ -16,6 +16,7 @@ from typing import Any
 
 from autopar import files
 from autopar.errors import SpecError, shown
+from autopar.runs import rx
 
 MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -146,17 +147,17 @@ class Run:
     @property
     def suspect(self) -> bool:
         """Whether whoever recorded the run doubts it."""
-        return re.search(r"\bSUSPECT\b", self.notes) is not None
+        return rx.search(r"\bSUSPECT\b", self.notes) is not None
 
     @property
     def shards_parameters(self) -> bool:
         """Whether its stage of ZeRO shards parameters, as FSDP and HSDP do."""
-        return re.search(r"3|[fh]sdp", self.zero, re.I) is not None
+        return rx.search(r"3|[fh]sdp", self.zero, re.I) is not None
 
     @property
     def ran_out_of_memory(self) -> bool:
         """Whether the run is one that did not fit."""
-        return re.search(r"\b(OOM|out of memory)\b", self.notes) is not None
+        return rx.search(r"\b(OOM|out of memory)\b", self.notes) is not None
 
     @property
     def month(self) -> str:
@@ -165,15 +166,15 @@ class Run:
         Where its software is numbered by an earlier one, as NeMo 25.04 is, it is the software's.
         Nothing follows from a chip or a model: most runs are made long after their release.
         """
-        version = re.search(r"(?<![\d.])(2\d)\.?(0[1-9]|1[0-2])(?:[0-3]\d)?\b", self.framework)
+        version = rx.search(r"(?<![\d.])(2\d)\.?(0[1-9]|1[0-2])(?:[0-3]\d)?\b", self.framework)
         numbered = f"20{version[1]}-{version[2]}" if version else ""
         if self.date:
             return min(filter(None, (self.date[:7], numbered)))
         if numbered:
             return numbered
-        if tagged := re.search(r"\bv(2\d)\.(0[1-9]|1[0-2])\b", self.source):
+        if tagged := rx.search(r"\bv(2\d)\.(0[1-9]|1[0-2])\b", self.source):
             return f"20{tagged[1]}-{tagged[2]}"
-        if paper := re.search(r"arxiv[ :/]*(?:abs/)?(\d\d)(\d\d)\.\d{4,5}", self.source, re.I):
+        if paper := rx.search(r"arxiv[ :/]*(?:abs/)?(\d\d)(\d\d)\.\d{4,5}", self.source, re.I):
             return f"20{paper[1]}-{paper[2]}"
         told = _dated(self.framework) or _dated(self.source) or _met(self.source)
         return told or _released(f"{self.framework}; {self.source}") or PRESENT
@@ -182,10 +183,10 @@ class Run:
 def _dated(text: str) -> str:
     """Returns the month that a text names, or the first of the year; empty if it names neither."""
     # As in the names of files: llama3_h100_202412_torchtitan.md.
-    joined = re.search(r"(?<![\da-z])(20[12]\d)(0[1-9]|1[0-2])(?:[0-3]\d)?(?![\da-z])", text, re.I)
+    joined = rx.search(r"(?<![\da-z])(20[12]\d)(0[1-9]|1[0-2])(?:[0-3]\d)?(?![\da-z])", text, re.I)
     if joined:
         return f"{joined[1]}-{joined[2]}"
-    dated = re.search(r"\b(?:([a-z]{3})[a-z]* )?(20[12]\d)(?:-(0[1-9]|1[0-2]))?\b", text, re.I)
+    dated = rx.search(r"\b(?:([a-z]{3})[a-z]* )?(20[12]\d)(?:-(0[1-9]|1[0-2]))?\b", text, re.I)
     if not dated:
         return ""
     name = (dated[1] or "").lower()
@@ -195,7 +196,7 @@ def _dated(text: str) -> str:
 
 def _met(text: str) -> str:
     """Returns January of the year of a conference that a text names, as SOSP25 or NSDI '24."""
-    met = re.search(rf"\b(?:{CONFERENCES})[ -]?['\u2019]?(1[5-9]|2\d)\b", text, re.I)
+    met = rx.search(rf"\b(?:{CONFERENCES})[ -]?['\u2019]?(1[5-9]|2\d)\b", text, re.I)
     return f"20{met[1]}-01" if met else ""
 
 

@@ -2,12 +2,13 @@
 
 import re
 
+from autopar.runs import rx
 from autopar.runs.rows import Run
 
 
 def said(run: Run, pattern: str) -> re.Match[str] | None:
     """Returns where a row's framework or notes say something that no word before it takes back."""
-    return re.search(rf"{TAKEN_BACK}({pattern})", f"{run.framework} {run.notes}", re.I)
+    return rx.search(rf"{TAKEN_BACK}({pattern})", f"{run.framework} {run.notes}", re.I)
 
 
 def before(run: Run, month: str) -> bool:
@@ -62,7 +63,7 @@ def on(text: str, pattern: str) -> bool | None:
         ... )]
         [True, False, False, False, False, None, None]
     """
-    for found in re.finditer(pattern, text, re.I):
+    for found in rx.finditer(pattern, text, re.I):
         before, behind = text[max(0, found.start() - 40) : found.start()], text[found.end() :][:60]
         if not (UNTOLD.search(before) or UNTOLD_BEHIND.match(behind)):
             return not (ABSENT.search(before) or OFF.match(behind))

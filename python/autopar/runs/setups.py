@@ -16,7 +16,7 @@ from autopar.cluster import Chip, Cluster
 from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
-from autopar.runs import checkpoints, shards
+from autopar.runs import checkpoints, rx, shards
 from autopar.runs.anatomy import noted
 from autopar.runs.as_run import as_run
 from autopar.runs.attention import attention_said
@@ -67,7 +67,7 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     Raises:
         SpecError: The run cannot be expressed.
     """
-    if re.search(r"micro-?benchmark", run.notes, re.I):
+    if rx.search(r"micro-?benchmark", run.notes, re.I):
         raise SpecError("notes", "part of a model timed alone")
     run = shards.in_known_words(checkpoints.in_known_words(run))
     for key in ("seq_len", "gbs"):
@@ -123,14 +123,14 @@ def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]
     """Returns the number format that the row names, else the framework's, else 16 bits."""
     text = run.precision.lower()
     for words, name in FORMATS.items():
-        text = re.sub(words, name, text)
+        text = rx.sub(words, name, text)
     known: list[Precision] = sorted(
         get_args(Precision), key=lambda name: name not in ("fp4", "fp8")
     )
     for name in known:
         if name in text:
             return name
-    if text and not re.search(r"mixed|amp|half|16", text):
+    if text and not rx.search(r"mixed|amp|half|16", text):
         raise SpecError("precision", f"no estimate for {shown(run.precision)}")
     usual = "bf16" if device.peak_tflops.bf16 else "fp16"
     if not text and entry.run.default_precision:
@@ -186,8 +186,8 @@ def _attention(
     """
     if told := attention_said(run):
         return told
-    early = "" < run.month < HF_ATTENTION_SINCE and not re.search("falcon", run.model, re.I)
-    stored = said(run, HF) and (early or re.search(r"gpt-?oss", run.model, re.I))
+    early = "" < run.month < HF_ATTENTION_SINCE and not rx.search("falcon", run.model, re.I)
+    stored = said(run, HF) and (early or rx.search(r"gpt-?oss", run.model, re.I))
     usual: Attention = "unfused" if stored else entry.run.attention
     if usual == "unfused" and _scores_exceed(run, model, device, degrees):
         usual = "flash"
@@ -213,9 +213,9 @@ def _dropout(run: Run, entry: FrameworkEntry) -> bool:
     if run.dropout is not None:
         return run.dropout
     words = f"{run.framework}; {run.notes}"
-    if re.search(DROPOUT, words, re.I):
+    if rx.search(DROPOUT, words, re.I):
         return True
-    return entry.run.dropout and not re.search(NO_DROPOUT, words, re.I)
+    return entry.run.dropout and not rx.search(NO_DROPOUT, words, re.I)
 
 
 IS = r"(?:[-_ ]?(?:rate|prob(?:ability)?|p)\b)?[ =:]*(?:(?:is|was|of|set to|at|turned) )*"
@@ -253,7 +253,7 @@ def _sharding(
     etp = 1
     if model.moe and tp > 1:
         etp = run.etp or noted(r"(?:expert[ -]tp|\betp)[ =]*(\d+)", run.notes) or 0
-        if not etp and not re.search(r"expert[ -]tp *= *tp", run.notes, re.I):
+        if not etp and not rx.search(r"expert[ -]tp *= *tp", run.notes, re.I):
             # Where experts lie on all ranks, none are left to cut one over. Recipes cut no expert
             # that is narrower than the model (Megatron-LM's and Pai-Megatron-Patch's for Qwen3)
             # where a framework leaves it to them.
@@ -278,8 +278,8 @@ def _zero(run: Run, entry: FrameworkEntry, assumed: list[str]) -> int:
         assumed.append(f"zero={entry.run.zero}")
         return entry.run.zero
     if "fsdp" in text or "hsdp" in text:
-        return 2 if re.search(KEPT_WHOLE, run.notes, re.I) else 3
-    stage = re.search(r"[0-3]", text)
+        return 2 if rx.search(KEPT_WHOLE, run.notes, re.I) else 3
+    stage = rx.search(r"[0-3]", text)
     if stage and stage[0] != "0":
         return int(stage[0])
     if stage or text in NOTHING or text == "ddp":
@@ -292,11 +292,11 @@ def _zero(run: Run, entry: FrameworkEntry, assumed: list[str]) -> int:
 def _bf16_optimizer(run: Run, entry: FrameworkEntry) -> bool:
     """Whether a row without ZeRO has DeepSpeed's optimizer for bf16."""
     text = run.zero.lower()
-    nothing = text in NOTHING or text == "ddp" or re.fullmatch(r"[^1-3]*0[^1-3]*", text)
+    nothing = text in NOTHING or text == "ddp" or rx.fullmatch(r"[^1-3]*0[^1-3]*", text)
     return (
         bool(nothing)
         and "deepspeed" in entry.framework.name
-        and bool(re.search(BF16_STATES, run.precision))
+        and bool(rx.search(BF16_STATES, run.precision))
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import gcd
 
 from autopar.cluster import Chip
+from autopar.runs import rx
 from autopar.runs.anatomy import noted
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK
@@ -25,7 +26,7 @@ def in_known_words(run: Run) -> Run:
     """Returns a run whose column calls what is sharded a stage of ZeRO, FSDP or HSDP."""
     text = run.zero.strip().lower()
     for words, known in STRATEGIES.items():
-        if re.fullmatch(words, text):
+        if rx.fullmatch(words, text):
             return replace(run, zero=known)
     return run
 
@@ -73,12 +74,12 @@ def shard_group(run: Run, ranks: int, device: Chip) -> int:
         size = (noted(pattern, told) or 0) * ((run.cp or 1) if pattern in DEGREES else 1)
         if size > 1 and ranks % size == 0:
             return size
-    inside = re.search(rf"{TAKEN_BACK}(?:{OF_A_NODE})", told, re.I)
+    inside = rx.search(rf"{TAKEN_BACK}(?:{OF_A_NODE})", told, re.I)
     if inside or "hsdp" in run.zero.lower():
         degree = inside and (inside[1] or inside[2])
         return gcd(ranks, int(degree or device.devices_per_node))
     sliced = device.link.topology.startswith("torus") and device.link_domain < ranks
-    if sliced and re.search(OF_A_SLICE, told, re.I):
+    if sliced and rx.search(OF_A_SLICE, told, re.I):
         return gcd(ranks, device.link_domain // (run.tp or 1))
     return ranks
 

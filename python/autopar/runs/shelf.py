@@ -13,6 +13,7 @@ from autopar import catalog
 from autopar.cluster import Chip, DeviceGroup
 from autopar.entries import ChipEntry, FrameworkEntry, ModelEntry
 from autopar.errors import SpecError, shown
+from autopar.runs import rx
 from autopar.runs.attention import stores_scores
 from autopar.runs.hardware import chip_as_written, installed
 from autopar.runs.rows import PRESENT, Run
@@ -55,7 +56,7 @@ def devices(run: Run, shelf: Shelf) -> tuple[DeviceGroup, ...]:
     """
     if not run.chip:
         raise SpecError("chip", "missing")
-    kinds = [part.strip() for part in re.split(rf" \+ |,? and (?=\d+ ?{TIMES})", run.chip)]
+    kinds = [part.strip() for part in rx.split(rf" \+ |,? and (?=\d+ ?{TIMES})", run.chip)]
     if len(kinds) == 1:
         return (DeviceGroup(chip=chip(run, shelf)),)
     networks = run.internode.split(",")
@@ -63,7 +64,7 @@ def devices(run: Run, shelf: Shelf) -> tuple[DeviceGroup, ...]:
         networks = [run.internode] * len(kinds)
     groups = []
     for kind, internode in zip(kinds, networks, strict=True):
-        counted = re.fullmatch(
+        counted = rx.fullmatch(
             r"(?:(?P<before>\d+) ?x ?)?(?P<kind>.+?)(?: x ?(?P<after>\d+))?", kind
         )
         number = counted and (counted["before"] or counted["after"])
@@ -109,7 +110,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         return catalog.framework(run.framework), True
     unfused = run.month == PRESENT and stores_scores(run)
     # DeepSpeed on Megatron-LM is Megatron-LM's model.
-    called = re.sub(
+    called = rx.sub(
         r"(deepspeed[^,;(]*?) (?:on|over|atop) (megatron)\b", r"\2 + \1", run.framework, flags=re.I
     )
     places = _places_of(shelf, called)
@@ -118,7 +119,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         places = _places_of(shelf, _usual(run, shelf))
     best = min(places.values())
     named = [e for e in shelf.frameworks if places.get(e.framework.name) == best]
-    sharded = f"zero {run.zero}" if re.search(r"[123]", run.zero) else ""
+    sharded = f"zero {run.zero}" if rx.search(r"[123]", run.zero) else ""
     words = f"{run.framework}; {run.model}; {run.chip}; {run.precision}; {sharded}; {run.notes}"
     device = _first_chip(run, shelf)
     maker = device.vendor if device else ""
@@ -149,10 +150,10 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
 
     found = max(named, key=likeness)
     # One device shards nothing, whatever the framework could.
-    fsdp = bool(re.search(FULLY_SHARDED, run.framework, re.I))
+    fsdp = bool(rx.search(FULLY_SHARDED, run.framework, re.I))
     shards = "sdp" in run.zero.lower() if run.zero else fsdp and run.gpus != 1
     sharding = SHARDED if shards else {}
-    if re.fullmatch(r"0|none|ddp", run.zero, re.I) and not fsdp:
+    if rx.fullmatch(r"0|none|ddp", run.zero, re.I) and not fsdp:
         sharding = WHOLE
     if own := sharding.get(found.framework.name):
         found = next(entry for entry in shelf.frameworks if entry.framework.name == own)
@@ -165,7 +166,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
 
 def _first_chip(run: Run, shelf: Shelf) -> ChipEntry | None:
     """Returns a run's kind of device as the catalog has it, of several the first."""
-    kind = re.sub(r" x ?\d+$", "", run.chip.split(" + ")[0].strip())
+    kind = rx.sub(r" x ?\d+$", "", run.chip.split(" + ")[0].strip())
     with suppress(SpecError):
         return catalog.chip(chip(replace(run, chip=kind), shelf).name)
     return None
@@ -181,9 +182,9 @@ def is_compiled(run: Run) -> bool | None:
     Whatever was of its attention, its kernels or other rows; of the loss alone it was not.
     """
     text = f"{run.framework}; {run.notes}"
-    if re.search(EAGER, text, re.I):
+    if rx.search(EAGER, text, re.I):
         return False
-    rest = re.sub(LOSS_COMPILED, "", text, flags=re.I)
+    rest = rx.sub(LOSS_COMPILED, "", text, flags=re.I)
     told = on(rest, COMPILED)
     return False if told is None and rest != text else told
 
@@ -224,7 +225,7 @@ def _usual(run: Run, shelf: Shelf) -> str:
     alone = (run.tp or 1) == (run.pp or 1) == 1
     if "fsdp" in run.zero.lower():
         return "FSDP" if alone else "torchtitan"
-    if alone and re.search(r"[23]", run.zero):
+    if alone and rx.search(r"[23]", run.zero):
         return "DeepSpeed"
     return "Megatron-LM"
 
@@ -252,7 +253,7 @@ def _place(entry: FrameworkEntry, text: str) -> tuple[bool, int, int] | None:
         (base, stands.start(), -len(words_of(name)))
         for base, names in ((False, own), (True, entry.run.bases))
         for name in names
-        for stands in re.finditer(
+        for stands in rx.finditer(
             rf"{_named(name)}(?! (layers?|modules?|kernels?|linears?)\b)", text, re.I
         )
     ]
@@ -295,7 +296,7 @@ def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
     if run.model.endswith(".toml"):
         return catalog.model(run.model).model, True
     name = plain(run.model)
-    names = {name, plain(re.sub(AROUND_NAMES, "", run.model, flags=re.I))}
+    names = {name, plain(rx.sub(AROUND_NAMES, "", run.model, flags=re.I))}
     for entry in shelf.models:
         if not names.isdisjoint(map(plain, (entry.model.name, *entry.aliases))) and all(
             getattr(run, key) in (None, getattr(entry.model, key)) for key in SHAPE[:4]
@@ -334,8 +335,8 @@ def plain(name: str) -> str:
         >>> plain("Llama-3.1-8B")
         'llama3.18b'
     """
-    return re.sub(r"[^a-z0-9.]", "", name.lower())
+    return rx.sub(r"[^a-z0-9.]", "", name.lower())
 
 
 def _letters(name: str) -> str:
-    return re.split(r"\d", name, maxsplit=1)[0]
+    return rx.split(r"\d", name)[0]

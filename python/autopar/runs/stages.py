@@ -6,6 +6,7 @@ from itertools import pairwise
 from autopar.cluster import Cluster
 from autopar.entries import FrameworkEntry
 from autopar.errors import SpecError
+from autopar.runs import rx
 from autopar.runs.anatomy import noted
 from autopar.runs.rows import Run
 from autopar.spec import Schedule
@@ -78,7 +79,7 @@ def stage_layers(run: Run, layers: int, pp: int, assumed: list[str]) -> tuple[in
         if min(listed[1:-1], default=1) < 1 or min(listed) < 0:
             raise SpecError("layers_per_stage", "a stage between the ends without a layer")
         return tuple(listed)
-    slots = re.search(r"embedding slots?", run.notes)
+    slots = rx.search(r"embedding slots?", run.notes)
     if layers % pp == 0 and not slots:
         return _fewer_in_the_last(run, layers // pp, pp)
     last = noted(r"last stage has (\d+) (?:block|layer)", run.notes)
@@ -110,7 +111,7 @@ def _fewer_in_the_last(run: Run, share: int, pp: int) -> tuple[int, ...]:
     Oneflow-Inc/libai, libai/utils/distributed.py (_init_placement_group): of four stages or more,
     and eight layers or more.
     """
-    own = pp >= 4 and share * pp >= 8 and re.match(r"LiBai\b", run.framework, re.I)
+    own = pp >= 4 and share * pp >= 8 and rx.match(r"LiBai\b", run.framework, re.I)
     more = min(pp - 1, share) if own else 0
     shares = [share] * (pp - more) + [share + 1] * more
     shares[-1] -= more
@@ -122,9 +123,9 @@ def _listed_layers(run: Run) -> list[int]:
     if run.layers_per_stage:
         numbers = re.findall(r"\d+", run.layers_per_stage)
         return [int(number) for number in numbers]
-    if found := re.search(r"num-layer-list ((?:\d+,)+\d+)", run.notes):
+    if found := rx.search(r"num-layer-list ((?:\d+,)+\d+)", run.notes):
         return [int(number) for number in found[1].split(",")]
-    if found := re.search(r"layer boundaries \[([\d, ]+)\]", run.notes):
+    if found := rx.search(r"layer boundaries \[([\d, ]+)\]", run.notes):
         cuts = [int(number) for number in found[1].split(",")]
         return [after - before for before, after in pairwise(cuts)]
     return []
@@ -133,7 +134,7 @@ def _listed_layers(run: Run) -> list[int]:
 def schedule_of(run: Run) -> Schedule | None:
     """Returns the order of passes that the row names."""
     named = " ".join(re.findall(r"[\w-]+ (?:PP )?schedule", run.notes))
-    if not named and (order := re.search(ORDERS, run.notes, re.I)):
+    if not named and (order := rx.search(ORDERS, run.notes, re.I)):
         # People call what interleaves 1F1B too.
         named = "" if order[0].lower() == "1f1b" and (run.vpp or 1) > 1 else order[0]
     text = (run.schedule or named).lower()

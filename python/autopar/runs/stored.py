@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from autopar.framework import Framework
 from autopar.held import Offloaded
+from autopar.runs import rx
 from autopar.runs.anatomy import noted
 from autopar.runs.formats import all_narrow, formats
 from autopar.runs.losses import all_wide
@@ -49,7 +50,7 @@ def stored(framework: Framework, run: Run) -> Framework:
         update = min(framework.held.update_bytes, copy) if copy else framework.held.update_bytes
         held = replace(framework.held, fp32_residual=False, update_bytes=update)
         framework = replace(framework, casts_weights=False, held=held)
-    elif re.search(r"8-?bit adam", run.notes, re.I):
+    elif rx.search(r"8-?bit adam", run.notes, re.I):
         numbers = replace(numbers, optimizer=max(numbers.optimizer - 6, 2))
     elif told.get("moments"):
         numbers = replace(numbers, optimizer=max(numbers.optimizer - 4, 4))
@@ -79,7 +80,7 @@ def stored(framework: Framework, run: Run) -> Framework:
 
 def narrow_states(run: Run) -> bool:
     """Returns whether a row says that all that is trained was in 16 bits."""
-    eight = re.search(r"8-?bit adam", run.notes, re.I)
+    eight = rx.search(r"8-?bit adam", run.notes, re.I)
     return bool(said(run, NARROW_STATES)) or (all_narrow(run) and not eight)
 
 
@@ -97,7 +98,7 @@ def offloaded(framework: Framework, run: Run) -> Framework:
     """How many threads of a process step what is on the host, and whether its memory is pinned."""
     offload = framework.offload
     threads = noted(r"\b(\d+) threads?\b", run.notes) or offload.threads
-    pageable = re.search(r"\b(no|not|without) pinned\b", run.notes, re.I)
+    pageable = rx.search(r"\b(no|not|without) pinned\b", run.notes, re.I)
     pinned = not pageable and (offload.pinned or bool(said(run, r"pinned memory\b")))
     return replace(framework, offload=replace(offload, threads=threads, pinned=pinned))
 
@@ -139,7 +140,7 @@ def on_host(run: Run, things: str) -> bool:
         rf"{TAKEN}{TO_HOST}(?:[-_ ]+|{between})(?:of )?{between}{thing}",
         rf"(?:cpu|host)[-_]{thing}",
     )
-    clauses = re.split(r"[;.](?![\w])", f"{run.framework}; {run.notes}")
+    clauses = rx.split(r"[;.](?![\w])", f"{run.framework}; {run.notes}")
     return any(on(clause, pattern) for clause in clauses for pattern in patterns)
 
 

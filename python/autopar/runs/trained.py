@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from autopar.errors import SpecError
-from autopar.runs import anatomy
+from autopar.runs import anatomy, rx
 from autopar.runs.anatomy import noted
 from autopar.runs.rows import Run
 from autopar.runs.said import TAKEN_BACK
@@ -103,15 +103,15 @@ def _noted(model: Model, notes: str) -> Model:
     """Returns a model with the positions, and norms behind its sub-layers, that notes tell."""
     if "alibi" in notes.lower():
         model = replace(model, position="alibi", position_rows=0)
-    if model.position == "learned" and re.search(anatomy.ROTARY, notes, re.I):
+    if model.position == "learned" and rx.search(anatomy.ROTARY, notes, re.I):
         model = replace(model, position="rope", position_rows=0)
-    if re.search(anatomy.UNSCALED, notes, re.I):
+    if rx.search(anatomy.UNSCALED, notes, re.I):
         model = replace(model, scaled_rotation=False)
     if model.mla is None and (latent := anatomy.latent(notes)):
         model = replace(model, mla=latent)
-    if model.qk_norm == "none" and re.search(anatomy.HEADS_NORMED, notes, re.I):
+    if model.qk_norm == "none" and rx.search(anatomy.HEADS_NORMED, notes, re.I):
         model = replace(model, qk_norm="head")
-    if re.search(rf"{TAKEN_BACK}(hybrid|sandwich)( \(\w+\))?[- ]norms?\b", notes, re.I):
+    if rx.search(rf"{TAKEN_BACK}(hybrid|sandwich)( \(\w+\))?[- ]norms?\b", notes, re.I):
         return replace(model, norms_per_layer=4)
     return model
 
@@ -156,9 +156,9 @@ def _moe(
 
 def _capacity(run: Run, assumed: list[str]) -> float:
     """Returns the capacity of a run's experts: 1 where tokens are dropped and it is not told."""
-    if told := re.search(anatomy.CAPACITY, run.notes, re.I):
+    if told := rx.search(anatomy.CAPACITY, run.notes, re.I):
         return float(told[1])
-    if not re.search(anatomy.DROPPED, run.notes, re.I):
+    if not rx.search(anatomy.DROPPED, run.notes, re.I):
         return 0.0
     assumed.append("capacity_factor=1")
     return 1.0
