@@ -281,8 +281,8 @@ def test_the_width_of_gradients_is_read_from_words(shelf: Shelf) -> None:
         stored = setup(run_of(notes=notes), shelf).problem.framework.bytes
         return stored.gradient, stored.gradient_sent
 
-    assert said("") == said("bf16 gradient accumulation") == (4, 4)
-    assert said("synthetic data, bf16 gradients") == (2, 2)
+    assert said("") == said("gradient accumulation over 8 bf16 passes") == (4, 4)
+    assert said("synthetic data, bf16 gradients") == said("bf16 gradient accumulation") == (2, 2)
     assert said("gradients reduced in 16 bits") == (2, 2)
 
 

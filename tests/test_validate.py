@@ -238,7 +238,7 @@ def test_published_runs_are_estimated_or_skipped_for_a_known_reason(file: Path) 
     text = file.read_text("utf-8")
     assert text.startswith("# ")
     rows = validate.check(read_runs(file))
-    assert {row.run.series for row in rows} == {file.stem}
+    assert file.parent.name == "reworded" or {row.run.series for row in rows} == {file.stem}
     assert len({row.run.id for row in rows}) == len(rows)
     known = (
         "notes: part of a model",

@@ -137,7 +137,7 @@ def on_host(run: Run, things: str) -> bool:
     patterns = (
         rf"{thing}{between}(?:{HOST}|{TAKEN}(?![-_ ]?(?:of |{AMONG})))",
         rf"{thing}[-_ ]?(?:memory[-_ ])?(?:cpu|host)?[-_ ]{TAKEN}",
-        rf"{TAKEN}{TO_HOST}(?:[-_ ]+|{between})(?:of )?{between}{thing}",
+        rf"{TAKEN}{TO_HOST}(?!,)(?:[-_ ]+|{between})(?:of )?{between}{thing}",
         rf"(?:cpu|host)[-_]{thing}",
     )
     clauses = rx.split(r"[;.](?![\w])", f"{run.framework}; {run.notes}")
