@@ -40,7 +40,7 @@ def test_frameworks_are_listed_and_shown(command: Command) -> None:
     assert 'fp8_scaling = "block"\n' in shown
     # What it has from the one that it follows, and what it was before a month.
     assert "\n[bytes]\nparameter = 2\n" in shown
-    assert '\n[before."2026-06"]\nlaunch_us = 107.0\n' in shown
+    assert '\n[before."2026-06"]\nstashes_experts = false\nlaunch_us = 107.0\n' in shown
     wrong = command("frameworks", "megatorn-core")
     assert wrong.code == 2
     assert "megatron-core" in wrong.err

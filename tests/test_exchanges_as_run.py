@@ -134,6 +134,7 @@ def test_an_exchange_lies_behind_compute_whatever_it_is_called(shelf: Shelf) -> 
         return setup(run, shelf).problem.framework.overlap.expert
 
     assert hidden("EP overlap")
+    assert hidden("all-to-all hidden under 1F1B")
     assert hidden("DualPipeV")
     assert not hidden("DualPipe off")
     assert hidden("expert-parallel communication overlap")

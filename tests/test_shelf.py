@@ -200,6 +200,7 @@ def test_a_chip_that_nobody_knows_names_the_nearest() -> None:
         ("2x NDR", 2, 400),
         ("RoCE, 8 NICs of 100 Gb/s", 8, 100),
         ("RDMA, one 100 Gb/s NIC", 1, 100),
+        ("100Gb RDMA, 1 NIC", 1, 100),
         ("8x CX-7 400G", 8, 400),
         ("1 x 25GbE NIC per node", 1, 25),
         ("400GbE x 8", 8, 400),

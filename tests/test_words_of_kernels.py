@@ -53,6 +53,7 @@ def test_a_row_says_that_scores_were_stored(notes: str) -> None:
         "no flash-attn package, SDPA instead",
         "F.scaled_dot_product_attention",
         "flash attention; stored scores would not have fitted",
+        "flash attention; with materialized scores the run couldn't fit",
         "flash attention, not FlashAttention 3",
         "flash attention; eager PyTorch",
         "flash attention; products of matrices are kept",
@@ -62,7 +63,18 @@ def test_a_row_says_that_attention_was_one_kernel(notes: str) -> None:
     assert attention_said(Run(id="a", notes=notes)) == "flash"
 
 
-@pytest.mark.parametrize("notes", ["", "eager mode", "math dataset", "FAQ", "no full attention"])
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "",
+        "eager mode",
+        "math dataset",
+        "FAQ",
+        "no full attention",
+        "attention math stays bf16",
+        "full-attention reference run",
+    ],
+)
 def test_a_row_says_nothing_of_attention(notes: str) -> None:
     assert attention_said(Run(id="a", notes=notes)) is None
 

@@ -97,7 +97,7 @@ ROTARY = (
 UNSCALED = r"\b(?:rotary (?:embedding|positions?)|RoPE) without (?:YaRN|a factor)\b|\bno YaRN\b"
 # A norm of each head's queries and keys, which the model that a run is like need not have.
 HEADS_NORMED = (
-    rf"{TAKEN_BACK}(?:\b(?:QK|q/k|q-k|query[-/]key)[-_ ]?(?:layer)?norms?\b"
+    rf"{TAKEN_BACK}(?:\b(?:QK|q/k|q-k|query[-/]key)[-_ ]?(?:layer|RMS)?norms?\b"
     r"|\bnorms? of queries and keys\b)(?! *[=:]+ *(?:false|no|off|0)\b)"
 )
 WINDOWED = (

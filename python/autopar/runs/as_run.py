@@ -206,7 +206,9 @@ NOT_ALL_IN_GRAPHS = (
 ALL_IN_ONE_GRAPH = (
     r"(with|under|using|((full|whole|entire)[- ])(iteration|step|training step)?) ?CUDA[- ]?graphs?"
     r"|CUDA[- ]?graph (of|over|for) the (whole|entire|full) (iteration|step)"
-    r"|cuda[-_]graph[-_]scope[ =:\"'\[]*full[-_]iteration"
+    r"|cuda[-_]graph[-_](scope|impl)[ =:\"'\[]*full[-_]iteration"
+    r"|\b(whole|entire|full)[- ](step|iteration)s? (is |was |are )?(captured |held )?in (a |one )"
+    r"(single )?CUDA[- ]?graph"
 )
 
 
@@ -291,7 +293,10 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
 # inductor_compiled_code); what its backward pass reads is one of them, inputs too, as a run of
 # PyTorch 2.15 shows.
 FLEX = r"Flex-?Attention\b"
-HF_CHECKPOINTS = r"(HF|Hugging ?Face) (gradient )?checkpointing"
+HF_CHECKPOINTS = (
+    r"(HF|Hugging ?Face)('s)? (gradient[-_ ])?checkpointing"
+    r"|gradient[-_ ]checkpointing (of|by) (HF|Hugging)"
+)
 # huggingface/transformers (modeling_utils.py: use_reentrant): True in release 4, False in 5, which
 # is of January 2026.
 STOPS_EARLY_SINCE = "2026-01"

@@ -51,7 +51,7 @@ def _in_one_kernel(run: Run) -> bool:
 def _clauses(run: Run) -> Iterator[str]:
     """Yields a row's clauses but what would have been: `stored scores would not have fitted`."""
     for clause in rx.split(r";|\.(?=\s|$)", f"{run.framework}; {run.notes}"):
-        if not rx.search(r"\b(would|could)\b", clause, re.I):
+        if not rx.search(r"\b(would|could)(n't)?\b", clause, re.I):
             yield clause
 
 
@@ -83,7 +83,8 @@ STORED = (
     rf"{TAKEN_BACK}{WAY}[- ]{WHOSE}(?:{ATTENTION}|scores\b|softmax\b|SDPA\b)"
     rf"|{TAKEN_BACK}SDPA[ -](?:is |was |with |in |the )*math\b"
     rf"|(?<!flash )(?<!flash-)(?<!flash_)(?<!fused )\b(?:\w+_)?{ATTENTION[:-2]}(?:_\w+)?{IS}"
-    rf"\b{WAY}\b(?! (?:mode|model|execution|scheduling|DDP|FSDP))"
+    rf"\b{WAY}\b"
+    r"(?! (?:mode|model|execution|scheduling|DDP|FSDP|runs?|rows?|figures?|stays?|keeps?)\b)"
     rf"|\batt(?:entio)?n[-_ ]impl(?:ementation)?[ =:\"']+torch\b"
     r"|\b(?:masked[- ]softmax|explicit(?:ly)?(?: masked)? softmax) attention"
     rf"|{ATTENTION} with explicit\b[\w ]*\bsoftmax\b"

@@ -63,9 +63,9 @@ EXCHANGE = r"(all-to-all|a2a|EP|expert([- ]parallel)?)( comm(unication)?)?"
 # MindSpeed's moe-alltoall-overlap-comm hides behind what the same layer has beside it (its
 # docs/features/megatron_moe), which is little of it, as runs without it bear out.
 HIDDEN_EXCHANGE = (
-    rf"(dualpipe\w*|{EXCHANGE} overlap|overlap_moe_expert_parallel_comm"
+    rf"(dualpipe\w*|{EXCHANGE} overlap|overlap[-_]moe[-_]expert[-_]parallel[-_]comm"
     rf"|overlap\w* (of )?(all-to-all|a2a|EP))\b(?!{SWITCHED_OFF})"
-    rf"|{EXCHANGE} ((is|was) )?overlapped\b"
+    rf"|{EXCHANGE} ((is|was) )?(overlapped|hidden (under|behind|by))\b"
 )
 BESIDE_ITS_LAYER = r"moe-alltoall-overlap-comm\b"
 # Who forces them so by giving token after token the next experts: AMD-AGI/Primus, core/

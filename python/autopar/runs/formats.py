@@ -30,7 +30,8 @@ THINGS = {
         r"moments?\b(?: estimates)?|momenta\b|m ?[,/+&] ?v\b|mu ?/ ?nu\b"
         r"|exp[_-]avg(?:[_-]sq)?s?"
     ),
-    "states": r"states?\b",
+    # DeepSpeed calls one with states in 32 bits its bf16 optimizer.
+    "states": r"states?\b|(?<=[/+])optimi[sz]er\b",
     "weights": r"weights?\b|param(?:eter)?s?\b",
     "everything": r"everything\b",
 }

@@ -375,7 +375,9 @@ def network(text: str, usual: Network, chip: str = "") -> Network:
         or (found := rx.search(rf"\b(\d+) {rate}[\w/]* (?:\w+ )?{CARD}", text))
     ):
         count, *parts = found.groups()
-    elif found := rx.search(rf"{rate}(?:\w|/)*? ?[x\u00d7*] ?(\d+)", text):
+    elif (found := rx.search(rf"{rate}(?:\w|/)*? ?[x\u00d7*] ?(\d+)", text)) or (
+        found := rx.search(rf"{rate}[^;]{{0,20}}?[ ,(](\d+) {CARD}", text)
+    ):
         *parts, count = found.groups()
     elif found := rx.search(rate, text):
         count, parts = "", list(found.groups())

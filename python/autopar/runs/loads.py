@@ -74,8 +74,8 @@ UNTRAINED = (
     r"|randomly initiali[sz]ed\b"
 )
 VARIATION = (
-    r"((expert|token)[- ])*loads? (variation|CV|coefficient of variation)"
-    r"( (is|was|of))?[ =:~\u2248]*"
+    r"((expert|token)[- ])*loads? (variation|varies by|CV|coefficient of variation|spread)"
+    r"( (is|was|of|about))*[ =:~\u2248]*"
     r"(?P<of>\d+(\.\d+)?) ?(?P<percent>%)?"
 )
 

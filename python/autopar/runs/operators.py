@@ -9,7 +9,7 @@ from autopar.runs import rx
 from autopar.runs.attention import kernel_words
 from autopar.runs.joined import joined
 from autopar.runs.rows import Run
-from autopar.runs.said import HF, TAKEN_BACK, TRAINS_THEIRS, before, said
+from autopar.runs.said import HF, TAKEN_BACK, TRAINS_THEIRS, before, on, said
 from autopar.runs.shelf import Shelf
 from autopar.spec import Attention
 
@@ -27,7 +27,7 @@ def fused(framework: Framework, run: Run) -> Framework:
     if one.norm == "eager" and _layers_of_transformer_engine(run):
         framework = replace(framework, projections="packed", repeats_key_heads=False)
         one = replace(one, norm="fused", activation=True, gate=True, rope="by_token")
-    if said(run, r"liger\b"):
+    if on(f"{run.framework}; {run.notes}", r"(?<![a-z])liger"):
         one = replace(one, norm="fused", activation=True, gate=True, rope="fused")
     if said(run, r"(triton|turbo) (layer|rms)?[- ]?norms?\b"):
         one = replace(one, shaped_norms=False)
@@ -436,14 +436,18 @@ def _masked(run: Run) -> bool:
     that made one for every batch; layers with a window have one (_ignore_causal_mask_sdpa there:
     local_attention_size), as five of six in Gemma 3.
     """
-    padded = r"padded( or cut)? to (the (full|longest)|max|\d+ tokens)"
+    padded = r"padded(( or |/)(cut|truncated))? (to|at) (the )?(full|longest|max|\d{3,})"
     always = run.month in ALWAYS_MASKED and rx.search(ALWAYS_MASKED_MODELS, run.model, re.I)
     windowed = (run.seq_len or 0) > 1024 and rx.search(r"\bgemma-?3\b", run.model, re.I)
     if said(run, f"{HF}|{TRAINS_THEIRS}") and (always or windowed or said(run, padded)):
         return True
-    return bool(said(run, rf"padded\b[^;]*\bwith masks?\b|{DENSE_MASK}"))
+    return bool(said(run, rf"padded\b[^;]*\bwith masks?\b|{DENSE_MASK}|{PADDING_MASK}"))
 
 
+PADDING_MASK = (
+    r"SDPA (with|under) (an? |the )?(explicit|padding|attention|dense) masks?\b"
+    r"|padded\b[^;]*\bwith (an? |the )?(attention|padding|explicit) masks?\b"
+)
 DENSE_MASK = r"masks? (is|are) (a )?dense tensors?\b(?![^;]*\b(only|baselines?|others?)\b)"
 
 

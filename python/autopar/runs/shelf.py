@@ -191,6 +191,7 @@ def is_compiled(run: Run) -> bool | None:
 
 COMPILED = (
     r"((?<![a-z])|(?<=\bun))(torch[._ ])?compil(ed?|ation)(?![a-z-])(?! time)(?! by itself)"
+    r"(?! (brought|gained|gave|made|would|did|was tried|failed|variants?)\b)"
     r"|(?<![a-z])(torch)?inductor\b|\bjitted\b"
 )
 LOSS_COMPILED = (

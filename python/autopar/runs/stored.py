@@ -97,7 +97,9 @@ def offloads_checkpoints(run: Run) -> bool:
 def offloaded(framework: Framework, run: Run) -> Framework:
     """How many threads of a process step what is on the host, and whether its memory is pinned."""
     offload = framework.offload
-    threads = noted(r"\b(\d+) threads?\b", run.notes) or offload.threads
+    threads = (
+        noted(r"\b(\d+) threads?\b|\bOMP_NUM_THREADS[ =:]*(\d+)", run.notes) or offload.threads
+    )
     pageable = rx.search(r"\b(no|not|without) pinned\b", run.notes, re.I)
     pinned = not pageable and (offload.pinned or bool(said(run, r"pinned memory\b")))
     return replace(framework, offload=replace(offload, threads=threads, pinned=pinned))
