@@ -6,7 +6,6 @@ from dataclasses import replace
 from autopar.entries import FrameworkEntry
 from autopar.framework import Framework, Graphs, Named, NumberBytes
 from autopar.runs import losses, operators, remat, rx, stored
-from autopar.runs.attention import stores_scores
 from autopar.runs.exchange import dispatched
 from autopar.runs.rows import PRESENT, Run
 from autopar.runs.said import HF, OFF, on, said
@@ -43,7 +42,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
         attention: How the row's attention was computed: where it was fused under a profile that
             knows no kernel, FlashAttention of the time it was.
     """
-    if run.month == PRESENT and entry.run.attention == "unfused" and stores_scores(run):
+    if run.month == PRESENT and entry.run.attention == attention == "unfused":
         # The profile was chosen for a time before fused attention; so are its kernels.
         run = replace(run, date=BEFORE_FUSED)
     framework = operators.fused(dispatched(_overlapped(entry.framework, run), run), run)
