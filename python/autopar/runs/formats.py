@@ -65,7 +65,7 @@ def formats(run: Run) -> dict[str, bool]:
 
     Example:
         >>> formats(Run(id="a", notes="params/grads bf16, master weights + Adam m,v fp32"))
-        {'weights': True, 'gradients': True, 'copy': False, 'moments': False}
+        {'gradients': True, 'weights': True, 'copy': False, 'moments': False}
     """
     text = f"{run.framework}; {run.notes}"
     found = [match for pattern in LISTED for match in pattern.finditer(text)]
