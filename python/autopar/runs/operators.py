@@ -3,14 +3,13 @@
 import re
 from dataclasses import replace
 
-from autopar import catalog
 from autopar.framework import Fp8Scaling, Framework, Fused, OperandsAcross
 from autopar.runs import rx
 from autopar.runs.attention import kernel_words
 from autopar.runs.joined import joined
 from autopar.runs.rows import Run
-from autopar.runs.said import HF, TAKEN_BACK, TRAINS_THEIRS, before, on, said
-from autopar.runs.shelf import Shelf
+from autopar.runs.said import HF, TAKEN_BACK, TRAINS_THEIRS, on, said
+from autopar.runs.shelf import Shelf, chip_entry
 from autopar.spec import Attention
 
 
@@ -55,9 +54,7 @@ def fused(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, projections="gate_apart")
     if said(run, JOINED_GRAPH):
         one = replace(one, activation=True, rope="compiled")
-    by_default = not before(run, FUSED_ADAM_SINCE) and said(
-        run, r"(HF|Hugging ?Face) Trainer|TRL\b"
-    )
+    by_default = run.month >= FUSED_ADAM_SINCE and said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")
     if by_default or said(run, FUSED_ADAM):
         one = replace(one, optimizer="native" if one.optimizer == "separate" else one.optimizer)
     if rx.search(SEPARATE_ADAM, run.notes, re.I):
@@ -65,13 +62,11 @@ def fused(framework: Framework, run: Run) -> Framework:
     if said(run, GROUPED):
         one = replace(one, grouped_gemm=True)
     hugging_face = said(run, HF)
-    if hugging_face and not before(run, HF_GROUPED_SINCE):
+    if hugging_face and run.month >= HF_GROUPED_SINCE:
         one = replace(one, grouped_gemm=True)
     if rx.search(EXPERTS_IN_TURN, run.notes, re.I):
         one = replace(one, grouped_gemm=False, looped_gemm=False)
-        sliced = not before(run, HF_GROUPED_SINCE) or rx.search(
-            SLICED_IN_RELEASE_4, run.model, re.I
-        )
+        sliced = run.month >= HF_GROUPED_SINCE or rx.search(SLICED_IN_RELEASE_4, run.model, re.I)
         framework = replace(framework, sliced_experts=bool(hugging_face and sliced))
     if said(run, ONE_KERNEL_FOR_EXPERTS):
         one = replace(one, grouped_gemm=True, looped_gemm=False)
@@ -180,7 +175,7 @@ def grouped(framework: Framework, run: Run, shelf: Shelf) -> Framework:
     found = shelf.chips.get(run.chip)
     if not own or not found or said(run, ONE_KERNEL_FOR_EXPERTS):
         return framework
-    chip = catalog.chip(found.name)
+    chip = chip_entry(found.name, shelf)
     if chip.vendor != "NVIDIA" or chip.architecture == "hopper":
         return framework
     if chip.architecture == "blackwell" and not chip.chip.name.startswith("rtx"):
@@ -392,7 +387,7 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
         kernels = (*faster, "efficient_masked", "npu_masked", *kernels)
     framework = _key_heads(framework, run, attention)
     if attention == "flash" and not framework.attention_kernels:
-        first = KERNELS["1"] if before(run, SECOND_FLASH) else ()
+        first = KERNELS["1"] if run.month < SECOND_FLASH else ()
         kernels = (*kernels, *first, "fa2")
     return replace(framework, attention_kernels=kernels)
 
@@ -416,9 +411,9 @@ def _key_heads(framework: Framework, run: Run, attention: Attention) -> Framewor
     if attention == "unfused":
         repeats = True
     elif rx.search(rf"{TAKEN_BACK}(flash|fa[ -]?v?[1234]\b)", run.attention or run.notes, re.I):
-        repeats = before(run, "2025-01") and bool(rx.search(REPEATED_FOR_FLASH, run.model, re.I))
+        repeats = run.month < "2025-01" and bool(rx.search(REPEATED_FOR_FLASH, run.model, re.I))
     else:
-        repeats = before(run, "2025-08") or _masked(run)
+        repeats = run.month < "2025-08" or _masked(run)
     return replace(framework, repeats_key_heads=repeats)
 
 

@@ -11,11 +11,6 @@ def said(run: Run, pattern: str) -> re.Match[str] | None:
     return rx.search(rf"{TAKEN_BACK}({pattern})", f"{run.framework} {run.notes}", re.I)
 
 
-def before(run: Run, month: str) -> bool:
-    """Returns whether a row tells a time before a month; what tells none is of today."""
-    return "" < run.month < month
-
-
 # What a row denies, and what it only sets itself against.
 TAKEN_BACK = (
     r"(?<!no )(?<!not )(?<!without )"

@@ -31,6 +31,7 @@ class Shelf:
         models: Every model.
         frameworks: Every framework.
         chips: Chips by the texts that were asked for.
+        entries: Entries of chips by the names that were asked for.
     """
 
     models: tuple[ModelEntry, ...] = field(
@@ -40,6 +41,7 @@ class Shelf:
         default_factory=lambda: tuple(map(catalog.framework, catalog.names("frameworks")))
     )
     chips: dict[str, Chip] = field(default_factory=dict)
+    entries: dict[str, ChipEntry] = field(default_factory=dict)
 
 
 # --- Chips and networks
@@ -87,6 +89,17 @@ def chip(run: Run, shelf: Shelf) -> Chip:
     if run.chip not in shelf.chips:
         shelf.chips[run.chip] = chip_as_written(run.chip)
     return installed(shelf.chips[run.chip], run)
+
+
+def chip_entry(name: str, shelf: Shelf) -> ChipEntry:
+    """Returns the catalog's entry of a chip.
+
+    Raises:
+        SpecError: The catalog lacks the chip; the error names the nearest.
+    """
+    if name not in shelf.entries:
+        shelf.entries[name] = catalog.chip(name)
+    return shelf.entries[name]
 
 
 # --- Frameworks
@@ -168,7 +181,7 @@ def _first_chip(run: Run, shelf: Shelf) -> ChipEntry | None:
     """Returns a run's kind of device as the catalog has it, of several the first."""
     kind = rx.sub(r" x ?\d+$", "", run.chip.split(" + ")[0].strip())
     with suppress(SpecError):
-        return catalog.chip(chip(replace(run, chip=kind), shelf).name)
+        return chip_entry(chip(replace(run, chip=kind), shelf).name, shelf)
     return None
 
 
