@@ -435,9 +435,6 @@ class Framework:
         blocking_launches: The host waits for each kernel before it launches the next.
         waits_for_messages: The host waits for the device after a message between stages that
             nothing hides, so that each pass begins with nothing launched ahead.
-        messages_in_turn: A stage's messages to and from both neighbours pass one after another, and
-            hold up both stages that each passes between (DeepSpeed's pipeline); else a stage sends
-            and receives at once.
         fetching_operators: Operators that fetch a micro-batch, which the host launches in every
             forward pass of every stage after it waited for the device; 0 where it does not wait.
     """
@@ -529,5 +526,4 @@ class Framework:
     graphs: Graphs = Graphs()
     blocking_launches: bool = False
     waits_for_messages: bool = False
-    messages_in_turn: bool = False
     fetching_operators: int = 0

@@ -1,7 +1,7 @@
 """What people call recompute in a row's column, in the few words that `recompute` and `remat` read.
 
 `full, block method, 5 layers` is `block 5`, `everything except attention` is `all but attention`,
-`moe_act + layernorm modules` is `norms and activations`. What has such a name stays as it is.
+`moe_act + layernorm modules` is `norm, act`. What has such a name stays as it is.
 """
 
 import re

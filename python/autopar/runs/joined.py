@@ -1,6 +1,7 @@
 """Which operators a row says were one kernel, and which it says were several."""
 
 import re
+from functools import cache
 
 from autopar.runs import rx
 from autopar.runs.rows import Run
@@ -60,6 +61,7 @@ NOT_ONE = (
 NOT_DENIED = r"(?<!no )(?<!not )(?<!non-)(?<!without )(?<!w/o )\b"
 
 
+@cache
 def _apart(one: str) -> str:
     switch = rf"(?:(?:use|apply|enable)-)*(?:fused-(?:{one})|(?:{one})-fus(?:ion|ed))\b[-\w]*"
     return (
@@ -76,6 +78,7 @@ def _apart(one: str) -> str:
     )
 
 
+@cache
 def _in_one(one: str) -> str:
     kernels = r"(?:op(?:erator)?s|kernels?)"
     return (

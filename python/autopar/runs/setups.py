@@ -186,7 +186,7 @@ def _attention(
     """
     if told := attention_said(run):
         return told
-    early = "" < run.month < HF_ATTENTION_SINCE and not rx.search("falcon", run.model, re.I)
+    early = run.month < HF_ATTENTION_SINCE and not rx.search("falcon", run.model, re.I)
     stored = said(run, HF) and (early or rx.search(r"gpt-?oss", run.model, re.I))
     usual: Attention = "unfused" if stored else entry.run.attention
     if usual == "unfused" and _scores_exceed(run, model, device, degrees):

@@ -242,7 +242,6 @@ pub fn framework() -> Framework {
         graphs: Graphs { attention: false, router: false, mlp: false },
         blocking_launches: false,
         waits_for_messages: false,
-        messages_in_turn: false,
         fetching_operators: 0,
     }
 }

@@ -3,14 +3,13 @@
 mod sums;
 
 use autopar_core::estimate::block;
-use autopar_core::estimate::collective::Fabric;
 use autopar_core::estimate::estimate;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::shard::{Shard, Split};
 use autopar_core::estimate::stage::Place;
 use autopar_core::estimate::Tables;
 use autopar_core::plan::{Plan, Recompute, Stage};
-use autopar_core::spec::cluster::{Group, Host};
+use autopar_core::spec::cluster::Host;
 use autopar_core::spec::framework::{Graphs, Selective};
 use autopar_core::spec::model::{LayerKind, QkNorm};
 use autopar_core::spec::problem::{Problem, Schedule};
@@ -360,41 +359,4 @@ fn a_host_that_waited_for_a_message_has_launched_nothing_ahead() {
         let more = [0, 1].map(|pass| ((now[pass] - before[stages - 1][pass]) / 4e-6).round());
         assert_eq!(more, [9.0, 0.0]);
     }
-}
-
-#[test]
-fn messages_in_turn_hold_up_whoever_receives_them() {
-    // Four stages of one layer on two tensor-parallel ranks each, eight micro-batches of 512 tokens of 1,024 channels: half of 1 MiB
-    // is a message, gathered where it arrives. Where a stage sends and receives at once, it waits for its own two messages. In turn
-    // it waits for those of its neighbours too, and gathers its own output once more: nothing comes to the first from before, nor to
-    // the last from behind.
-    let mut problem = gpt_problem(1024, 512);
-    problem.workload.global_batch_size = 8;
-    let stage = Stage { chip: 0, layers: 1, recompute: Recompute::None, offload: 0 };
-    let plan = Plan { tp: 2, mbs: 1, ..testing::plan(vec![stage; 4]) };
-    let backward = |problem: &Problem| {
-        let estimate = estimate(problem, &plan).expect("a legal plan");
-        estimate.stages.iter().map(|stage| stage.backward_ps.seconds()).collect::<Vec<_>>()
-    };
-    problem.framework.sharded_sends = true;
-    let at_once = backward(&problem);
-    problem.framework.messages_in_turn = true;
-    let in_turn = backward(&problem);
-    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
-    let whole = 2.0 * 512.0 * 1024.0;
-    let message = fabric.send(whole / 2.0, 2);
-    let gather = fabric.all_gather(whole, Group { size: 2, stride: 1 });
-    for (stage, waits) in [
-        (0, message + gather),
-        (1, 2.0 * message + gather),
-        (2, 2.0 * message + gather),
-        (3, message),
-    ] {
-        close(in_turn[stage] - at_once[stage], waits, 1e-5);
-    }
-    // Sends that run behind computation hold up nobody.
-    problem.framework.overlap.every_send = true;
-    let behind = backward(&problem);
-    problem.framework.messages_in_turn = false;
-    assert_eq!(behind, backward(&problem));
 }

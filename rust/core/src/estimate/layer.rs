@@ -204,18 +204,6 @@ impl<'a> Pricer<'a> {
         seconds + gathered
     }
 
-    /// Seconds of a micro-batch in which a stage waits for what comes in beside what it sends, where every message has its turn:
-    /// from the stage before, and from the one behind, before which its own output is gathered again if it was kept cut
-    /// (microsoft/DeepSpeed, runtime/pipe/engine.py: `_exec_recv_activations`, `_exec_recv_grads`, and `part_output.full()`).
-    pub fn received(&self, first: bool, last: bool) -> f64 {
-        if !self.framework.messages_in_turn {
-            return 0.0;
-        }
-        let message = self.fabric.send(self.boundary_bytes(), self.shard.devices());
-        let before = if first { 0.0 } else { message };
-        before + if last { 0.0 } else { self.exchanged(message) }
-    }
-
     /// The embedding: a look-up, its gradient a scatter-add into zeros as large as the tables, which are added to stored gradients;
     /// or a product with rows of one 1 each.
     pub fn embedding(&self) -> End {

@@ -402,9 +402,8 @@ fn items(tables: &Tables<'_>, plan: &Plan, step: &Step) -> TimeItems {
         t.context_ps += (spent.passes.context + spent.recompute.context) * m;
         t.expert_ps += (spent.passes.expert + spent.recompute.expert) * m;
         t.shard_ps += (spent.passes.shard + spent.recompute.shard + spent.offload) * m;
-        t.pipeline_ps += spent.received * m;
     }
-    t.pipeline_ps += own_sends(plan, step, slowest) * m;
+    t.pipeline_ps = own_sends(plan, step, slowest) * m;
     t.data_ps = step.stages[slowest].synchronise;
     t.optimizer_ps = step.stages[slowest].update;
     t.bubble_ps = step.time.beyond(t.sum());

@@ -44,8 +44,6 @@ pub struct Table<'a> {
     capacity: Bytes,
     /// How passes begin, and how where a message blocks a stage before them.
     beginnings: [Beginning; 2],
-    /// What a stage waits for of what comes in: in the middle, at the front, at the end, and where it is both.
-    received: [Time; 4],
 }
 
 /// Largest of each quantity over the model's layers.
@@ -148,8 +146,6 @@ pub struct Spent {
     pub recompute: Split,
     /// Offloaded activations that nothing hides.
     pub offload: Time,
-    /// Messages that come in, where each has its turn.
-    pub received: Time,
 }
 
 impl<'a> Table<'a> {
@@ -195,8 +191,6 @@ impl<'a> Table<'a> {
             embedding_totals: Totals::from(&embedding.cost),
             head_totals: Totals::from(&head.cost),
             tied_parameters: pricer.tied_parameters(),
-            received: [(false, false), (true, false), (false, true), (true, true)]
-                .map(|(first, last)| Time::from_seconds(pricer.received(first, last))),
             rates: Rates::new(problem, kind, &shard, pricer.fabric()),
             other_rates: Vec::new(),
             pricer,
@@ -325,7 +319,7 @@ impl<'a> Table<'a> {
         let beginning = self.beginning(place);
         let mut passes = Chunk {
             forward: beginning.forward + all.forward,
-            input_gradient: beginning.backward + all.input_gradient + self.received(place, chunk),
+            input_gradient: beginning.backward + all.input_gradient,
             weight_gradient: all.weight_gradient,
         };
         let ends = [embedding.then_some(&self.embedding_totals), head.then_some(&self.head_totals)];
@@ -360,16 +354,6 @@ impl<'a> Table<'a> {
     fn beginning(&self, place: &Place) -> Beginning {
         let blocks = || sends(self.problem, place.schedule) == Sends::Blocking;
         self.beginnings[usize::from(place.pp > 1 && blocks())]
-    }
-
-    /// How long a chunk waits in one micro-batch for messages that come in, where each has its turn. It is counted with the backward
-    /// pass, and so twice on the last micro-batch's way back through the stages.
-    fn received(&self, place: &Place, chunk: u64) -> Time {
-        if place.pp == 1 || sends(self.problem, place.schedule) != Sends::Blocking {
-            return Time::ZERO;
-        }
-        let (first, last) = place.ends(chunk);
-        self.received[usize::from(first) + 2 * usize::from(last)]
     }
 
     /// What crossing PCIe once in each direction adds to a chunk's passes: from pinned memory what is longer than these, else
@@ -439,10 +423,8 @@ impl<'a> Table<'a> {
         let beginning = self.beginning(place);
         passes.compute += beginning.forward + beginning.backward;
         let whole = self.chunk(place, chunk);
-        let received = self.received(place, chunk);
-        let told = passes.total() + recompute.total() + received;
-        let offload = (whole.forward + whole.backward()).beyond(told);
-        Spent { passes, recompute, offload, received }
+        let offload = (whole.forward + whole.backward()).beyond(passes.total() + recompute.total());
+        Spent { passes, recompute, offload }
     }
 
     /// Everything about a stage that the search needs.

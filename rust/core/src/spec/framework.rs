@@ -235,9 +235,6 @@ pub struct Framework {
     /// The host waits for the device after a message between stages that nothing hides, so that each pass begins with nothing launched
     /// ahead (NVIDIA/Megatron-LM, `batch_p2p_sync`).
     pub waits_for_messages: bool,
-    /// A stage's messages to and from both neighbours have their turn, each of which holds up both stages that it passes between
-    /// (microsoft/DeepSpeed, `runtime/pipe/schedule.py` and `engine.py`); else one to and one from a neighbour pass at a time.
-    pub messages_in_turn: bool,
     /// Operators that fetch a micro-batch, which the host launches in every forward pass of every stage after it waited for the device
     /// (NVIDIA/Megatron-LM before 2024: `broadcast_data` asks for the sizes of what was sent).
     pub fetching_operators: u32,

@@ -200,7 +200,6 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.compiled_layer_us = f.gather_copy_us * 7.0;
     f.dispatch_launch_us = f.gather_copy_us;
     f.waits_for_messages = f.sharded_sends;
-    f.messages_in_turn = f.overlap.expert;
     f.overlap.step_gather = !f.sharded_sends;
     f.fetching_operators = if f.fused.gradient_accumulation { 9 } else { 0 };
     f.sharded_layer_us = f.gather_copy_us * 3.0;
