@@ -62,10 +62,13 @@ def leave_out(
             if figure in found:
                 refitted.append(f"{figure} of {name} x {found[figure]:.3f}")
             else:
-                found[figure], reason = _fallback(source, figure, catalog.chip(name))
+                found[figure], reason = _fallback(source, figure, _chip_entry(name))
                 fallen.append(f"{figure} of {name} ({reason})")
-    shelf = Shelf()
     launch = _launch(source, own, [*known, *alone])
+    pace = _pace(source, own, known)
+    if not factors and launch is None and pace == 1.0:
+        return LeftOut(rows=own, refitted=(), fallen=())
+    shelf = replace(_shelf(), chips={})
     if launch is not None:
         refitted.append(f"launch_us x {launch:.3f}")
         shelf.frameworks = tuple(
@@ -77,12 +80,11 @@ def leave_out(
             else entry
             for entry in shelf.frameworks
         )
-    pace = _pace(source, own, known)
     if pace != 1.0:
         refitted.append(f"host.pace x {pace:.3f}")
     for row in own:
         if isinstance(row.run, Run) and row.setup and not is_mixed(row):
-            chip = changed(chip_as_written(row.run.chip), factors.get(root(chip_of(row).name), {}))
+            chip = changed(_chip_as_written(row.run.chip), factors.get(root(chip_of(row).name), {}))
             if source in _pace_sources(chip.name):
                 chip = replace(chip, host=replace(chip.host, pace=chip.host.pace * pace))
             shelf.chips[row.run.chip] = chip
@@ -125,18 +127,24 @@ def is_mixed(row: Checked) -> bool:
     return row.setup is not None and len(row.setup.problem.cluster.groups) > 1
 
 
+_shelf = cache(Shelf)
+_chip_entry = cache(catalog.chip)
+_framework_entry = cache(catalog.framework)
+_chip_as_written = cache(chip_as_written)
+
+
 @cache
 def root(name: str) -> str:
     """Returns the chip whose fitted figures a chip's follow: itself unless the catalog says."""
     try:
-        return catalog.chip(name).fitted_as or name
+        return _chip_entry(name).fitted_as or name
     except SpecError:
         return name  # Kinds mixed in one row have no one name.
 
 
 def _figures(source: str, name: str) -> tuple[Figure, ...]:
     """Returns the figures of a chip that were fitted with a source, its host's pace apart."""
-    fitted = catalog.chip(name).fitted
+    fitted = _chip_entry(name).fitted
     return tuple(
         figure
         for figure in sorted(fitted, key=len)
@@ -154,7 +162,7 @@ def _launch(source: str, own: Sequence[Checked], known: Sequence[Checked]) -> fl
     others = {
         other
         for profile in profiles
-        for sources in [catalog.framework(profile).fitted.get("launch_us", ())]
+        for sources in [_framework_entry(profile).fitted.get("launch_us", ())]
         if source in sources
         for other in sources
         if other != source
@@ -162,7 +170,7 @@ def _launch(source: str, own: Sequence[Checked], known: Sequence[Checked]) -> fl
     if not others:
         return None
     points = _points(row for row in known if source_of(row) in others)
-    entry = catalog.chip(root(chip_of(own[0]).name))
+    entry = _chip_entry(root(chip_of(own[0]).name))
     fit = planner.calibrate(entry.chip, points, figures=("launch_us",), cross_validate=False)
     [figure] = fit.figures
     return figure.after / figure.before
@@ -170,7 +178,7 @@ def _launch(source: str, own: Sequence[Checked], known: Sequence[Checked]) -> fl
 
 def _pace_sources(name: str) -> tuple[str, ...]:
     """Returns the sources to whose runs the pace of a chip's host was fitted."""
-    return catalog.chip(name).fitted.get("host.pace", ())
+    return _chip_entry(name).fitted.get("host.pace", ())
 
 
 def _pace(source: str, own: Sequence[Checked], known: Sequence[Checked]) -> float:
@@ -188,7 +196,7 @@ def _pace(source: str, own: Sequence[Checked], known: Sequence[Checked]) -> floa
         if row.setup and not is_mixed(row) and source_of(row) in told and source_of(row) != source
         if _pace_sources(chip_of(row).name) == told
     )
-    entry = catalog.chip(root(chip_of(own[0]).name))
+    entry = _chip_entry(root(chip_of(own[0]).name))
     fit = planner.calibrate(entry.chip, points, figures=("launch_us",), cross_validate=False)
     [figure] = fit.figures
     return figure.after / figure.before
@@ -199,7 +207,7 @@ _FITS: dict[tuple[str, tuple[Figure, ...]], dict[str, Factors]] = {}
 
 def _fit(source: str, name: str, figures: tuple[Figure, ...], known: Sequence[Checked]) -> Factors:
     """Returns the factors on a chip's figures that other sources tell; one fit serves all folds."""
-    entry = catalog.chip(name)
+    entry = _chip_entry(name)
     seen = {one for sources in entry.fitted.values() for one in sources}
     points = _points(
         row
@@ -239,7 +247,7 @@ def _fallback(source: str, figure: Figure, entry: ChipEntry) -> tuple[float, str
     """Returns the factor on a figure that no other source tells, and where it comes from."""
     others = [
         other
-        for other in map(catalog.chip, catalog.names("chips"))
+        for other in map(_chip_entry, catalog.names("chips"))
         if other.chip.name != entry.chip.name
         if not any(source in sources for sources in other.fitted.values())
     ]
