@@ -252,7 +252,7 @@ impl Pricer<'_> {
                 return 0.0;
             }
             let slice = all / group.size as f64;
-            parameters / slice
+            (parameters / slice * self.fabric.chains(group) / group.size as f64)
                 * self.fabric.chain(slice * framework.bytes.gradient_sent as f64, group)
         };
         parts.into_iter().zip(all).map(chains).sum()

@@ -227,7 +227,7 @@ fn in_turn(problem: &Problem, shard: &Shard, fabric: &Fabric<'_>, rates: [Rate; 
         let bytes = (tensors.elements * framework.bytes.gradient_sent) as f64 / ring.size as f64;
         let chain = fabric.chain(bytes, ring);
         // A further bucket has one run of its own, and one more owner's begins in it.
-        Rate { start: rate.start + ring.size as f64 * chain, next: rate.next + chain, ..rate }
+        Rate { start: rate.start + fabric.chains(ring) * chain, next: rate.next + chain, ..rate }
     })
 }
 
