@@ -59,6 +59,11 @@ def test_the_width_of_a_head_is_read_of_words(notes: str, width: int | None) -> 
         ("MLA without q rank (kv rank 512, 128+64, v 128)", 0),
         ("MLA: q_lora 1536, kv_lora 512, qk 128 nope+64 rope, v_head 128", 1536),
         ("MLA (q not low-rank; kv_lora_rank 512, qk 128 nope + 64 rope, v 128).", 0),
+        ("MLA with q_lora_rank 0, kv_lora_rank 512, qk 128 nope/64 rope, v_head_dim 128", 0),
+        (
+            "MLA q_lora_rank 1536 kv_lora_rank 512 qk_nope_head_dim 128 qk_rope_head_dim 64 v 128",
+            1536,
+        ),
     ],
 )
 def test_latent_attention_is_read_of_words(notes: str, query: int) -> None:

@@ -64,7 +64,7 @@ PYTHON_ORDER = """
     cluster held framework spec bulk report fit forms graph sharding placement wire schema files
     protobuf entries catalog entry_files
     points
-    runs.rx runs.rows runs runs.said runs.formats runs.anatomy runs.joined runs.attention
+    runs.rx runs.releases runs.rows runs runs.said runs.formats runs.anatomy runs.joined runs.attention
     runs.loads runs.remat runs.hardware runs.shelf runs.trained runs.exchange runs.operators
     runs.losses runs.stored runs.as_run runs.checkpoints runs.recompute runs.stages runs.shards
     frontends frontends.apss frontends.hf_config frontends.hf

@@ -101,6 +101,12 @@ def test_a_file_that_is_no_table_of_runs_is_refused(data: bytes, what: str) -> N
         ({"framework": "Megatron-LM (mcore 0.9)"}, "2024-10"),
         ({"framework": "NxD", "source": "Neuron 2.17 benchmarks"}, "2024-02"),
         ({"source": "a README (PyTorch 2.9.0)"}, "2025-10"),
+        # The newest of all that is named; a paper's software is older than the paper.
+        ({"framework": "transformers 4.49, torch==2.5.1"}, "2025-02"),
+        ({"framework": "DeepSpeed 0.14.2 + HF transformers (torch 2.2.0)"}, "2024-03"),
+        ({"framework": "PyTorch 2.5.1 FSDP", "source": "arXiv:2504.09983"}, "2024-10"),
+        ({"framework": "MaxText on JAX 0.4.30"}, "2024-06"),
+        ({"framework": "Megatron-LM", "notes": "TE 2.9"}, "2025-11"),
         ({"framework": "DeepSpeed/Megatron-LM v1.1.5"}, PRESENT),
         ({"framework": "Megatron-DeepSpeed 0.8"}, PRESENT),
         ({"source": "somewhere"}, PRESENT),

@@ -161,6 +161,7 @@ def test_cards_that_do_not_reach_each_other_pass_the_host(notes: str, hosted: bo
         "power-capped at 240 W (stock 350)",
         "nvidia-smi -pl 240W instead of 350",
         "limited to 240 watts, default is 350",
+        "Card limited to 240 W (350 W stock)",
     ],
 )
 def test_a_card_held_to_less_power_is_slower(notes: str) -> None:
@@ -173,7 +174,13 @@ def test_a_card_held_to_less_power_is_slower(notes: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "notes", ["2 slices of 64 over DCN", "two 64-chip slices joined by DCN", "2 x v5e-64"]
+    "notes",
+    [
+        "2 slices of 64 over DCN",
+        "two 64-chip slices joined by DCN",
+        "2 x v5e-64",
+        "DCN across two slices, 64 chips apiece",
+    ],
 )
 def test_slices_of_a_pod_are_toruses_of_their_own(notes: str) -> None:
     assert chip(run_of(chip="TPU v5e", internode=notes), Shelf()).link_domain == 64
@@ -412,7 +419,7 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "Axolotl (FSDP2)", "zero": "", "gpus": "1", "dp": "1"}, "pytorch-ddp"),
         ({"framework": "nanochat"}, "ddp-compiled"),
         ({"framework": "Primus (torchtitan)"}, "torchtitan-eager"),
-        ({"framework": "Primus"}, "megatron-core-rocm"),
+        ({"framework": "Primus", "chip": "MI300X"}, "megatron-core-rocm"),
         ({"framework": "PyTorch Lightning"}, "fsdp"),
         ({"framework": "verl"}, "fsdp"),
         ({"framework": "verl (Megatron-Core by mbridge)", "date": "2026-02"}, "megatron-core"),

@@ -63,7 +63,8 @@ HEAD_DIM = (
 LATENT = (
     rf"{TAKEN_BACK}MLA\b",
     r"\bkv[-_ ]?(?:lora)?[-_ ]?(?:rank)?[ =:]*(\d+)",
-    r"\b(\d+) ?(?:nope)? ?\+ ?(\d+)(?: ?rope)?\b",
+    r"\b(\d+) ?(?:nope)? ?\+ ?(\d+)(?: ?rope)?\b|\b(\d+) ?nope ?(?:[/,&]|and) ?(\d+) ?rope\b"
+    r"|\bqk_nope(?:_head)?(?:_dim)?[ =:]*(\d+)\W+qk_rope(?:_head)?(?:_dim)?[ =:]*(\d+)\b",
     r"\bv(?:[-_ ]?head)?(?:[-_ ]?dim)?[ =:]*(\d+)\b",
 )
 QUERY_RANK = r"\bq[-_ ]?(?:lora)?[-_ ]?(?:rank)?[ =:]*(\d+)"
@@ -78,11 +79,12 @@ def latent(notes: str) -> Mla | None:
     found = [rx.search(pattern, clause, re.I) for pattern in (keys, parts, values)]
     if not found[0] or not found[1] or not found[2]:
         return None
+    nope, rope = (int(width) for width in found[1].groups() if width)
     return Mla(
         q_lora_rank=noted(QUERY_RANK, clause) or 0,
         kv_lora_rank=int(found[0][1]),
-        qk_nope_dim=int(found[1][1]),
-        qk_rope_dim=int(found[1][2]),
+        qk_nope_dim=nope,
+        qk_rope_dim=rope,
         v_dim=int(found[2][1]),
     )
 
@@ -163,7 +165,7 @@ SHARED_WIDTHS = (
     rf"{TAKEN_BACK}shared[ -]experts?(?:{WIDTH}| of (\d{{3,}})\b{OF_TIME})",
     r"\bmoe[-_]shared[-_]expert[-_]intermediate[-_]size\D{0,3}(\d{3,})",
     r"\b(\d{3,})[- ]wide shared\b",
-    rf"{TAKEN_BACK}shared(?: experts?| one)?(?: is| each| width| ffn| also)*[ :(]{{1,2}}"
+    rf"{TAKEN_BACK}shared(?: experts?| one)?(?: is| each| width| ffn| also| at| of)*[ :(]{{1,2}}"
     rf"(\d{{3,}})\b{OF_TIME}",
 )
 SHARED_COUNT = (

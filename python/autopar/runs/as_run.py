@@ -82,6 +82,8 @@ PARAMETERS_OF_THEIR_OWN = r"(?<!unlike )FSDP2\b(?! was\b)|fully_shard\b"
 UNSYNCHRONISED = (
     r"(HF|Hugging ?Face) Trainer|TRL|LitGPT|lit-gpt|TinyLlama|no_sync"
     r"|reduced with the last micro-batch"
+    r"|reduc\w+ (((is|are|was|were) )?(deferred|delayed|postponed)|left|only)"
+    r" (to|until|till|with|at|after|in) the last\b"
 )
 
 
@@ -117,7 +119,12 @@ HEADS_EXCHANGED = (
 # Ulysses inside of rings or around them, as USP has it (arXiv:2405.07719).
 BY = r"[-+ x/&\d]*((by|and|with)\b[-+ x/&\d]*)?"
 HEADS_AND_KEYS = rf"USP\b|ulysses\b{BY}ring\b|ring\b( attention)?{BY}ulysses\b"
-KEYS_IN_A_RING = r"(context by (a )?|zigzag )ring\b|ring-flash-attn\b"
+KEYS_IN_A_RING = (
+    r"(context by (a )?|zigzag )ring\b|ring-flash-attn\b|megatron_cp_algo\b"
+    r"|ring[- ](based )?(CP|context( parallel(ism)?)?)\b|(double|two[- ]level)[- ]ring\b"
+    r"|(CP|context parallel(ism)?) (by|in|over|with|as|is|uses) (a |the )?"
+    r"((double|two-level) )?ring\b"
+)
 # What PyTorch calls so is attention in blocks, whose keys it gathers.
 RING_ATTENTION = r"(?<!for )(?<!zigzag )ring attention\b(?! of PyTorch)"
 
@@ -125,10 +132,12 @@ RING_ATTENTION = r"(?<!for )(?<!zigzag )ring attention\b(?! of PyTorch)"
 def _of_mindspeed(framework: Framework, run: Run) -> Framework:
     """What a script of MindSpeed-LLM sets: MC2, and latent attention without padding."""
     overlap = framework.overlap
-    if rx.search(r"\b(no|without) MC2\b", run.notes, re.I):
+    # A table of all its models says MC2, which scripts of the legacy kind mostly leave out.
+    switch = r"use[-_](ascend[-_])?mc2\b"
+    named = on(run.notes, switch if framework.name == "mindspeed-legacy" else rf"{switch}|\bMC2\b")
+    if named is False or on(run.notes, rf"{switch}|\bMC2\b") is False:
         overlap = replace(overlap, tensor="none")
-    elif said(run, r"use-mc2\b" if framework.name == "mindspeed-legacy" else r"MC2\b"):
-        # A table of all its models says MC2, which scripts of the legacy kind mostly leave out.
+    elif named:
         overlap = replace(overlap, tensor="pipelined")
     if said(run, r"mla-fa-without-pad\b"):
         framework = replace(framework, attention_padding=0)
@@ -137,7 +146,11 @@ def _of_mindspeed(framework: Framework, run: Run) -> Framework:
 
 # NVIDIA/Megatron-LM arguments: --overlap-grad-reduce and --overlap-param-gather are off by default.
 # An OverlappedDistributedOptimizer is alibaba/Megatron-LLaMA's, of before these.
-BESIDE_BY_FLAG = (r"overlap[-_]grad[-_]reduce\b", r"overlap[-_]param[-_]gather\b")
+_FLAGS = r"overlap[-_](?:grad[-_]reduce|param[-_]gather)\b"
+_AMONG = rf"(?:\s*(?:[/,&+]|and|nor)\s*-*{_FLAGS})?"  # One word may be of both.
+BESIDE_BY_FLAG = tuple(
+    rf"overlap[-_]{one}\b{_AMONG}" for one in ("grad[-_]reduce", "param[-_]gather")
+)
 BESIDE_THE_PASSES = (
     r"\b((?:no|without) )?(?:overlap of gradients (?:(alone)|(?:or|and|nor) parameters)"
     r"|overlapped distributed optimizer)\b"
@@ -262,7 +275,8 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
     FSDP wrapped: what recompute gathered is freed and gathered again (huggingface/transformers,
     trainer.py, warns of it; issue 30404).
     """
-    hugging_face = run.month < STOPS_EARLY_SINCE and said(run, HF_CHECKPOINTS)
+    own = said(run, HF) and said(run, HF_CHECKPOINTS)
+    hugging_face = run.month < STOPS_EARLY_SINCE and own
     if run.month >= STOPS_EARLY_SINCE and said(run, HF):
         framework = replace(framework, recompute_stops_early=True)
     if framework.keeps_biased_products and not framework.fused.residual and said(run, FLEX):
@@ -294,7 +308,9 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
 FLEX = r"Flex-?Attention\b"
 HF_CHECKPOINTS = (
     r"(HF|Hugging ?Face)('s)? (gradient[-_ ])?checkpointing"
-    r"|gradient[-_ ]checkpointing (of|by) (HF|Hugging)"
+    r"|gradient[-_ ]checkpointing (of|by|via|through|from) (HF|Hugging)"
+    # Its own name for it.
+    r"|gradient_checkpointing(_enable)?\b(?![ =:\"']*(false|off|no)\b)"
 )
 # huggingface/transformers (modeling_utils.py: use_reentrant): True in release 4, False in 5, which
 # is of January 2026.

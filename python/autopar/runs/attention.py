@@ -27,6 +27,8 @@ def stores_scores(run: Run) -> bool:
     """Returns whether a row says that attention was not fused, or names a chip that cannot."""
     if rx.search(r"(?<!BI-)\b[pv]100", run.chip, re.I):
         return True
+    if not run.attention and rx.search(WRITTEN_OUT, f"{run.framework} {run.model}", re.I):
+        return True
     if run.attention:
         alone = rx.fullmatch(rf"{WAY}|standard|torch", run.attention, re.I)
         return bool(alone or rx.search(f"{STORED}|{WITHOUT_FLASH}", run.attention, re.I))
@@ -55,6 +57,8 @@ def _clauses(run: Run) -> Iterator[str]:
             yield clause
 
 
+# karpathy/minGPT, mingpt/model.py (CausalSelfAttention): softmax of a product.
+WRITTEN_OUT = r"\bmin-?GPT\b"
 ATTENTION = r"att(?:entio)?n\b"
 # Of whom or what attention is, before the word: `plain XLA attention`, `eager SDPA attention`.
 WHOSE = (

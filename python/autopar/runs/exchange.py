@@ -54,8 +54,12 @@ def dispatched_by(kind: str) -> str:
 
 
 # Libraries that the catalog has rates of; DeepEP's second version is another than the timed one.
-LIBRARIES = {"deepep": r"deep-?ep\b(?! v2)", "hybridep": r"hybrid-?ep\b"}
-ONCE_A_NODE = r"deep-?ep\b|hybrid-?ep\b"
+# They may stand in the name of a switch, as Primus's use_turbo_deepep.
+LIBRARIES = {
+    "deepep": rf"(\w+_)?deep[-_]?ep\b(?! v2)(?!{SWITCHED_OFF})",
+    "hybridep": rf"(\w+_)?hybrid[-_]?ep\b(?!{SWITCHED_OFF})",
+}
+ONCE_A_NODE = "|".join(LIBRARIES.values()).replace("(?! v2)", "")
 # Who makes whole multiples of rows before experts run: HybridEP's permutation, or the router by
 # Megatron-LM's --moe-router-padding-for-fp8 and, as it is called later, -for-quantization.
 EXPERTS_FILLED = r"hybrid-?ep\b|(?<![-_])(moe[-_])?router[-_ ]padding(?![-\w]* (off|false)\b)"

@@ -47,9 +47,10 @@ FILLERS = (
     r"|at|also|too|to"
     r"|reduced|accumulated|created|with|sits?|being|d_?type|precision|done)\b|d_?type\b)*"
 )
+OF_WHOM = r"(?: (?:of|in) (?:the )?(?:fused )?(?:adam[wW]?|optimi[sz]er))?"
 LISTED = (
     re.compile(rf"{WIDTH}[-\s]+(?:(?:for|of|on) )?{LIST}", re.I),
-    re.compile(rf"{LIST}(?P<fill>{FILLERS})(?<![a-z\d]){WIDTH}", re.I),
+    re.compile(rf"{LIST}(?P<fill>{OF_WHOM}{FILLERS})(?<![a-z\d]){WIDTH}", re.I),
 )
 # Before a copy that is not there, and what nobody knows.
 NONE = re.compile(
@@ -69,6 +70,7 @@ def formats(run: Run) -> dict[str, bool]:
     """
     text = f"{run.framework}; {run.notes}"
     found = [match for pattern in LISTED for match in pattern.finditer(text)]
+    behind = {match.end("list") for match in found if "fill" in match.groupdict()}
     told: dict[str, bool] = {}
     for match in sorted(found, key=lambda match: match.start()):
         if NONE.search(text[: match.start()]):
@@ -76,6 +78,9 @@ def formats(run: Run) -> dict[str, bool]:
         narrow = match["narrow"] is not None
         moved = rx.search("reduced", match.groupdict().get("fill") or "", re.I)
         rest = match["list"]
+        if "fill" not in match.groupdict() and match.end("list") in behind:
+            # `fp32 weights and gradients, moments in bf16`: what has a width of its own behind it.
+            rest = rest.partition(",")[0]
         for thing, pattern in THINGS.items():
             rest, times = re.subn(rf"(?<![a-z]){pattern}", " ", rest, flags=re.I)
             if times:

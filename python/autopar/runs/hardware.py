@@ -161,7 +161,7 @@ def installed(found: Chip, run: Run) -> Chip:
     if node == 2 and found.name in BRIDGES and _told(run, BRIDGED):
         found = replace(found, link=_bridged(found.link, BRIDGES[found.name]))
     if limit := _told(run, LIMITED):
-        found = replace(found, gemm=_limited(found.gemm, int(limit[2]) / int(limit[3])))
+        found = replace(found, gemm=_limited(found.gemm, int(limit[2]) / int(limit[3] or limit[4])))
     return replace(found, network=network(run.internode, found.network, found.name))
 
 
@@ -172,7 +172,10 @@ def _told(run: Run, pattern: str) -> re.Match[str] | None:
 
 
 # Slices of TPUs, each a torus of its own, are joined by the network of a data centre.
-SLICES = r"\b(?:slices of |v[56]e-|(?=\d+[- ]chip[- ]slices?\b))(\d+)\b"
+SLICES = (
+    r"\b(?:slices of |slices,? (?:of )?(?=\d+ chips (?:each|apiece))|v[56]e-"
+    r"|(?=\d+[- ]chip[- ]slices?\b))(\d+)\b"
+)
 # How people say that the devices of a node reach each other by links of their own.
 NVLINKED = r"\b(?<!no )(?<!not )(?<!without )(?<!w/o )(?:NVLink(?:s|ed)?|NV[248])\b"
 QUAD = (
@@ -199,11 +202,12 @@ def _wired(link: Link, node: int) -> Link:
 # catalog/chips/rtx3090.toml): as the power of 0.63 of the watts. The latter is the very card of
 # `zero3090`, so those runs are no test of it. An H100's 527 at 500 W and 685 at 700 would be 0.78,
 # of two boards.
+_USUAL = r"default|stock|usual(?:ly)?|normal(?:ly)?|TDP"
 LIMITED = (
     r"(?:power[- ](?:limit(?:ed)?|cap(?:ped)?)|(?:limit|capp)ed|nvidia-smi -pl)"
     r"(?: of| to| at| is| set to|[:=])* ?(\d+) ?W(?:atts?)?\b"
-    r"[ (,]*(?:default|stock|usual(?:ly)?|normal(?:ly)?|TDP|instead|rather than|of|out|not|vs\.?)"
-    r"(?: of| is| TDP|[:=])* ?(\d+)"
+    rf"[ (,]*(?:(?:{_USUAL}|instead|rather than|of|out|not|vs\.?)"
+    rf"(?: of| is| TDP|[:=])* ?(\d+)|(\d+) ?W(?:atts?)? (?:{_USUAL}))"
 )
 OF_POWER = 0.63
 

@@ -47,13 +47,16 @@ ANY = "|".join((*OPERATORS.values(), OTHERS))
 _THEN = r"(?:, (?:and |or |nor )?| ?/ ?| and | & | or | nor )"
 LISTED = rf"(?:(?:expert|MoE|Triton|the) )*(?:(?:{ANY})\b{_THEN})*"
 REST = rf"(?:{_THEN}(?:{ANY})\b)*"
+SWITCHES = r"(?:\s*(?:,|and|or|nor|/|&)\s*--?[-\w]+)*"  # One word may be of several.
 OFF = (
-    r"(?: \([^)]*\))?[ =:\"']*(?:(?:is|was|are|were|flag|option) )*"
+    r"(?: \([^)]*\))?[ =:\"']*(?:(?:is|was|are|were|both|all|flag|option) )*"
     r"(?:(?:turned |switched )?off|false|no|0|disabled|missing"
     r"|absent|unset|unused|not (?:used|set|enabled|passed|given))\b"
 )
+BEING = r"(?:is|was|are|were|left|in|as|runs?|ran|stays?|kept|likewise|also)"
 NOT_ONE = (
-    r"(?:un-?fused|not fused|non-?fused|eager|(?:as |in |left )*"
+    r"(?:un-?fused|not fused|non-?fused|eager|op(?:erator)?[- ]by[- ]op(?:erator)?"
+    r"|(?:as |in |left )*"
     r"(?:separate|plain|elementwise|eager) (?:op(?:erator)?s|kernels))"
 )
 
@@ -68,11 +71,11 @@ def _apart(one: str) -> str:
         rf"(?<!no --)(?<!without --)\b(?:no|not|without|neither|w/o)[- ](?:any )?"
         rf"{LISTED}(?:{one})\b{REST}[- ]fus(?:ion|ed)\b"
         rf"|\b(?:no|without|w/o|lacks) (?:(?:--)?{switch}|fused {LISTED}(?:{one})\b)"
-        rf"|(?<!no )(?<!without )--no-{switch}|(?<![-\w]){switch}{OFF}"
+        rf"|(?<!no )(?<!without )--no-{switch}|(?<![-\w])(?:--)?{switch}{SWITCHES}{OFF}"
         rf"|\b(?:{one})\b{REST} fus(?:ion|ed){OFF}|\b(?:{one})\b[\w ]{{0,25}} without fusion\b"
         rf"|\bfusions? (?:is |are |were )?(?:off|disabled)[ (:]+{LISTED}(?:{one})\b"
         rf"|{NOT_DENIED}(?:un-?fused|non-?fused|eager) {LISTED}(?:{one})\b(?! fused)"
-        rf"|(?<!fused )\b(?:{one})\b{REST}[ :=]+(?:(?:is|was|are|were|left|in|as) )*{NOT_ONE}\b"
+        rf"|(?<!fused )\b(?:{one})\b{REST}[ :=]+(?:{BEING} )*{NOT_ONE}\b"
         r"(?! (?:in)?to\b| with\b)"
         r"|\b(?:un-?fused|non-?fused) (?:op(?:erator)?s|kernels|layers)\b"
     )
@@ -89,4 +92,5 @@ def _in_one(one: str) -> str:
         rf"|{NOT_DENIED}fused[ -]?(?:{one})\b|{NOT_DENIED}fuses? {LISTED}(?:{one})\b"
         rf"|\b(?:{one})\b{REST}[- ](?:(?:is|was|are|were) )?fus(?:ed|ion)\b"
         rf"|\b(?:{one}) in one kernel\b"
+        rf"|{NOT_DENIED}triton (?:kernels? (?:for|of) )?{LISTED}(?:{one})\b{REST} kernels?\b"
     )

@@ -44,9 +44,10 @@ FORCED = (
     rf"|(?=\w)(?<!\w-)(?<!no --)(?<!not --)(?<!without --){SWITCH}(?!{SWITCHED_OFF})"
 )
 UNEVEN = (
-    r"((natural|uneven|(?<!-)free|real|learned|unforced|imbalanced) ((token|expert)[- ])?routing"
+    r"((natural|uneven|(?<!-)free|real|realistic|learned|unforced|imbalanced)"
+    r" ((token|expert)[- ])?routing"
     r"|(routing|routers?|gates?) ((is|are|was|were|left|kept) )*"
-    r"(natural|free|unforced|uneven|learned)(?!-))\b"
+    r"(natural|free|unforced|uneven|learned|realistic)(?!-))\b"
 )
 # Drawn, or so that each expert takes as many tokens (arXiv:2202.09368); and what is not free.
 EVEN = (
@@ -55,7 +56,8 @@ EVEN = (
     rf"|(no|not|without) {UNEVEN}|not choose freely\b"
 )
 FREE = (
-    rf"{UNEVEN}|chooses? freely\b|routing is that of the (trained )?model\b"
+    rf"{UNEVEN}|{BALANCE} (is |was |stays )?(left )?natural\b"
+    r"|chooses? freely\b|routing is that of the (trained )?model\b"
     r"|(balance( of the experts)?|balancing|routers?|routing|experts|tokens|loads) "
     r"((is|are|was|were) )?not forced\b"
     rf"|(no|not|without) {BALANCE}[- ]forc(e|ing)\b"

@@ -101,7 +101,8 @@ HF_LOSS_SINCE = "2024-11"
 # nll_loss_forward, _log_softmax).
 HF_UNSHIFTED_SINCE = "2025-01"
 TAKES = (
-    rf"(loss|{CROSS_ENTROPY}) (is |was )?((applied|computed|taken|done) )?(of|on"
+    rf"(loss|{CROSS_ENTROPY}) (is |was )?((applied|computed|taken|done|sits|lies) )?"
+    r"(outside (of )?(the )?model,? )?(of|on"
     rf"|over|from|to)( the)?"
 )
 # F.cross_entropy of what the model returns, in separate operators: logits, their log-softmax, its
@@ -126,18 +127,23 @@ LOSS_KERNEL = r"xentropy\b"
 def pieces(framework: Framework, run: Run) -> Framework:
     """A loss in pieces has so many times fewer logits at its peak; one of several layers more."""
     held = framework.held
-    if said(run, IN_PIECES) or _by_liger(run):
+    if said(run, WHOLE):
+        held = replace(held, loss_pieces=1)
+    elif said(run, IN_PIECES) or _by_liger(run):
         held = replace(held, loss_pieces=_pieces(run))
     if held.planned and (layers := said(run, MTP)):
         # Each predicts by the head, and its logits wait for the backward pass as the others do.
-        several = 1 + (1 if layers["layers"].lower() == "one" else int(layers["layers"]))
+        several = 1 + (int(layers["layers"]) if layers["layers"].isdigit() else 1)
         held = replace(held, logit_bytes=several * held.logit_bytes)
         held = replace(held, split_logit_bytes=several * held.split_logit_bytes)
     return replace(framework, held=held)
 
 
 # Layers that predict further tokens, which are in no column.
-MTP = r"(?P<layers>one|[1-9]) (MTP|multi-token[ -]prediction) layers?\b"
+MTP = (
+    r"(?P<layers>one|an?|[1-9]) ((further|extra|more|additional) )?"
+    r"(MTP|multi-token[ -]prediction) layers?\b"
+)
 
 
 def _pieces(run: Run) -> int:
@@ -198,6 +204,7 @@ LIGER_PLAIN_LOSS = (
     rf"liger kernels with its plain cross-entropy|liger's (plain|unfused) {CROSS_ENTROPY}"
     rf"|{CROSS_ENTROPY} is liger's (non-fused|plain|unfused)"
     rf"|liger[^.;]*\b{CROSS_ENTROPY} (unfused|apart|separate) from the head"
+    rf"|liger \((its )?(regular|plain|unfused|non-fused) {CROSS_ENTROPY}"
     r"|liger_cross_entropy[ =:]*true|fused_linear_cross_entropy[ =:]*false"
 )
 # karpathy/llm.c, llmc/fused_classifier.cuh, and IST-DASLab/llmq, src/kernels/fused_classifier.cu,
@@ -205,13 +212,22 @@ LIGER_PLAIN_LOSS = (
 LOSS_IN_PLACE = (
     rf"fused classifier|llm\.c\b|LLM\.Q\b|Primus\b(?!-)"
     rf"|(TE|Transformer ?Engine)('s)? (fused )?{CROSS_ENTROPY}|{CROSS_ENTROPY} (of|from|by) TE\b"
-    rf"|{CROSS_ENTROPY}[^.;,]{{0,25}}(with |\()(TE|Transformer ?Engine)\b"
+    rf"|{CROSS_ENTROPY}[^.;,]{{0,25}}(with |through |via |\()(TE|Transformer ?Engine)\b"
     r"|cross[-_]entropy[-_]fusion[-_]impl[ =:\"']*te\b"
 )
 # AI-Hypercomputer/maxtext: num_vocab_tiling.
 TILED = r"(?:vocabulary tiled by|num_vocab_tiling)"
+WHOLE = (
+    rf"(loss|{CROSS_ENTROPY})[^.;,]{{0,25}} (un-?chunked|not chunked)\b"
+    rf"|(loss|{CROSS_ENTROPY}) (over|of|on) (the )?(full|whole) logits\b"
+    rf"|unchunked (loss|{CROSS_ENTROPY})"
+    r"|(full|whole) logits (are |were )?materiali[sz]ed\b"
+    r"|logits (are |were )?fully materiali[sz]ed\b"
+    rf"|neither [^.;,]{{0,20}} nor (the )?(loss|{CROSS_ENTROPY}) chunked\b"
+)
 IN_PIECES = (
-    rf"loss in (\w+ (pieces|chunks)|blocks)|{TILED}|chunked[-_ ]?(loss|{CROSS_ENTROPY}|nll)"
+    r"(?<!before )(?<!before the )"
+    rf"(loss in (\w+ (pieces|chunks)|blocks)|{TILED}|chunked[-_ ]?(loss|{CROSS_ENTROPY}|nll)"
     rf"|(loss|{CROSS_ENTROPY})[^.;,]{{0,20}} (in|over|by) (\d+ )?(chunks|pieces|tiles)\b"
-    r"|CEWithChunkedOutputLoss|ChunkedCE(Loss)?\b|num_output_chunks"
+    r"|CEWithChunkedOutputLoss|ChunkedCE(Loss)?\b|num_output_chunks)"
 )

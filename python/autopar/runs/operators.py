@@ -224,7 +224,9 @@ def _tiled(framework: Framework, run: Run) -> Framework:
         return replace(framework, grouped_tile_rows=0, grouped_tile_width=0)
     if told := rx.search(r"\btiles of (\d+) rows", run.notes, re.I):
         framework = replace(framework, grouped_tile_rows=int(told[1]))
-    if said(run, r"tuned tiles\b|tokamax gmm\b"):
+    if said(
+        run, r"tuned tiles?\b|til(es?|ing)( sizes?)? ((is|are|were|was) )?tuned\b|tokamax gmm\b"
+    ):
         framework = replace(framework, grouped_tile_width=0)
     return framework
 
@@ -350,7 +352,7 @@ SORTS_TOKENS = r"\b(granite|power)[- ]?moe"
 # AMD-AGI/Primus fuses it in each stage of its MoE without waits (_get_sync_free_moe_options).
 SYNC_FREE = r"(turbo[-_ ])?sync[-_ ]free[-_ ]MoE"
 # NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/recipes: moe_router_fusion is False.
-LIBRARY_RECIPE = r"(library|pretrain|default) recipes?\b|\w+_pretrain(_config\w*)?\b"
+LIBRARY_RECIPE = r"(library|pretrain|default|stock|shipped) recipes?\b|\w+_pretrain(_config\w*)?\b"
 
 # huggingface/transformers (training_args.py: default_optim) takes PyTorch's fused AdamW where that
 # is 2.8 or later, of August 2025.
@@ -431,7 +433,10 @@ def _masked(run: Run) -> bool:
     that made one for every batch; layers with a window have one (_ignore_causal_mask_sdpa there:
     local_attention_size), as five of six in Gemma 3.
     """
-    padded = r"padded(( or |/)(cut|truncated))? (to|at) (the )?(full|longest|max|\d{3,})"
+    padded = (
+        r"(right-|left-)?pad(s|ded|ding)?(( or |/)(cut|truncated))?( [\w-]+){0,2} (up )?(to|at)"
+        r" (the )?(full|longest|max|\d{3,})"
+    )
     always = run.month in ALWAYS_MASKED and rx.search(ALWAYS_MASKED_MODELS, run.model, re.I)
     windowed = (run.seq_len or 0) > 1024 and rx.search(r"\bgemma-?3\b", run.model, re.I)
     if said(run, f"{HF}|{TRAINS_THEIRS}") and (always or windowed or said(run, padded)):
@@ -441,7 +446,8 @@ def _masked(run: Run) -> bool:
 
 PADDING_MASK = (
     r"SDPA (with|under) (an? |the )?(explicit|padding|attention|dense) masks?\b"
-    r"|padded\b[^;]*\bwith (an? |the )?(attention|padding|explicit) masks?\b"
+    r"|(right-|left-)?pad(s|ded|ding)\b[^;]*\b(with|under|pass(es|ing|ed)|giv(es|ing)|plus|and) "
+    r"(an? |the |its )?(attention|padding|explicit) masks?\b"
 )
 DENSE_MASK = r"masks? (is|are) (a )?dense tensors?\b(?![^;]*\b(only|baselines?|others?)\b)"
 
@@ -457,7 +463,7 @@ ALWAYS_MASKED_MODELS = r"llama|gemma|command-?r|olmo"
 SECOND_FLASH = "2023-07"
 # AI-Hypercomputer/maxtext: sa_block_q and its kin. A kernel's name has the blocks it was timed in.
 SPLASH_BLOCKS = (
-    r"\bsplash\b[\w ]*?(?:,|:|\()? ?(?:(?:in|with|of|tuned) )*(?:"
+    r"\bsplash\b[\w ]*?(?:[,:;(])? ?(?:(?:in|with|of|tuned) )*(?:"
     r"block(?:s|[-_ ]?sizes?)?(?: of| =|:|=)? ?(\d{3,})|(\d{3,})[- ](?:wide )?blocks?)"
     r"|\bsa_block_q(?:_dkv)?[ =:\"']+(\d{3,})"
 )

@@ -17,6 +17,7 @@ from typing import Any
 from autopar import files
 from autopar.errors import SpecError, shown
 from autopar.runs import rx
+from autopar.runs.releases import released
 
 MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -163,7 +164,8 @@ class Run:
     def month(self) -> str:
         """The month in which the run was made or published, as 2021-04; `PRESENT` if unknown.
 
-        Where its software is numbered by an earlier one, as NeMo 25.04 is, it is the software's.
+        Where its software is numbered by an earlier one, as NeMo 25.04 is, it is the software's; a
+        paper's software is older than the paper.
         Nothing follows from a chip or a model: most runs are made long after their release.
         """
         version = rx.search(r"(?<![\d.])(2\d)\.?(0[1-9]|1[0-2])(?:[0-3]\d)?\b", self.framework)
@@ -175,9 +177,10 @@ class Run:
         if tagged := rx.search(r"\bv(2\d)\.(0[1-9]|1[0-2])\b", self.source):
             return f"20{tagged[1]}-{tagged[2]}"
         if paper := rx.search(r"arxiv[ :/]*(?:abs/)?(\d\d)(\d\d)\.\d{4,5}", self.source, re.I):
-            return f"20{paper[1]}-{paper[2]}"
+            return released(self.framework) or f"20{paper[1]}-{paper[2]}"
         told = _dated(self.framework) or _dated(self.source) or _met(self.source)
-        return told or _released(f"{self.framework}; {self.source}") or PRESENT
+        texts = (f"{self.framework}; {self.source}", self.notes)
+        return told or next(filter(None, map(released, texts)), PRESENT)
 
 
 def _dated(text: str) -> str:
@@ -199,93 +202,6 @@ def _met(text: str) -> str:
     met = rx.search(rf"\b(?:{CONFERENCES})[ -]?['\u2019]?(1[5-9]|2\d)\b", text, re.I)
     return f"20{met[1]}-01" if met else ""
 
-
-def _released(text: str) -> str:
-    """Returns the month of the latest release of software that a text names: no run is older."""
-    named = re.findall(RELEASE, text, re.I)
-    months = (
-        RELEASES[name.lower().replace("mcore", "megatron")].get(number, "")
-        for name, number in named
-    )
-    return max(months, default="")
-
-
-# As torch==2.4, NeMo 1.20, Megatron-LM core_r0.7.0, Megatron-Core v0.12, Megatron-LM v2.4, mcore
-# 0.9.
-RELEASE = (
-    r"(?<![a-z])(?:py)?(torch|nemo|megatron|mcore|neuron)(?:[-_ ](?:lm|core|sdk))*"
-    r"[-_ =rv@]*(\d\.\d+)"
-)
-
-# github.com/pytorch/pytorch/releases; github.com/NVIDIA/NeMo/releases; of Megatron-Core when the
-# files in its packages were written, of Megatron-LM before it (its tags on GitHub) the year; of the
-# AWS Neuron SDK its release notes.
-RELEASES = {
-    "torch": {
-        "1.8": "2021-03",
-        "1.9": "2021-06",
-        "1.10": "2021-10",
-        "1.11": "2022-03",
-        "1.12": "2022-06",
-        "1.13": "2022-10",
-        "2.0": "2023-03",
-        "2.1": "2023-10",
-        "2.2": "2024-01",
-        "2.3": "2024-04",
-        "2.4": "2024-07",
-        "2.5": "2024-10",
-        "2.6": "2025-01",
-        "2.7": "2025-04",
-        "2.8": "2025-08",
-        "2.9": "2025-10",
-    },
-    "nemo": {
-        "1.20": "2023-07",
-        "1.21": "2023-10",
-        "1.22": "2023-12",
-        "1.23": "2024-03",
-        "2.0": "2024-10",
-    },
-    "neuron": {
-        "2.10": "2023-05",
-        "2.11": "2023-06",
-        "2.12": "2023-07",
-        "2.13": "2023-08",
-        "2.14": "2023-09",
-        "2.15": "2023-10",
-        "2.16": "2023-12",
-        "2.17": "2024-02",
-        "2.18": "2024-04",
-        "2.19": "2024-07",
-        "2.20": "2024-09",
-        "2.21": "2024-12",
-    },
-    "megatron": {
-        "2.0": "2021-01",
-        "2.1": "2021-01",
-        "2.2": "2021-01",
-        "2.3": "2021-01",
-        "2.4": "2021-01",
-        "2.5": "2021-01",
-        "3.0": "2022-01",
-        "0.1": "2023-05",
-        "0.2": "2023-06",
-        "0.3": "2023-10",
-        "0.4": "2023-12",
-        "0.5": "2024-02",
-        "0.6": "2024-04",
-        "0.7": "2024-06",
-        "0.8": "2024-08",
-        "0.9": "2024-10",
-        "0.10": "2025-02",
-        "0.11": "2025-03",
-        "0.12": "2025-05",
-        "0.13": "2025-07",
-        "0.14": "2025-10",
-        "0.15": "2025-12",
-        "0.16": "2026-02",
-    },
-}
 
 CONFERENCES = (
     "SC|MICRO|SOSP|OSDI|NSDI|ATC|EuroSys|ASPLOS|ISCA|HPCA|PPoPP|MLSys|SIGCOMM|VLDB|SIGMOD|IPDPS"

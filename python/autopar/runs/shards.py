@@ -42,12 +42,15 @@ GROUPS = (
     rf"{OF_EXPERTS}\b(?:FSDP|HSDP|sharded|sharding)(?: of \w+)? (?:over|across|among) (?:the )?"
     rf"(\d+) {UNIT}\b",
     r"\b(?:FSDP|weights|parameters|states)(?: \w+)? (?:split|sharded|cut) (\d+)[- ]ways?\b",
+    r"\b(\d+)[- ]way (?:(?:fully|weights?|param(?:eter)?s?|states?)[- ])*"
+    r"(?:shard(?:ing|ed)|FSDP)\b",
+    rf"{OF_EXPERTS}\b(?:FSDP|HSDP|sharded|sharding) (?:in|by|over|with) groups of (\d+)\b",
 )
 # These leave out the ranks of context parallelism, over which weights are sharded too.
 DEGREES = (
     r"\b(?:data[-_]parallel|dp)[-_]shard(?:[-_](?:degree|size))?[ =:]*(\d+)\b",
     rf"{OF_EXPERTS}\bfsdp(?: degree| size| axis)?(?: of)?[ =:]+(\d+)\b"
-    r"(?! ?[x\u00d7*] ?\d+(?! ?rep))",
+    r"(?! ?[x\u00d7*] ?(?:[a-z]|\d+(?! ?rep)))",
 )
 PARTS = r"(?:FSDP|HSDP|HYBRID_SHARD|hybrid[- ]shard\w*|shard\w*)"
 WITHIN = r"(?:with)?in(?:side)?(?: of)?(?: (?:a|an|one|each|every|the|its)(?: [\w-]+)??)?"

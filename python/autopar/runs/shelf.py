@@ -124,7 +124,10 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
     unfused = run.month == PRESENT and stores_scores(run)
     # DeepSpeed on Megatron-LM is Megatron-LM's model.
     called = rx.sub(
-        r"(deepspeed[^,;(]*?) (?:on|over|atop) (megatron)\b", r"\2 + \1", run.framework, flags=re.I
+        r"(deepspeed[^,;(]*?) (?:on|over|atop) (megatron)\b",
+        r"\2 + \1",
+        run.framework,
+        flags=re.I,
     )
     places = _places_of(shelf, called)
     known = bool(places)
@@ -197,6 +200,8 @@ def is_compiled(run: Run) -> bool | None:
     text = f"{run.framework}; {run.notes}"
     if rx.search(EAGER, text, re.I):
         return False
+    if on(text, MODEL_AND_LOSS_COMPILED):
+        return True
     rest = rx.sub(LOSS_COMPILED, "", text, flags=re.I)
     told = on(rest, COMPILED)
     return False if told is None and rest != text else told
@@ -206,6 +211,11 @@ COMPILED = (
     r"((?<![a-z])|(?<=\bun))(torch[._ ])?compil(ed?|ation)(?![a-z-])(?! time)(?! by itself)"
     r"(?! (brought|gained|gave|made|would|did|was tried|failed|variants?)\b)"
     r"|(?<![a-z])(torch)?inductor\b|\bjitted\b"
+)
+_BOTH = r"(model|layers|blocks) (and|&|\+|as well as) (the )?loss"
+MODEL_AND_LOSS_COMPILED = (
+    rf"\b{_BOTH}( (function|fn))?( (is|are|was|were|both|alike))* (torch\.)?compiled\b"
+    rf"|(?<![a-z])(torch[._ ])?compil(ed?|ation)( of| for|:)?( both)?( the)? {_BOTH}\b"
 )
 LOSS_COMPILED = (
     r"(?<![a-z])(only |just )?[^.;,]{0,20}\bloss[^.;,]{0,20}\b(torch\.)?compiled?('d)?\b"

@@ -146,7 +146,7 @@ def schedule_of(run: Run) -> Schedule | None:
 
 # Orders of passes; Megatron calls how it hides the exchanges of experts 1F1B too.
 ORDERS = (
-    r"\binterleaved[- ](?:1F1B|pipeline|PP)\b|\bGPipe\b|\bZB-?(?:V|H1)\b"
+    r"(?<!non-)(?<!not )\binterleaved[- ](?:1F1B|pipeline|PP)\b|\bGPipe\b|\bZB-?(?:V|H1)\b"
     r"|(?<!\()\b1F1B\b(?! (?:of|EP|expert|overlap|a2a|all-to-all))"
 )
 SCHEDULES: dict[str, Schedule] = {

@@ -62,7 +62,7 @@ def stored(framework: Framework, run: Run) -> Framework:
         offloaded = 1.0 if offloads_checkpoints(run) and not by_names else 0.0
     taken = on_host(run, PARAMETERS) or bool(said(run, r"CPU-?Offload\b"))
     held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=taken)
-    if not run.shards_parameters and said(run, r"(float|fp)8 all-gather\b"):
+    if not run.shards_parameters and said(run, r"(\w+_)?(float|fp)8[-_ ]all[-_ ]?gather\b"):
         # What is gathered once a step lies in 8 bits, and beside it as the backward pass wants it,
         # unless that casts it again.
         beside = 0 if said(run, r"weights cast again in backward") else 1
@@ -113,7 +113,7 @@ WIDE_REDUCTION = (
     r"|reduce[-_ ]d?type[ =:]+(torch\.)?(fp32|float32)|verl\b"
 )
 # Of no gradient memory is left when a forward pass begins (torch.optim: zero_grad(set_to_none)).
-DROPPED_GRADIENTS = r"gradients (are |were )?(dropped|set to none)\b"
+DROPPED_GRADIENTS = r"(param\.|p\.)?grad(ient)?s? (are |were |is )?(dropped|freed|set to none)\b"
 NARROW_STATES = (
     r"states (all )?(in )?(bf16|16 bits)\b|(all|pure|full|true)[- ](bf16|bfloat16"
     r"|16[- ]bits?|half)\b|bf16-true\b"
@@ -137,7 +137,7 @@ def on_host(run: Run, things: str) -> bool:
     thing = rf"(?<![a-z])(?:{things})(?![a-z])"
     between = rf"(?:[ ,/+&]+(?:{AMONG}))*[ ,/+&]*"
     patterns = (
-        rf"{thing}{between}(?:{HOST}|{TAKEN}(?![-_ ]?(?:of |{AMONG})))",
+        rf"{thing}{between}(?:{HOST}|(?:(?:cpu|host)[-_ ])?{TAKEN}(?![-_ ]?(?:of |{AMONG})))",
         rf"{thing}[-_ ]?(?:memory[-_ ])?(?:cpu|host)?[-_ ]{TAKEN}",
         rf"{TAKEN}{TO_HOST}(?!,)(?:[-_ ]+|{between})(?:of )?{between}{thing}",
         rf"(?:cpu|host)[-_]{thing}",

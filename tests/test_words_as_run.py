@@ -1,0 +1,204 @@
+"""Facts of a row in the words of people who write tables, each beside what it must change."""
+
+from collections.abc import Callable
+
+import pytest
+
+from autopar.framework import Framework
+from autopar.runs.setups import Setup, setup
+from autopar.runs.shelf import Shelf, framework
+from stated import run_of
+
+HF = "HF transformers + Accelerate, FSDP of PyTorch 2.5.1"
+MOE = {"experts": "128", "topk": "8", "expert_ffn": "768", "zero": "1", "framework": "Megatron-LM"}
+WHOLE = {"tp": "1", "sp": "0", "dp": "8", "zero": "fsdp"}
+
+
+def of(shelf: Shelf, cells: dict[str, str]) -> Setup:
+    return setup(run_of(**cells), shelf)
+
+
+@pytest.mark.parametrize(
+    ("cells", "read", "told", "untold"),
+    [
+        ({**MOE, "notes": "use_turbo_deepep"}, lambda f: f.exchange_kernel, "deepep", ""),
+        ({**MOE, "notes": "use_turbo_deepep: false"}, lambda f: f.exchange_kernel, "", ""),
+        (
+            {
+                "framework": "Megatron-Core",
+                "notes": "fp32 main params, exp_avg, exp_avg_sq in bf16",
+            },
+            lambda f: f.bytes.optimizer,
+            8,
+            12,
+        ),
+        (
+            {
+                "framework": "FSDP2",
+                "notes": "Weights, grads, and moments of the fused AdamW are bf16",
+            },
+            lambda f: f.bytes.optimizer,
+            4,
+            10,
+        ),
+        (
+            {
+                "framework": "MindSpeed-LLM",
+                "cp": "2",
+                "dp": "2",
+                "notes": "ring CP with double ring",
+            },
+            lambda f: f.context_exchange,
+            "ring",
+            "heads",
+        ),
+        (
+            {"framework": "MindSpeed-LLM", "tp": "2", "sp": "1", "notes": "no --use-ascend-mc2"},
+            lambda f: f.overlap.tensor,
+            "none",
+            "pipelined",
+        ),
+        (
+            {
+                **WHOLE,
+                "framework": HF,
+                "recompute": "full",
+                "notes": "gradient_checkpointing via HF",
+            },
+            lambda f: f.recompute_stops_early,
+            False,
+            True,
+        ),
+        (
+            {
+                **WHOLE,
+                "framework": HF,
+                "recompute": "full",
+                "notes": "gradient_checkpointing_enable()",
+            },
+            lambda f: f.recompute_gathers,
+            True,
+            False,
+        ),
+        (
+            {
+                "framework": "Megatron-LM",
+                "notes": "overlap_grad_reduce / overlap_param_gather false",
+            },
+            lambda f: f.overlap.gradient_reduce,
+            False,
+            True,
+        ),
+        (
+            {"framework": "Megatron-LM", "notes": "CE fused through TE"},
+            lambda f: f.held.logit_bytes,
+            2,
+            6,
+        ),
+        (
+            {"framework": "AscendSpeed", "notes": "--use-fused-rmsnorm and --use-x both absent"},
+            lambda f: f.fused.norm,
+            "eager",
+            "fused",
+        ),
+        (
+            {"framework": "AscendSpeed", "notes": "RMSNorm and RoPE run unfused"},
+            lambda f: f.fused.rope,
+            "eager",
+            "fused",
+        ),
+        (
+            {**WHOLE, "framework": "HF Trainer FSDP", "notes": "Triton RoPE, RMSNorm, CE kernels"},
+            lambda f: f.fused.norm,
+            "fused",
+            "eager",
+        ),
+        (
+            {"framework": "torchtitan", "notes": "CE over full logits"},
+            lambda f: f.held.loss_pieces,
+            1,
+            8,
+        ),
+        (
+            {"framework": "torchtitan", "date": "2024-08", "notes": "before chunked cross entropy"},
+            lambda f: f.held.loss_pieces,
+            1,
+            1,
+        ),
+        (
+            {"framework": "Picotron", "notes": ".grad set to None before each step"},
+            lambda f: f.held.gradients,
+            "passing",
+            "kept",
+        ),
+        (
+            {"framework": "PyTorch FSDP2", "notes": "Both model and loss are compiled"},
+            lambda f: f.name,
+            "fsdp-compiled",
+            "fsdp",
+        ),
+    ],
+)
+def test_a_fact_is_read_in_other_words(
+    shelf: Shelf,
+    cells: dict[str, str],
+    read: Callable[[Framework], object],
+    told: object,
+    untold: object,
+) -> None:
+    assert read(of(shelf, cells).problem.framework) == told
+    silent = {key: value for key, value in cells.items() if key != "notes"}
+    assert read(of(shelf, silent).problem.framework) == untold
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "Load balancing is natural (aux_loss only, not forced)",
+        "pretrained checkpoint on FineWeb, so routing is realistic",
+    ],
+)
+def test_routers_that_choose_freely_load_experts_unevenly(shelf: Shelf, notes: str) -> None:
+    assert of(shelf, {**MOE, "notes": notes}).problem.workload.expert_load_variation == 1.0
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "256-way weight sharding in each pod",
+        "FSDP in groups of 256",
+        "FSDP of 256; FSDP degree = 2 x chips",
+    ],
+)
+def test_the_size_of_a_group_of_shards_is_read(shelf: Shelf, notes: str) -> None:
+    cells = {**WHOLE, "chip": "TPU v4", "gpus": "1024", "dp": "1024", "gbs": "1024"}
+    assert of(shelf, {**cells, "framework": "MaxText", "notes": notes}).plan.shard_group == 256
+
+
+def test_the_optimizer_may_be_offloaded_to_the_cpu(shelf: Shelf) -> None:
+    cells = {"framework": "Megatron-DeepSpeed", "zero": "1"}
+    assert of(shelf, {**cells, "notes": "Optimizer is CPU-offloaded"}).plan.optimizer_offload
+    assert not of(shelf, cells).plan.optimizer_offload
+
+
+def test_padded_samples_have_masks(shelf: Shelf) -> None:
+    cells = {"framework": "transformers 4.49 / torch 2.5.1", "attention": "sdpa", "zero": "0"}
+    notes = "right-pads samples up to 8192 and passes an attention mask"
+    kernels = of(shelf, {**cells, "notes": notes}).problem.framework.attention_kernels
+    assert "efficient_masked" in kernels
+    assert "efficient_masked" not in of(shelf, cells).problem.framework.attention_kernels
+
+
+def test_what_is_not_interleaved_is_not(shelf: Shelf) -> None:
+    cells = {"framework": "Megatron-LM", "pp": "2", "dp": "2", "notes": "non-interleaved 1F1B"}
+    assert of(shelf, cells).plan.schedule == "1f1b"
+
+
+def test_mingpt_stores_its_scores(shelf: Shelf) -> None:
+    cells = {"framework": "PyTorch FSDP", "model": "minGPT-175B", "attention": ""}
+    assert of(shelf, cells).problem.workload.attention == "unfused"
+
+
+def test_rocm_is_of_no_other_maker_s_chips(shelf: Shelf) -> None:
+    run = run_of(framework="Megatron-LM", chip="B200-180GB", notes="the reference of an MI355X")
+    assert framework(run, shelf)[0].framework.name == "megatron-core"
