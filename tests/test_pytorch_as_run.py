@@ -137,3 +137,9 @@ def test_a_host_that_waits_for_every_kernel_launches_nothing_ahead(shelf: Shelf)
 
     assert waits("every kernel waited for (CUDA_LAUNCH_BLOCKING)")
     assert not any(map(waits, ("CUDA_LAUNCH_BLOCKING=0", "no CUDA_LAUNCH_BLOCKING")))
+
+
+def test_torchtitan_casts_the_logits_of_any_model(shelf: Shelf) -> None:
+    cells = {"model": "GPT-2 124M", "framework": "torchtitan", "date": "2024-08", "tp": "1"}
+    run = run_of(**cells, sp="0", dp="8", zero="fsdp", notes="torch.compile")
+    assert setup(run, shelf).problem.framework.held.logit_bytes == 14

@@ -28,7 +28,8 @@ def _casts_nothing(framework: Framework, run: Run) -> bool:
     its Llama, OPT and BLOOM do; automatic mixed precision, whose weights are in 32 bits, does too.
     """
     code = rx.search(r"fairseq|GPT-?2\b", f"{run.framework} {run.model}", re.I)
-    return bool(code) and framework.bytes.parameter == 2 and "megatron" not in framework.name
+    own = "megatron" in framework.name or framework.name.startswith("torchtitan")
+    return bool(code) and framework.bytes.parameter == 2 and not own
 
 
 def loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
