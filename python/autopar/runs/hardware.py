@@ -200,7 +200,7 @@ def _wired(link: Link, node: int) -> Link:
 # A card whose power is held below what it comes with, as nvidia-smi sets it. An RTX 3090 of 350 W
 # reaches 76.6 TFLOP/s in bf16 and one held to 240 reaches 60.4 (sources in
 # catalog/chips/rtx3090.toml): as the power of 0.63 of the watts. The latter is the very card of
-# `zero3090`, so those runs are no test of it. An H100's 527 at 500 W and 685 at 700 would be 0.78,
+# `zero3090`, so those runs are no test of it. An H100's 588 at 500 W and 685 at 700 would be 0.45,
 # of two boards.
 _USUAL = r"default|stock|usual(?:ly)?|normal(?:ly)?|TDP"
 LIMITED = (
