@@ -87,6 +87,7 @@ def test_latent_attention_without_its_widths_is_not_read() -> None:
         ("5:1 local attention window 1024", 1024, 6),
         ("sliding window attention (4k)", 4096, 0),
         ("a 512-token sliding window", 512, 0),
+        ("sliding window of 512 except full attention in every 5th layer", 512, 5),
     ],
 )
 def test_windows_are_read_of_words(notes: str, size: int, every: int) -> None:

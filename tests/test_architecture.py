@@ -64,8 +64,9 @@ PYTHON_ORDER = """
     cluster held framework spec bulk report fit forms graph sharding placement wire schema files
     protobuf entries catalog entry_files
     points
-    runs.rx runs.releases runs.rows runs runs.said runs.formats runs.anatomy runs.joined runs.attention
-    runs.loads runs.remat runs.hardware runs.shelf runs.trained runs.exchange runs.operators
+    runs.rx runs.releases runs.rows runs runs.said runs.formats runs.anatomy runs.joined
+    runs.attention runs.loads runs.remat runs.hardware runs.shelf runs.trained runs.exchange
+    runs.operators
     runs.losses runs.stored runs.as_run runs.checkpoints runs.recompute runs.stages runs.shards
     frontends frontends.apss frontends.hf_config frontends.hf
     frontends.shell_words frontends.shell frontends.places frontends.launch

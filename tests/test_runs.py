@@ -121,6 +121,15 @@ def test_the_month_of_a_run_is_its_date_or_that_of_its_paper(
 # --- Units
 
 
+def test_a_chip_of_both_devices_memory_is_two_devices() -> None:
+    cells = {"gpus": "128", "dp": "128", "mbs": "16", "gbs": "2048", "tokens_per_s_per_gpu": "300"}
+    run = run_of(**cells, chip="TPU v7x-192GB")
+    assert (run.chip, run.gpus, run.dp, run.mbs) == ("TPU v7x-96GB", 256, 256, 8)
+    assert run.tokens_per_s_per_gpu == 150
+    run = run_of(**cells, chip="TPU v7")
+    assert (run.chip, run.gpus, run.dp, run.mbs) == ("TPU v7", 128, 128, 16)
+
+
 def test_memory_in_gb_and_in_gib_are_told_apart() -> None:
     # 64.42450944e9 bytes are 60 x 2^30.
     kept = {"mem_kind": "allocated"}

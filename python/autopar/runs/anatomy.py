@@ -111,6 +111,9 @@ WINDOW = (
     r"(\d{1,3}(?:,\d{3})+|\d+)(?: ?(k))?\b(?! of \d)(?! (?:is |was )?(?:off|disabled|not used)\b)"
     rf"|(?<![\d:.])(\d{{2,}})[- ](?:token )?{WINDOWED})"
 )
+FULL_EVERY_NTH = (
+    r"\b(?:full|global)(?: attention)?(?: in| on| at)? every (\d+)(?:st|nd|rd|th)? layers?\b"
+)
 FULL_EVERY = {
     2: r"every (other|second|2nd)|alternat|half (of )?the layers|\b1:1\b",
     4: r"three (layers )?(in|of|out of) four|\b3 (layers )?(in|of|out of) (every )?4\b"
@@ -131,8 +134,9 @@ def window(notes: str) -> Window | None:
             behind = clauses[place + 1] if place + 1 < len(clauses) else ""
             if rx.match(r" (with|except|but|and|alternat|every|in|on|full|global)\b", behind, re.I):
                 clause += behind
+            counted = noted(FULL_EVERY_NTH, clause)
             layers = (n for n, words in FULL_EVERY.items() if rx.search(words, clause, re.I))
-            return Window(size=size, global_every=next(layers, 0))
+            return Window(size=size, global_every=counted or next(layers, 0))
     return None
 
 

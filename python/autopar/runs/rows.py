@@ -9,7 +9,7 @@ import io
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from os import PathLike
 from typing import Any
@@ -306,7 +306,40 @@ def _run(row: dict[str, str], name: str) -> Run | BadRow:
     except SpecError as error:
         return BadRow(id=row["id"], series=row["series"], error=error)
     extra = {key: cell for key, cell in row.items() if key not in KNOWN}
-    return Run(**values, extra=extra)
+    return _by_device(Run(**values, extra=extra))
+
+
+# Versions of TPU a chip of which is two devices, by the GB of both.
+BOTH = {"2": "16", "3": "32", "7": "192"}
+
+
+def _by_device(run: Run) -> Run:
+    """Returns a run that counts TPU chips by the devices of each, as the catalog and JAX do.
+
+    That a row counts chips its chip's memory tells, which is that of both devices.
+    """
+    told = rx.search(r"v([237])x?\b[^\d]*(\d+) ?GB\b", run.chip, re.I)
+    if not told or BOTH[told[1]] != told[2]:
+        return run
+
+    def twice(number: int | None) -> int | None:
+        return number and 2 * number
+
+    def half(number: float | None) -> float | None:
+        return number and number / 2
+
+    filled = run.mbs and run.dp and run.gbs and run.gbs % (2 * run.mbs * run.dp)
+    return replace(
+        run,
+        chip=run.chip.replace(told[2], str(int(told[2]) // 2)),
+        gpus=twice(run.gpus),
+        gpus_per_node=twice(run.gpus_per_node),
+        dp=twice(run.dp),
+        mbs=run.mbs // 2 if run.mbs and filled else run.mbs,
+        tokens_per_s_per_gpu=half(run.tokens_per_s_per_gpu),
+        model_tflops_per_gpu=half(run.model_tflops_per_gpu),
+        mem_gb_per_gpu=half(run.mem_gb_per_gpu),
+    )
 
 
 def _cell(text: str, kind: Any, key: str) -> Any:

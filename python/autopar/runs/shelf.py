@@ -20,7 +20,19 @@ from autopar.runs.rows import PRESENT, Run
 from autopar.runs.said import TAKEN_BACK, on
 from autopar.spec import Model
 
+# Where names of profiles stand in a text.
+Places = dict[str, tuple[bool, int, int]]
 GATED = ("swiglu", "clamped_swiglu", "geglu")
+
+
+@cache
+def _models() -> tuple[ModelEntry, ...]:
+    return tuple(map(catalog.model, catalog.names("models")))
+
+
+@cache
+def _frameworks() -> tuple[FrameworkEntry, ...]:
+    return tuple(map(catalog.framework, catalog.names("frameworks")))
 
 
 @dataclass(slots=True)
@@ -32,16 +44,14 @@ class Shelf:
         frameworks: Every framework.
         chips: Chips by the texts that were asked for.
         entries: Entries of chips by the names that were asked for.
+        places: Where frameworks stand in the texts that were asked for.
     """
 
-    models: tuple[ModelEntry, ...] = field(
-        default_factory=lambda: tuple(map(catalog.model, catalog.names("models")))
-    )
-    frameworks: tuple[FrameworkEntry, ...] = field(
-        default_factory=lambda: tuple(map(catalog.framework, catalog.names("frameworks")))
-    )
+    models: tuple[ModelEntry, ...] = field(default_factory=_models)
+    frameworks: tuple[FrameworkEntry, ...] = field(default_factory=_frameworks)
     chips: dict[str, Chip] = field(default_factory=dict)
     entries: dict[str, ChipEntry] = field(default_factory=dict)
+    places: dict[str, Places] = field(default_factory=dict)
 
 
 # --- Chips and networks
@@ -263,11 +273,12 @@ OF_A_MAKER = {
 }
 
 
-def _places_of(shelf: Shelf, text: str) -> dict[str, tuple[bool, int, int]]:
+def _places_of(shelf: Shelf, text: str) -> Places:
     """Returns where the profiles that a text names stand in it."""
-    return {
-        entry.framework.name: place for entry in shelf.frameworks if (place := _place(entry, text))
-    }
+    if text not in shelf.places:
+        places = ((entry.framework.name, _place(entry, text)) for entry in shelf.frameworks)
+        shelf.places[text] = {name: place for name, place in places if place}
+    return shelf.places[text]
 
 
 def _place(entry: FrameworkEntry, text: str) -> tuple[bool, int, int] | None:

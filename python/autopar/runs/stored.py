@@ -118,7 +118,8 @@ NARROW_STATES = (
     r"states (all )?(in )?(bf16|16 bits)\b|(all|pure|full|true)[- ](bf16|bfloat16"
     r"|16[- ]bits?|half)\b|bf16-true\b"
     r"|bf16 weights and (bf16 )?(adamw?|optimizer) states\b"
-    r"|no (fp32|32-bit) (copy|copies|master)\b"
+    r"|(no|without) ((fp32|32-bit) (copy|copies|master)|master (weights|copy|copies|params))\b"
+    r"|bf16[-_ ]adamw?\b|adamw?[-_ ]?bf16\b"
     # AI-Hypercomputer/maxtext, configs/base.yml: mu_dtype inherits from weight_dtype, and so does
     # the second moment (optax: zeros like the parameters).
     r"|weight_dtype[ =]*b(f|float)16\b"
