@@ -143,3 +143,25 @@ def test_torchtitan_casts_the_logits_of_any_model(shelf: Shelf) -> None:
     cells = {"model": "GPT-2 124M", "framework": "torchtitan", "date": "2024-08", "tp": "1"}
     run = run_of(**cells, sp="0", dp="8", zero="fsdp", notes="torch.compile")
     assert setup(run, shelf).problem.framework.held.logit_bytes == 14
+
+
+def test_adam_goes_tensor_by_tensor_before_pytorch_2(shelf: Shelf) -> None:
+    def adam(**stated: str) -> str:
+        return setup(run_of(**stated), shelf).problem.framework.fused.optimizer
+
+    assert adam(framework="PyTorch DDP", date="2022-10") == "by_tensor"
+    assert adam(framework="PyTorch DDP", date="2022-10", notes="apex FusedAdam") == "native"
+    assert adam(framework="PyTorch DDP", date="2023-04") == "separate"
+    # One flat tensor a unit is no list of many.
+    assert adam(framework="PyTorch FSDP", zero="fsdp", date="2022-10") == "separate"
+
+
+def test_torchtitan_wraps_replicas_as_it_wraps_shards_since_april_2026(shelf: Shelf) -> None:
+    def hooked(date: str, notes: str = "") -> bool:
+        alone = {"gpus": "8", "dp": "8", "tp": "1", "pp": "1", "zero": "0"}
+        run = run_of(framework="torchtitan", date=date, notes=notes, **alone)
+        return setup(run, shelf).problem.framework.hooks_replicas
+
+    assert hooked("2026-04")
+    assert not hooked("2026-03")
+    assert not hooked("2026-04", "DDP under autocast")

@@ -180,7 +180,9 @@ def test_dropout_is_read_from_words(shelf: Shelf, notes: str, dropout: bool) -> 
         ("--optim adamw_torch_fused", "native"),
         ("AdamW not fused", "separate"),
         ("AdamW(fused=False)", "separate"),
-        ("for-loop AdamW (not fused/foreach)", "separate"),
+        ("for-loop AdamW (not fused/foreach)", "by_tensor"),
+        ("AdamW(foreach=False)", "by_tensor"),
+        ("AdamW goes tensor by tensor", "by_tensor"),
         ("AdamW; fused LayerNorm", "separate"),
     ],
 )

@@ -15,7 +15,7 @@ RotaryKernel: TypeAlias = Literal[
     "separate", "eager", "unfused", "widened", "complex", "compiled", "fused", "by_token"
 ]
 SoftmaxKernel: TypeAlias = Literal["separate", "compiled", "fused"]
-AdamKernel: TypeAlias = Literal["separate", "native", "fused", "compiled"]
+AdamKernel: TypeAlias = Literal["separate", "by_tensor", "native", "fused", "compiled"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_products"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
 ByProducts: TypeAlias = Literal["none", "sequence", "micro_batch"]
@@ -67,8 +67,9 @@ class Fused:
         router: A router's scores with its choice, the scores for its balancing loss, and that
             loss, in a kernel each.
         expert_bias: Biases of grouped experts added in one pass over all of them.
-        optimizer: Adam: each of its operations by itself (`separate`), one kernel as PyTorch has it
-            (`native`), Apex's and what was made of it (`fused`), or `compiled` as by XLA.
+        optimizer: Adam: each of its operations by itself (`separate`), for each tensor by itself
+            too (`by_tensor`), one kernel as PyTorch has it (`native`), Apex's and what was made of
+            it (`fused`), or `compiled` as by XLA.
     """
 
     norm: NormKernel
@@ -304,6 +305,9 @@ class Framework:
         permutes_twice: Tokens that no other rank sent are sorted by expert once more all the same.
         gathers_in_vectors: Rows that are looked up pass at the streaming rate; what is put where
             indices say does not (PyTorch's vectorized gather).
+        repeats_biases: Biases of grouped experts are repeated for their rows, so that each row's
+            gradient is added to a sum in memory (PyTorch's repeat_interleave); else rows are looked
+            up, and their gradients sorted and summed.
         sums_by_product: What experts made is summed over a token's experts by a product of 32-bit
             numbers with their weights (torch.bmm).
         copies_packed_heads: Values, and queries that share keys, are copied out of what one product
@@ -431,6 +435,7 @@ class Framework:
             where they are launched and joined as all others.
         sharded_layer_us: What each pass of a layer in which its shards are gathered or reduced
             takes the host, in microseconds.
+        hooks_replicas: So does each pass of one that nothing shards over its replicas (torchtitan).
         graphs: What the host launches as one graph.
         blocking_launches: The host waits for each kernel before it launches the next.
         waits_for_messages: The host waits for the device after a message between stages that
@@ -460,6 +465,7 @@ class Framework:
     dispatch_by_products: ByProducts = "none"
     permutes_twice: bool = False
     gathers_in_vectors: bool = False
+    repeats_biases: bool = False
     sums_by_product: bool = False
     copies_packed_heads: bool = False
     copies_choices: bool = False
@@ -523,6 +529,7 @@ class Framework:
     compiled_layer_us: float = 0.0
     dispatch_launch_us: float = 0.0
     sharded_layer_us: float = 0.0
+    hooks_replicas: bool = False
     graphs: Graphs = Graphs()
     blocking_launches: bool = False
     waits_for_messages: bool = False

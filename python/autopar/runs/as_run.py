@@ -321,9 +321,9 @@ def _mixed(framework: Framework, run: Run) -> Framework:
     """Automatic mixed precision: of torchtitan without FSDP, and over an embedding in 16 bits.
 
     Where nothing shards or cuts a model torchtitan computes under torch.autocast (its pull request
-    1303 of June 2025: maybe_enable_amp; pull request 2458 of early 2026 ended that), and so does
-    what kept that code, as a row says. The stream of activations is as wide as what the embedding
-    gives.
+    1303 of June 2025: maybe_enable_amp; pull request 2458 of early 2026 ended that, and has FSDP's
+    hooks in place of DDP's), and so does what kept that code, as a row says. The stream of
+    activations is as wide as what the embedding gives.
     """
     whole = (run.tp or 1) * (run.pp or 1) * (run.cp or 1) == 1 and run.zero == "0"
     whole &= run.precision != "fp32" and not rx.search(FULLY_SHARDED, run.framework, re.I)
@@ -332,6 +332,7 @@ def _mixed(framework: Framework, run: Run) -> Framework:
         narrow = NumberBytes(parameter=6, gradient=4, gradient_sent=4, optimizer=8)
         held = replace(framework.held, fp32_residual=True, bucket_copies=True)
         framework = replace(framework, casts_weights=True, bytes=narrow, held=held)
+        framework = replace(framework, hooks_replicas=False)
     by_script = framework.name in ("pytorch-ddp", "ddp-compiled") and not said(run, HF)
     if said(run, NARROW_STREAM) or (by_script and said(run, NARROW_EMBEDDING)):
         framework = replace(framework, held=replace(framework.held, fp32_residual=False))

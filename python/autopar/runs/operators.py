@@ -56,9 +56,12 @@ def fused(framework: Framework, run: Run) -> Framework:
         one = replace(one, activation=True, rope="compiled")
     by_default = run.month >= FUSED_ADAM_SINCE and said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")
     if by_default or said(run, FUSED_ADAM):
-        one = replace(one, optimizer="native" if one.optimizer == "separate" else one.optimizer)
+        apart = one.optimizer in ("separate", "by_tensor")
+        one = replace(one, optimizer="native" if apart else one.optimizer)
     if rx.search(SEPARATE_ADAM, run.notes, re.I):
         one = replace(one, optimizer="separate")
+    if rx.search(ADAM_BY_TENSOR, run.notes, re.I):
+        one = replace(one, optimizer="by_tensor")
     if said(run, GROUPED):
         one = replace(one, grouped_gemm=True)
     hugging_face = said(run, HF)
@@ -115,7 +118,11 @@ FUSED_ADAM = (
 SEPARATE_ADAM = (
     r"\b(no|not|without|non)[- ]fused ?(adamw?|optimi[sz]er)\b"
     r"|\b(adamw?|optimi[sz]er)( (is|was|steps?))*[ (:]*(not fused|unfused|in separate operators)"
-    r"|\badamw?[^;.]{0,12}\bfused ?[=:] ?false|\b(for-?loop|foreach=false|single-tensor) adamw?\b"
+    r"|\badamw?[^;.]{0,12}\bfused ?[=:] ?false\b"
+)
+ADAM_BY_TENSOR = (
+    r"\b(for-?loop|foreach ?= ?false|single-tensor) adamw?\b"
+    r"|\badamw?\b[^;.]{0,40}\b(foreach ?= ?false|(parameter|tensor) by (parameter|tensor))\b"
 )
 GROUPED = r"(moe[-_])?grouped[- _]?(gemm|mm|matmul|products?)\b"
 MX = r"(mx-?fp8|fp8[-_ ]mx|mx[- ]?float8)"

@@ -189,16 +189,24 @@ fn the_host_launches_fsdp_s_gathers_but_none_for_what_is_computed_again() {
 
 #[test]
 fn hooks_around_a_sharded_layer_take_the_host_a_while_each_pass() {
-    // A gather forward, one with a reduction backward, none for what is computed again; ZeRO-2 gathers nothing.
+    // A gather forward, one with a reduction backward, none for what is computed again; ZeRO-2 gathers nothing, and replicas of
+    // everything neither, which hooks may surround all the same.
     let mut problem = host_bound(1024);
-    let mut passes = |zero, hooks| {
+    let mut passes = |zero, replicas, hooks| {
         problem.framework.sharded_layer_us = hooks;
+        problem.framework.hooks_replicas = replicas;
         let cost = layer(&problem, Shard { dp: 8, zero, shard_group: 8, ..whole() });
         let passes = [cost.forward, cost.input_gradient, cost.recompute_full, cost.weight_gradient];
         passes.map(|pass| pass.compute.seconds())
     };
-    for (zero, hooked) in [(3, [1.0, 1.0, 0.0, 0.0]), (2, [0.0, 1.0, 0.0, 0.0])] {
-        let (plain, longer) = (passes(zero, 0.0), passes(zero, 1000.0));
+    let longer = [
+        (3, false, [1.0, 1.0, 0.0, 0.0]),
+        (2, false, [0.0, 1.0, 0.0, 0.0]),
+        (0, false, [0.0; 4]),
+        (0, true, [1.0, 1.0, 0.0, 0.0]),
+    ];
+    for (zero, replicas, hooked) in longer {
+        let (plain, longer) = (passes(zero, replicas, 0.0), passes(zero, replicas, 1000.0));
         for pass in 0..4 {
             close(longer[pass] - plain[pass] + 1.0, 1.0 + hooked[pass] * 1e-3, 1e-6);
         }

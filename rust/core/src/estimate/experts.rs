@@ -4,10 +4,14 @@ use super::block::{dense_share, Block};
 use super::choice::{Choice, Weighed};
 use super::compute::{Casts, Gemm};
 use super::pass::Pass;
+use super::permutation::PERMUTED_UNFUSED;
 use super::repeats::Operator;
 use crate::spec::framework::{ByProducts, ExpertDispatch, Projections};
 use crate::spec::model::Moe;
 use crate::spec::workload::Precision;
+
+/// Seconds in which a gradient is added to a sum that thousands are added to: see [`Block::copied_biases`].
+const ADDED: f64 = 6.8e-3 / 283e6;
 
 impl Block<'_, '_> {
     /// A mixture of experts: router, dispatch, expert MLPs, combine, shared expert.
@@ -447,24 +451,31 @@ impl Block<'_, '_> {
     fn biases(&mut self, elements: f64) {
         let fused = &self.p.framework.fused;
         if fused.expert_bias && !fused.activation {
-            self.stream(elements, 4.0, self.bias_gradient(), (2, 1));
+            self.copied_biases(elements);
         }
     }
 
-    /// What summing a bias's gradients by expert takes, in reads of them.
+    /// Biases that are copied out for each row (1) and added (3), and whose gradients are summed by expert (1).
     ///
-    /// The gradient of a row that an index repeats is summed by additions to 16-bit numbers in memory, thousands to each. On eight
-    /// H100 gpt-oss-20b reached 16.50 % of the peak so, with 8,192 tokens a rank and layers computed again, and 18.68 % with a
-    /// kernel for biases (pytorch/torchtitan pull request 2686): 1.57 and 1.39 s, or 7.6 ms a layer. Of these 0.8 are what that
-    /// kernel spares two forward passes, and one read of the 283 million gradients is 0.19. mlc-ai/pith-train found 48 % of the
-    /// time of all kernels in it (operators/indexed_bias_add.py). Where experts run in turn, or a compiler joins operators, rows
-    /// are summed.
-    fn bias_gradient(&self) -> f64 {
-        let fused = &self.p.framework.fused;
-        if fused.grouped_gemm && !fused.residual {
-            36.0
-        } else {
-            1.0
+    /// The gradient of a row that is repeated (repeat_interleave, whose gradient is index_add) is summed by additions to 16-bit
+    /// numbers in memory, thousands to each, which pass one after another whatever the memory's rate. On eight H100 gpt-oss-20b
+    /// reached 16.50 % of the peak so, with 8,192 tokens a rank and layers computed again, and 18.68 % with a kernel for biases
+    /// (pytorch/torchtitan pull request 2686): 1.57 and 1.39 s, or 7.6 ms a layer. Of these 0.8 are what that kernel spares two
+    /// forward passes, and the rest is [`ADDED`] for each of the 283 million gradients, of which one read would be 0.19.
+    /// mlc-ai/pith-train found 48 % of the time of all kernels in it (operators/indexed_bias_add.py). The gradient of a row that
+    /// is looked up is that of an index, which PyTorch sorts first: it passes at a fifth of the memory's rate, as others do
+    /// (tests/data/steps/profiles.csv). Where experts run in turn, or a compiler joins operators, rows are summed.
+    fn copied_biases(&mut self, elements: f64) {
+        let framework = self.p.framework;
+        let summed = !framework.fused.grouped_gemm || framework.fused.residual;
+        let (reads, added) = match framework.repeats_biases {
+            _ if summed => (1.0, false),
+            true => (0.0, true),
+            false => (1.0 / PERMUTED_UNFUSED, false),
+        };
+        self.stream(elements, 4.0, reads, (2, 1));
+        if added {
+            self.input.run(self.p.device.stream(0.0) + ADDED * elements);
         }
     }
 
@@ -476,7 +487,7 @@ impl Block<'_, '_> {
     /// gradients by expert (2).
     fn weighted_biases(&mut self, elements: f64, experts: u64) {
         if self.p.framework.fused.expert_bias {
-            self.stream(elements, 4.0, self.bias_gradient(), (2, 1));
+            self.copied_biases(elements);
             return;
         }
         self.stream(elements, 14.0, 20.0, (2, 2));

@@ -59,6 +59,12 @@ impl Pricer<'_> {
         collective(dense, pieces[0], false) + collective(expert, pieces[1], true)
     }
 
+    /// Whether hooks surround the passes of layers that nothing shards over their replicas.
+    fn hooks_replicas(&self) -> bool {
+        let s = &self.shard;
+        self.framework.hooks_replicas && s.zero == 0 && !s.alone()
+    }
+
     /// Collectives in which the dense parameters of a layer, with or without experts, are gathered, and those of its experts.
     ///
     /// Where each matrix is gathered by itself, each of an expert that is a module of its own is too, and what such a layer has
@@ -87,6 +93,10 @@ impl Block<'_, '_> {
         let p = self.p;
         let (gathers, reduces) = (p.gathers_each_pass(), p.reduces_each_pass());
         let fetches = p.fetches_from_host();
+        if p.hooks_replicas() {
+            (self.forward.hooked, self.input.hooked) = (1, 1);
+            recompute.hooked = u32::from(p.framework.recompute_gathers);
+        }
         if !gathers && !reduces && !fetches {
             return;
         }

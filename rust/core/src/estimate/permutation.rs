@@ -55,7 +55,7 @@ impl Block<'_, '_> {
 const PERMUTED: f64 = 0.95;
 
 /// The same as gathers, scatters and sums of their own: 301 of 1,456 GB/s on an A100 (configs/system/a100_pcie.json).
-const PERMUTED_UNFUSED: f64 = 0.2;
+pub(super) const PERMUTED_UNFUSED: f64 = 0.2;
 
 /// Share of the streaming rate at which a product of one row for each token reads its matrix: 0.286 ms for 101 million 32-bit numbers
 /// on an H100 that streams 3.0 TB/s (torchtitan 0.2.2 under PyTorch 2.11: tests/data/steps/profiles.csv).

@@ -3,6 +3,7 @@
 //! Collectives and updates cost a start-up and a time a parameter ([`Rates`]); a stage multiplies them by its parameters.
 
 use super::collective::Fabric;
+use super::host::Launch;
 use super::layer::{gathers_each_pass, reduces_each_pass};
 use super::memory::{cast_sixteenths, narrow_weights};
 use super::shard::{fetches_from_host, parameter_sent, Owned, Shard};
@@ -152,7 +153,12 @@ impl Rates {
                 framework.fused_groups
             },
             tied: Rate::of(|parameters| fabric.all_reduce(parameters * sent, pair)),
-            update: groups.map(|g| update_rate(shard, false, framework, chip, g)),
+            update: by_tensor(
+                problem,
+                shard,
+                chip,
+                groups.map(|g| update_rate(shard, false, framework, chip, g)),
+            ),
             update_on_host: groups.map(|g| update_rate(shard, true, framework, chip, g)),
             cast: [casts, if framework.wide_experts { 0.0 } else { casts }],
             crossing: groups.map(|g| crossing_rate(shard, framework, chip, g)),
@@ -414,6 +420,21 @@ fn update_rate(
         let kernel = framework.fused.optimizer.traffic(once, state as f64 / 3.0);
         gradients + mine * (kernel + copied as f64) / device
     }
+}
+
+/// The rates of an optimizer that steps dense parameters and those of experts tensor by tensor: what the host takes for its kernels
+/// where that is longer. A stage has tensors in proportion to its parameters.
+fn by_tensor(problem: &Problem, shard: &Shard, chip: &Chip, rates: [f64; 2]) -> [f64; 2] {
+    let framework = &problem.framework;
+    let kernels = framework.fused.optimizer.kernels_a_tensor();
+    if kernels == 0 {
+        return rates;
+    }
+    let launch = Launch::of(framework, &problem.model, chip.host.pace, shard.tp);
+    let each = f64::from(kernels) * launch.seconds;
+    let host = |owned: Owned| each * owned.count as f64 / owned.elements.max(1) as f64;
+    let [dense, expert] = shard.tensors(&problem.model);
+    [rates[0].max(host(dense)), rates[1].max(host(expert))]
 }
 
 /// Seconds a parameter to cast weights for 8-bit products once a step, for its first micro-batch, where the casts are kept over a

@@ -74,6 +74,9 @@ pub struct Framework {
     pub permutes_twice: bool,
     /// Rows that are looked up pass at the streaming rate, those put where indices say do not (PyTorch's vectorized_gather_kernel).
     pub gathers_in_vectors: bool,
+    /// Biases of grouped experts are repeated for their rows, so that each row's gradient is added to a sum in memory (PyTorch's
+    /// repeat_interleave); else rows are looked up, and their gradients sorted and summed.
+    pub repeats_biases: bool,
     /// What experts made is summed over a token's experts by a product of 32-bit numbers with their weights (torch.bmm).
     pub sums_by_product: bool,
     /// Values, and queries that share keys, are copied out of what one product made of them with keys before fused attention, and
@@ -228,6 +231,8 @@ pub struct Framework {
     pub dispatch_launch_us: f64,
     /// What the host spends on each pass of a layer in which hooks gather or reduce its shards, in microseconds (PyTorch FSDP).
     pub sharded_layer_us: f64,
+    /// Replicas that shard nothing pass such hooks too (pytorch/torchtitan, `apply_replicate`).
+    pub hooks_replicas: bool,
     /// What the host launches as one graph.
     pub graphs: Graphs,
     /// The host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING): host and device take turns.
@@ -472,7 +477,10 @@ impl Framework {
     pub fn root_bytes(&self) -> u64 {
         match self.fused.optimizer {
             AdamKernel::Separate => self.bytes.moment(),
-            AdamKernel::Native | AdamKernel::Fused | AdamKernel::Compiled => 0,
+            AdamKernel::ByTensor
+            | AdamKernel::Native
+            | AdamKernel::Fused
+            | AdamKernel::Compiled => 0,
         }
     }
 

@@ -175,6 +175,9 @@ pub enum AdamKernel {
     /// scaled (2) and the gradient's square added (3), its root (2), divided (2), epsilon added (2), and the weights moved by the
     /// quotient of both (4): 20 reads and writes (pytorch/pytorch, torch/optim/adamw.py, `_multi_tensor_adamw`).
     Separate,
+    /// The same operators, tensor by tensor (`foreach=False`, which was all there was by default before PyTorch 2.0; pytorch/pytorch,
+    /// torch/optim/adamw.py, `_single_tensor_adamw`): each streams as any other, and the host launches each of them.
+    ByTensor,
     /// PyTorch's one kernel over lists of tensors (`fused=True`), which reads and writes each number once.
     Native,
     /// One kernel over lists of tensors, Apex's and what was made of it: Transformer Engine's takes 1.17 times as long as a copy of
@@ -191,9 +194,24 @@ impl AdamKernel {
         const OVER_A_COPY: f64 = 1.5;
         match self {
             AdamKernel::Separate => once.max(OVER_A_COPY * 20.0 * number),
+            AdamKernel::ByTensor => once.max(20.0 * number),
             AdamKernel::Native => OVER_A_COPY * once,
             AdamKernel::Fused => 1.17 * once,
             AdamKernel::Compiled => once,
+        }
+    }
+
+    /// Kernels that the host launches for each tensor; 0 where one takes lists of them.
+    ///
+    /// Weights are decayed, the first moment is moved, the second scaled and added to, its root taken, divided and added to, and
+    /// the weights are moved.
+    pub fn kernels_a_tensor(self) -> u32 {
+        match self {
+            AdamKernel::ByTensor => 8,
+            AdamKernel::Separate
+            | AdamKernel::Native
+            | AdamKernel::Fused
+            | AdamKernel::Compiled => 0,
         }
     }
 }

@@ -172,6 +172,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.fused_groups = f.fused_gather_bytes % 7;
     f.permutes_twice = f.keeps_tensor_results;
     f.gathers_in_vectors = f.loss_in_16_bits;
+    f.repeats_biases = f.sharded_sends;
     f.sums_by_product = f.sums_in_fp32;
     f.copies_packed_heads = f.keeps_tensor_results;
     f.shared_edges = f.keeps_tensor_results;
@@ -203,6 +204,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.overlap.step_gather = !f.sharded_sends;
     f.fetching_operators = if f.fused.gradient_accumulation { 9 } else { 0 };
     f.sharded_layer_us = f.gather_copy_us * 3.0;
+    f.hooks_replicas = f.sharded_sends;
     f.looks_up_tokens = f.recompute_gathers;
     f.reduces_once = f.eight_bit_gathers.parameters;
     f.all_reduces = f.shard_copies.reduced;
