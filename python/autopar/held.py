@@ -71,6 +71,9 @@ class Held:
             elementwise operators are joined.
         returned_keys: The model's pass returns each layer's keys and values, which live with its
             output: also those of layers that are computed again.
+        held_balancing: A router holds the balancing loss of its last pass until the next forward
+            pass makes another: of a layer that was computed again also whatever that loss was made
+            of, all that the layer had made up to its router.
         copied_attention: The result of attention is copied for the output projection where a
             micro-batch has several sequences.
         weighted_result_bytes: Bytes of an element of what experts made as it lies kept until it was
@@ -125,6 +128,7 @@ class Held:
     gathered_inputs: bool = False
     fp32_residual: bool = False
     returned_keys: bool = False
+    held_balancing: bool = False
     copied_attention: bool = False
     weighted_result_bytes: int = 2
     overlapped_pass: bool = False

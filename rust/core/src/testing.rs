@@ -291,6 +291,7 @@ pub fn held() -> Held {
         stage_buffers: false,
         message_buffers: false,
         returned_keys: false,
+        held_balancing: false,
         copied_attention: false,
         weighted_result_bytes: 2,
         overlapped_pass: false,

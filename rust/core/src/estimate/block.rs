@@ -69,6 +69,8 @@ pub(super) struct Block<'p, 'a> {
     /// What runs forward before the host waits for how many tokens each expert gets.
     pub(super) counted: Pass,
     pub(super) kept: f64,
+    /// Bytes of `kept` up to the layer's router; 0 without one.
+    pub(super) routed: f64,
     /// Bytes of `kept` that selective recompute of the core drops.
     pub(super) kept_core: f64,
     /// The operators that may be computed again by themselves.
@@ -120,6 +122,7 @@ impl<'p, 'a> Block<'p, 'a> {
             unread: Pass::default(),
             counted: Pass::default(),
             kept: 0.0,
+            routed: 0.0,
             kept_core: 0.0,
             repeats: Repeats::default(),
             products: Products::default(),
@@ -569,6 +572,11 @@ impl<'p, 'a> Block<'p, 'a> {
                     p.residual_bytes(),
                 )),
                 kept_input: Bytes::from_f64(kept_input),
+                held_balancing: if p.framework.held.held_balancing {
+                    Bytes::from_f64(self.routed)
+                } else {
+                    Bytes::ZERO
+                },
                 uneven: [Uneven::default(); 2],
                 dense_parameters: self.dense_parameters.round() as u64,
                 expert_parameters: self.expert_parameters.round() as u64,

@@ -122,6 +122,8 @@ pub struct Holdings {
     pub narrow_weights: bool,
     /// Activations of all micro-batches in flight.
     pub activations: Bytes,
+    /// What routers hold of layers that were computed again.
+    pub held_balancing: Bytes,
     /// Logits and loss.
     pub logits: Bytes,
     /// What the allocator keeps beside them.
@@ -343,7 +345,10 @@ pub fn items(
     };
     let passing = held.single && framework.held.gradients == Gradients::Passing;
     let late = if passing { late_gradients(held, shard, framework) } else { Bytes::ZERO };
-    let mut items = whole_step.at_peak(at_update, passing.then_some(late), framework.held.planned);
+    let gone = MemoryItems { activations: held.held_balancing, logits: Bytes::ZERO, ..whole_step };
+    let at_update = MemoryItems { activations: gone.activations, ..at_update };
+    let mut items =
+        whole_step.at_peak(gone, at_update, passing.then_some(late), framework.held.planned);
     items.cached += held.cached_logits;
     items.cached += gather_buffers(held, framework, gathers, keeps);
     items
@@ -422,13 +427,19 @@ impl MemoryItems {
     /// Of all that a step needs at one time or another, what is there when it needs most: as the backward pass begins, as it
     /// ends, or during the optimizer's step, which needs what `update` says but for activations. Gradients that are `passing` grow from
     /// nothing as activations go, both layer by layer, so that one of its ends is its peak; so many bytes of them come after the
-    /// first layer has worked.
+    /// first layer has worked. What is left of activations is there when the others are `gone`.
     ///
     /// Unless memory is `planned`, PyTorch's caching allocator has all of it at the end: freed blocks serve the stream that they
     /// were allocated on, FSDP's gradients another one, and what is left of them between the states that the first step put into what
     /// logits had been in is too small for the next logits; and the copies of the optimizer's step, each as large as the gradients
     /// together where they lie in one tensor, fit into no block that an activation left. What `update` holds tensor by tensor does.
-    fn at_peak(self, update: MemoryItems, passing: Option<Bytes>, planned: bool) -> MemoryItems {
+    fn at_peak(
+        self,
+        gone: MemoryItems,
+        update: MemoryItems,
+        passing: Option<Bytes>,
+        planned: bool,
+    ) -> MemoryItems {
         let none = Bytes::ZERO;
         let begin = MemoryItems {
             gradients: if passing.is_some() { none } else { self.gradients },
@@ -436,9 +447,8 @@ impl MemoryItems {
             ..self
         };
         let working_set = self.working_set.beyond(passing.unwrap_or(none));
-        let end =
-            MemoryItems { activations: none, logits: none, working_set, update: none, ..self };
-        let update = MemoryItems { activations: none, logits: none, working_set: none, ..update };
+        let end = MemoryItems { working_set, update: none, ..gone };
+        let update = MemoryItems { logits: none, working_set: none, ..update };
         let peak = [begin, end, update]
             .into_iter()
             .reduce(|a, b| if b.allocated() > a.allocated() { b } else { a })

@@ -251,6 +251,8 @@ pub struct LayerCost {
     pub kept_offloaded: Bytes,
     /// Kept when the layer is recomputed: its input.
     pub kept_input: Bytes,
+    /// Held by its router's balancing loss after it was recomputed.
+    pub held_balancing: Bytes,
     /// What the rank with most tokens keeps beyond these, without recompute and with selective recompute.
     pub uneven: [Uneven; 2],
     /// Parameters of the dense part on this device, before ZeRO.
@@ -276,6 +278,7 @@ impl std::ops::Add for LayerCost {
             kept_selective: self.kept_selective + o.kept_selective,
             kept_offloaded: self.kept_offloaded + o.kept_offloaded,
             kept_input: self.kept_input + o.kept_input,
+            held_balancing: self.held_balancing + o.held_balancing,
             uneven: [self.uneven[0] + o.uneven[0], self.uneven[1] + o.uneven[1]],
             dense_parameters: self.dense_parameters + o.dense_parameters,
             expert_parameters: self.expert_parameters + o.expert_parameters,
@@ -306,6 +309,8 @@ pub struct Totals {
     pub kept_offloaded: Bytes,
     /// Kept when the layer is recomputed.
     pub kept_input: Bytes,
+    /// Held by its router's balancing loss after it was recomputed.
+    pub held_balancing: Bytes,
     /// What the rank with most tokens keeps beyond these, without recompute and with selective recompute.
     pub uneven: [Uneven; 2],
     /// Parameters of the dense part.
@@ -330,6 +335,7 @@ impl From<&LayerCost> for Totals {
             kept_selective: c.kept_selective,
             kept_offloaded: c.kept_offloaded,
             kept_input: c.kept_input,
+            held_balancing: c.held_balancing,
             uneven: c.uneven,
             dense_parameters: c.dense_parameters,
             expert_parameters: c.expert_parameters,
@@ -358,6 +364,7 @@ impl Totals {
             kept_selective: bytes(self.kept_selective, o.kept_selective),
             kept_offloaded: bytes(self.kept_offloaded, o.kept_offloaded),
             kept_input: bytes(self.kept_input, o.kept_input),
+            held_balancing: bytes(self.held_balancing, o.held_balancing),
             uneven: [0, 1].map(|n| Uneven(count(self.uneven[n].0, o.uneven[n].0))),
             dense_parameters: count(self.dense_parameters, o.dense_parameters),
             expert_parameters: count(self.expert_parameters, o.expert_parameters),

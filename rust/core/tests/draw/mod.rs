@@ -278,6 +278,7 @@ fn held(draw: &mut Draw) -> Held {
         update_bytes: draw.pick(&[0, 4, 8]),
         updated_at_once: draw.pick(&[0, 0, 100_000]),
         returned_keys: draw.once_in(4),
+        held_balancing: draw.once_in(4),
         copied_attention: draw.once_in(4),
         weighted_result_bytes: draw.pick(&[0, 2, 4]),
         overlapped_pass: false, // These two are made of others.

@@ -56,6 +56,17 @@ impl Table<'_> {
         }
     }
 
+    /// What routers hold of a chunk's layers after their last pass, which were computed again as a whole.
+    fn held_balancing(&self, place: &Place, chunk: u64) -> Bytes {
+        let (from, count) = self.range(place, chunk);
+        let again = match place.recompute {
+            Recompute::Uniform { .. } => count,
+            Recompute::Block { layers } => layers.min(count),
+            Recompute::None | Recompute::Selective | Recompute::Parts(_) => 0,
+        };
+        self.layers(from, again).held_balancing
+    }
+
     /// Activations of one micro-batch that a chunk keeps on the device.
     fn kept(&self, place: &Place, chunk: u64) -> Bytes {
         let layers = self.kept_of_layers(place, chunk);
@@ -220,6 +231,7 @@ impl Table<'_> {
                 self.problem.workload.precision,
             ),
             activations,
+            held_balancing: (0..place.vpp).map(|chunk| self.held_balancing(place, chunk)).sum(),
             logits,
             cached_logits,
             working_set: self.working_set(place),

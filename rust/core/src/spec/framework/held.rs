@@ -27,6 +27,10 @@ pub struct Held {
     /// The model's pass returns each layer's keys and values, which live with its output: also those of layers that are
     /// computed again (huggingface/transformers: `use_cache`, on unless its own checkpointing turns it off).
     pub returned_keys: bool,
+    /// A router holds the balancing loss of its last pass until the next forward pass makes another: of a layer that was computed
+    /// again also whatever that loss was made of, all that the layer had made up to its router (KempnerInstitute/KempnerForge,
+    /// kempnerforge/model/router.py: self.aux_loss; the graph of what torch.utils.checkpoint recomputes holds its tensors).
+    pub held_balancing: bool,
     /// The result of attention is copied for the output projection where a micro-batch has several sequences: one of the two wants
     /// the sequence as the first dimension (huggingface/nanotron).
     pub copied_attention: bool,
