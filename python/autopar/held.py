@@ -80,7 +80,7 @@ class Held:
             weighted; 0 where weights are multiplied in before their second product, whose results
             the backward pass does not read.
         overlapped_pass: Where another micro-batch hides the exchange of experts, one pass more is
-            in flight.
+            in flight; else one layer.
         whole_experts: Experts that are spread over ranks are outside of what ZeRO shards: whole on
             each of their replicas.
         fp8_input_bytes: Bytes of a linear layer's input element as it is kept where products run
@@ -113,6 +113,8 @@ class Held:
             recompute keeps; a setting of a run.
         parameters_on_host: Shards of parameters that each pass gathers wait in host memory, and so
             do those of reduced gradients, of one replica all of them; a setting of a run.
+        gradients_stay: Gradients stay on the device where parameters wait in host memory; a setting
+            of a run too.
         logit_bytes: Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
         split_logit_bytes: The same where the vocabulary is cut over tensor-parallel ranks.
         cached_logit_bytes: Bytes of a logit that the allocator keeps beyond that peak, where freed
@@ -147,6 +149,7 @@ class Held:
     offloaded_share: float = 0.0
     offloaded: Offloaded = Offloaded()
     parameters_on_host: bool = False
+    gradients_stay: bool = False
     logit_bytes: int = 12
     split_logit_bytes: int = 12
     cached_logit_bytes: int = 0

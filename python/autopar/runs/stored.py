@@ -61,7 +61,17 @@ def stored(framework: Framework, run: Run) -> Framework:
         by_names = framework.held.offloaded != Offloaded()
         offloaded = 1.0 if offloads_checkpoints(run) and not by_names else 0.0
     taken = on_host(run, PARAMETERS) or bool(said(run, r"CPU-?Offload\b"))
-    held = replace(framework.held, offloaded_share=offloaded, parameters_on_host=taken)
+    # LLM.Q gathers sharded weights layer by layer from where they wait, or their 8-bit copies.
+    streamed = bool(said(run, STREAMED_WEIGHTS)) and framework.name == "llmq"
+    held = replace(
+        framework.held,
+        offloaded_share=offloaded,
+        parameters_on_host=taken or streamed,
+        gradients_stay=streamed,
+    )
+    if streamed and said(run, r"8-bit weights kept in host memory\b"):
+        gathers = replace(framework.eight_bit_gathers, parameters=True)
+        framework = replace(framework, eight_bit_gathers=gathers)
     if not run.shards_parameters and said(run, r"(\w+_)?(float|fp)8[-_ ]all[-_ ]?gather\b"):
         # What is gathered once a step lies in 8 bits, and beside it as the backward pass wants it,
         # unless that casts it again.
@@ -165,6 +175,8 @@ CHECKPOINTS = (
     r"|(saved |kept |stored )?((decoder|layer)[_ ])+inputs?|activations?|acts?|inputs"
 )
 PARAMETERS = r"(?<!part of the )param(eter)?s?|(?<!master )(?<!8-bit )weights|fp16[ _]params?"
+# IST-DASLab/llmq, README.md: --offload-master with --shard-weights, of one device too.
+STREAMED_WEIGHTS = r"master weights in host memory; weights (and gradients )?sharded\b"
 OPTIMIZER = r"optimi[sz]er|optim|adam[wW]?|moments?"
 # What is named for it: FSDP's `CPUOffload` updates there what it takes there.
 OFFLOADING_OPTIMIZER = r"CPU-?Offload\b|(DeepSpeed)?CPU[-_ ]?Adam\b|ZeRO-(Offload|Infinity)\b"

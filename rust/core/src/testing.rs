@@ -299,6 +299,7 @@ pub fn held() -> Held {
         offloaded_share: 0.0,
         offloaded: Offloaded::default(),
         parameters_on_host: false,
+        gradients_stay: false,
         logit_bytes: 12,
         split_logit_bytes: 12,
         cached_logit_bytes: 0,

@@ -201,8 +201,9 @@ impl Pricer<'_> {
             .filter(sharded)
             .map(|(parameters, group)| parameters / group.size.max(1) as f64);
         let crossing = if fetches { held.sum::<f64>() / self.device.host_bandwidth() } else { 0.0 };
-        let seconds = |moves: bool, bytes: u64| {
-            if moves || fetches {
+        let seconds = |moves: bool, crosses: bool, bytes: u64| {
+            if moves || crosses {
+                let crossing = if crosses { crossing } else { 0.0 };
                 self.gather_in(pieces, [dense, expert], bytes as f64) + crossing * bytes as f64
             } else {
                 0.0
@@ -210,7 +211,7 @@ impl Pricer<'_> {
         };
         let framework = self.framework;
         let sent = parameter_sent(framework, self.workload.precision);
-        let all = seconds(true, sent);
+        let all = seconds(true, fetches, sent);
         let share = |network: bool| {
             let [dense, expert] =
                 parts.map(
@@ -231,8 +232,13 @@ impl Pricer<'_> {
         // An all-reduce scatters and gathers.
         let ways = if framework.all_reduces && s.zero <= 2 { 2.0 } else { 1.0 };
         Moved {
-            gather: seconds(self.gathers_each_pass(), sent),
-            reduce: ways * seconds(self.reduces_each_pass(), framework.bytes.gradient_sent)
+            gather: seconds(self.gathers_each_pass(), fetches, sent),
+            reduce: ways
+                * seconds(
+                    self.reduces_each_pass(),
+                    fetches && !framework.held.gradients_stay,
+                    framework.bytes.gradient_sent,
+                )
                 + self.owners_in_turn(parts),
             // Experts that no other rank has are in one unit with the rest of their layer.
             groups: parts.iter().filter(sharded).count().min(if s.ep > 1 { 2 } else { 1 }) as u32,

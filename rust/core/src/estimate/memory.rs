@@ -252,7 +252,8 @@ pub fn items(
             // A layer's are here while it works with them.
             let left = if shard.alone() { 0 } else { left };
             parameters += left * bytes.parameter;
-            gradients += left * bytes.gradient;
+            let stay = framework.held.gradients_stay;
+            gradients += if stay { share(3) } else { left } * bytes.gradient;
             optimizer += state(share(1));
             updated += share(1);
             roots += share(1) * framework.root_bytes();

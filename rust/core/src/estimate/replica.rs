@@ -408,7 +408,7 @@ fn update_rate(
         let there = fetches_from_host(shard, framework) && (ranks > 1 || shard.alone());
         let offload = &framework.offload;
         let crossing = match offload.step_bytes {
-            0 if there => 0,
+            0 if there => u64::from(framework.held.gradients_stay) * bytes.gradient,
             0 => bytes.gradient + bytes.parameter,
             step if there => step.saturating_sub(bytes.parameter),
             step => step,

@@ -288,6 +288,7 @@ fn held(draw: &mut Draw) -> Held {
         offloaded_share: 0.0,            // A run's setting: no search takes it.
         offloaded: Offloaded::default(), // Another.
         parameters_on_host: false,       // Another.
+        gradients_stay: false,           // Another.
         logit_bytes: draw.pick(&[8, 12]),
         split_logit_bytes: draw.pick(&[8, 12, 16]),
         cached_logit_bytes: 4,

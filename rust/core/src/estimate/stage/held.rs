@@ -166,9 +166,21 @@ impl Table<'_> {
     }
 
     /// Whether a pass of another micro-batch runs beside each pass, to hide the exchange of experts.
-    fn overlapped_pass(&self) -> bool {
-        let f = &self.problem.framework;
-        f.held.overlapped_pass && f.overlap.expert && self.pricer.shard().ep > 1
+    fn overlaps_passes(&self) -> bool {
+        self.problem.framework.overlap.expert && self.pricer.shard().ep > 1
+    }
+
+    /// What the layer that is on its way forward keeps while another's backward pass still has all that it reads.
+    fn layer_beside(&self, place: &Place) -> Bytes {
+        let one = place.micro_batches == 1 || self.problem.framework.held.overlapped_pass;
+        if one || !self.overlaps_passes() {
+            return Bytes::ZERO;
+        }
+        match place.recompute {
+            Recompute::None | Recompute::Block { .. } => self.widest.kept,
+            Recompute::Selective => self.widest.kept.beyond(self.widest.core),
+            Recompute::Uniform { .. } | Recompute::Parts(_) => self.widest.kept_input,
+        }
     }
 
     /// Whether a stage fits in memory.
@@ -194,12 +206,16 @@ impl Table<'_> {
             place.index,
             place.micro_batches,
         )
-        .and_more(u64::from(self.overlapped_pass()), place.micro_batches);
+        .and_more(
+            u64::from(self.problem.framework.held.overlapped_pass && self.overlaps_passes()),
+            place.micro_batches,
+        );
         let places = self.buffered(place);
         let held_of = |chunk| in_flight.of_chunk(chunk).max(places.unwrap_or(0));
         let uneven = (0..place.vpp).map(|chunk| (self.uneven(place, chunk), held_of(chunk)));
         let here = 1.0 - self.offloaded_share();
         let mut activations = Bytes::from_f64(Uneven::bytes(uneven).0 as f64 * here);
+        activations += self.layer_beside(place);
         let (mut logits, mut cached_logits) = (Bytes::ZERO, Bytes::ZERO);
         for chunk in 0..place.vpp {
             activations += self.kept(place, chunk) * held_of(chunk);

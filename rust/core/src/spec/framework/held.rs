@@ -37,7 +37,8 @@ pub struct Held {
     /// Bytes of an element of what experts made as it lies kept until it was weighted; 0 where weights are multiplied in before
     /// their second product, whose results the backward pass does not read.
     pub weighted_result_bytes: u64,
-    /// Where another micro-batch hides the exchange of experts, one pass more is in flight.
+    /// Where another micro-batch hides the exchange of experts, one pass more is in flight; else one layer, as what its backward
+    /// pass has read is dropped layer by layer while the other micro-batch makes its own.
     pub overlapped_pass: bool,
     /// Experts that are spread over ranks are outside of what ZeRO shards: whole on each of their replicas.
     pub whole_experts: bool,
@@ -78,6 +79,9 @@ pub struct Held {
     /// Shards of parameters that each pass gathers wait in host memory, and so do those of reduced gradients; of one replica all
     /// of them: a setting of a run, which no search takes (PyTorch FSDP, `CPUOffload`; DeepSpeed, `offload_param`).
     pub parameters_on_host: bool,
+    /// Gradients stay on the device where parameters wait in host memory: a setting of a run too (IST-DASLab/llmq,
+    /// `--offload-master` with `--shard-weights`).
+    pub gradients_stay: bool,
     /// Bytes of a logit, its 32-bit copies and gradients at the loss's peak.
     pub logit_bytes: u64,
     /// The same where the vocabulary is cut over tensor-parallel ranks.
