@@ -399,6 +399,22 @@ def test_parameters_and_the_optimizer_may_be_in_host_memory(shelf: Shelf) -> Non
     assert there("checkpoints in host memory") == there("no CPUOffload") == (False, False)
 
 
+def test_llmq_gathers_sharded_weights_from_where_their_master_copy_waits(shelf: Shelf) -> None:
+    def there(notes: str, framework: str = "LLM.Q (CUDA/C++)") -> tuple[bool, bool, bool]:
+        found = setup(run_of(framework=framework, notes=notes), shelf).problem.framework
+        held = found.held
+        return held.parameters_on_host, held.gradients_stay, found.eight_bit_gathers.parameters
+
+    master = "master weights in host memory"
+    assert there(f"{master}; weights sharded, gathered by copies") == (True, True, False)
+    assert there(f"{master}; weights and gradients sharded") == (True, True, False)
+    eight = f"{master}; weights sharded; 8-bit weights kept in host memory"
+    assert there(eight) == (True, True, True)
+    assert there("weights sharded, gathered by copies; 8-bit weights kept in host memory")[0]
+    assert there(master) == there("weights sharded") == (False, False, False)
+    assert there(f"{master}; weights sharded", "FSDP") == (False, False, False)
+
+
 def test_experts_may_be_one_kernel(shelf: Shelf) -> None:
     for words in ("ScatterMoE kernels", "MegaBlocks"):
         cells = {"framework": "FSDP", "experts": "8", "topk": "2", "notes": words}

@@ -176,7 +176,11 @@ CHECKPOINTS = (
 )
 PARAMETERS = r"(?<!part of the )param(eter)?s?|(?<!master )(?<!8-bit )weights|fp16[ _]params?"
 # IST-DASLab/llmq, README.md: --offload-master with --shard-weights, of one device too.
-STREAMED_WEIGHTS = r"master weights in host memory; weights (and gradients )?sharded\b"
+# Or with --persistent-quants and --offload-quants.
+STREAMED_WEIGHTS = (
+    r"master weights in host memory; weights (and gradients )?sharded\b"
+    r"|weights sharded, gathered by copies; 8-bit weights kept in host memory\b"
+)
 OPTIMIZER = r"optimi[sz]er|optim|adam[wW]?|moments?"
 # What is named for it: FSDP's `CPUOffload` updates there what it takes there.
 OFFLOADING_OPTIMIZER = r"CPU-?Offload\b|(DeepSpeed)?CPU[-_ ]?Adam\b|ZeRO-(Offload|Infinity)\b"

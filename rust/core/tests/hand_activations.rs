@@ -308,3 +308,27 @@ fn tokens_that_travel_once_are_kept_once_a_rank_with_recompute_of_single_operato
     let [once, alone] = [8, 1].map(|ep| expert_layer(&problem, ep).kept_selective);
     close((once - alone).0 as f64, (1.0 + 1.875) * (512.0 * 1024.0 * 2.0), 1e-6);
 }
+
+#[test]
+fn what_a_router_s_loss_holds_of_a_recomputed_layer_stays_to_its_next_forward_pass() {
+    // Up to its router a layer keeps of each of 512 tokens, in 2 bytes: two norms' inputs and outputs, queries, keys, values and the
+    // result of attention, 8 h in all, and attention's 4 bytes a head. As the backward pass ends four layers have left that, and
+    // the inputs that checkpoints kept, 4 x 2 h, are gone; as it begins it is the other way round.
+    let mut problem = experts();
+    problem.framework.held.loss_pieces = 1 << 20;
+    let (tokens, h, heads) = (512, 1024, u64::from(problem.model.heads));
+    let up_to_router = tokens * (8 * 2 * h + 4 * heads);
+    assert_eq!(expert_layer(&problem, 8).held_balancing, Bytes::ZERO);
+    let activations = |problem: &Problem, recompute| {
+        let stage = Stage { chip: 0, layers: 4, recompute, offload: 0 };
+        let plan = Plan { dp: 8, ep: 8, ..testing::plan(vec![stage]) };
+        estimate(problem, &plan).unwrap().stages[0].memory.activations
+    };
+    let full = Recompute::Uniform { layers: 1 };
+    let (before, kept) = (activations(&problem, full), activations(&problem, Recompute::None));
+    problem.framework.held.held_balancing = true;
+    assert_eq!(expert_layer(&problem, 8).held_balancing, Bytes(up_to_router));
+    assert_eq!(activations(&problem, full), Bytes(4 * up_to_router));
+    assert!(before < Bytes(4 * up_to_router));
+    assert_eq!(activations(&problem, Recompute::None), kept);
+}

@@ -445,12 +445,28 @@ fn shards_on_the_host_leave_the_device_and_cross_pcie_with_every_pass() {
     problem.framework.held.parameters_on_host = true;
     let there = memory(&problem);
     assert_eq!((there.parameters, there.gradients), (Bytes::ZERO, Bytes::ZERO));
+    // Unless gradients stay, an eighth of all on each rank.
+    problem.framework.held.gradients_stay = true;
+    let stay = memory(&problem);
+    let shard = Bytes(problem.model.parameters() / 8 * problem.framework.bytes.gradient);
+    assert_eq!((stay.parameters, stay.gradients), (Bytes::ZERO, shard));
+    // They may be whole.
+    let whole = estimate(&problem, &Plan { zero: 1, ..plan.clone() }).unwrap().stages[0].memory;
+    assert_eq!((whole.parameters, whole.gradients), (Bytes::ZERO, Bytes(8 * shard.0)));
+    problem.framework.held.gradients_stay = false;
     problem.cluster.groups[0].chip.host.pcie_gb_per_s = 1e-3;
     let each = (2 + 2 + problem.framework.bytes.gradient_sent) as f64 / (8.0 * 1e6);
     let layers: u64 = (0..4).map(|i| problem.model.layer_parameters(i)).sum();
     let seconds = estimate(&problem, &plan).unwrap().step_s;
     let (least, most) = (each * layers as f64, each * problem.model.parameters() as f64 + 1.0);
     assert!(least < seconds && seconds < most, "{least} {seconds} {most}");
+    // Two gathers of 2 bytes each are left of it where gradients stay.
+    problem.framework.held.gradients_stay = true;
+    let gathers = estimate(&problem, &plan).unwrap().step_s;
+    problem.framework.held.gradients_stay = false;
+    let sent = problem.framework.bytes.gradient_sent as f64 / (8.0 * 1e6);
+    let (crossed, all) = (seconds - gathers, problem.model.parameters() as f64);
+    assert!(sent * layers as f64 <= crossed + 1e-3 && crossed < sent * all + 1.0, "{crossed}");
     // One rank, which has no shards, keeps all of it there: eight times as much, in each of eight micro-batches.
     let mut one = Problem { cluster: testing::cluster(testing::a100(), 1), ..problem.clone() };
     one.cluster.groups[0].chip.host.pcie_gb_per_s = 1e-3;

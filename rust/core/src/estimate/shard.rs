@@ -7,12 +7,12 @@ use crate::spec::tensors::{Cut, Tensors};
 use crate::spec::workload::Precision;
 use crate::units::{Bytes, Time};
 
-/// Whether what a pass works with comes from the host, where it waits: the shards that are gathered, or where nothing is sharded
-/// over replicas, as there is one, all of it.
+/// Whether what a pass works with comes from the host, where it waits: the shards that are gathered, of parameters alone where
+/// gradients stay whole, or where nothing is sharded over replicas, as there is one, all of it.
 pub(super) fn fetches_from_host(shard: &Shard, framework: &Framework) -> bool {
     framework.held.parameters_on_host
         && framework.gathers.each_pass(shard.pipelined)
-        && (shard.zero == 3 || shard.alone())
+        && (shard.zero == 3 || shard.alone() || framework.held.gradients_stay)
 }
 
 /// Bytes of a parameter as ZeRO gathers it for products in `precision`: as it is stored, or cast to what lies gathered.
