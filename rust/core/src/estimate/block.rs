@@ -69,7 +69,7 @@ pub(super) struct Block<'p, 'a> {
     /// What runs forward before the host waits for how many tokens each expert gets.
     pub(super) counted: Pass,
     pub(super) kept: f64,
-    /// Bytes of `kept` up to the layer's router; 0 without one.
+    /// Bytes of `kept` up to the layer's router, if its balancing loss holds them.
     pub(super) routed: f64,
     /// Bytes of `kept` that selective recompute of the core drops.
     pub(super) kept_core: f64,
@@ -572,11 +572,7 @@ impl<'p, 'a> Block<'p, 'a> {
                     p.residual_bytes(),
                 )),
                 kept_input: Bytes::from_f64(kept_input),
-                held_balancing: if p.framework.held.held_balancing {
-                    Bytes::from_f64(self.routed)
-                } else {
-                    Bytes::ZERO
-                },
+                held_balancing: Bytes::from_f64(self.routed),
                 uneven: [Uneven::default(); 2],
                 dense_parameters: self.dense_parameters.round() as u64,
                 expert_parameters: self.expert_parameters.round() as u64,

@@ -20,7 +20,7 @@ impl Block<'_, '_> {
         let (m, s) = (p.model, p.shard);
         let before = self.launched();
         self.norm();
-        self.routed = self.kept;
+        self.routed = if p.framework.held.held_balancing { self.kept } else { 0.0 };
         // With whole experts every rank routes its own slice of the sequence; with experts cut over the
         // tensor-parallel group the group routes together.
         let own_tokens = p.residual_tokens;

@@ -249,6 +249,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.held = held(draw);
     f.held.overlapped_pass = f.held.stage_buffers;
     f.held.whole_experts = f.held.returned_keys;
+    f.held.held_balancing = f.held.copied_attention;
     p
 }
 
@@ -278,7 +279,7 @@ fn held(draw: &mut Draw) -> Held {
         update_bytes: draw.pick(&[0, 4, 8]),
         updated_at_once: draw.pick(&[0, 0, 100_000]),
         returned_keys: draw.once_in(4),
-        held_balancing: draw.once_in(4),
+        held_balancing: false, // Made of another.
         copied_attention: draw.once_in(4),
         weighted_result_bytes: draw.pick(&[0, 2, 4]),
         overlapped_pass: false, // These two are made of others.
