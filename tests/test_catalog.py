@@ -341,7 +341,6 @@ def test_the_default_framework_is_described_choice_by_choice() -> None:
         "gelu_in_fp32",
         "quantized_mlp",
         "router",
-        "shaped_norms",
     }
 
 

@@ -131,10 +131,10 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     second = setup(replace(primus, notes="composable kernels v2"), shelf).problem.framework
     assert set(second.attention_kernels) == {"fa2"}
     # Transformer Engine's norms on ROCm, unless a row has kernels of Triton or Primus-Turbo.
-    assert setup(primus, shelf).problem.framework.fused.shaped_norms
+    assert setup(primus, shelf).problem.framework.fused.general_norms == "hip"
     for norms in ("Triton norm", "turbo RMSNorm"):
         own = setup(replace(primus, notes=norms), shelf).problem.framework
-        assert not own.fused.shaped_norms
+        assert own.fused.general_norms == "absent"
     early = run_of(framework="Megatron-LM (ROCm)", chip="MI300X", date="2025-08")
     assert setup(early, shelf).problem.framework.attention_kernels == ("fa2",)
     assert said("no AITER") == said("no Liger") == usual

@@ -11,6 +11,7 @@ from autopar.held import Held
 NormKernel: TypeAlias = Literal[
     "separate", "eager", "compiled", "widened", "fused", "native", "tuned"
 ]
+GeneralNorms: TypeAlias = Literal["absent", "cuda", "hip"]
 RotaryKernel: TypeAlias = Literal[
     "separate", "eager", "unfused", "widened", "complex", "compiled", "fused", "by_token"
 ]
@@ -62,8 +63,9 @@ class Fused:
         quantized_mlp: Experts' first product with activation and casts, and the gradient of the
             second with those, in a kernel each, in 8 bits with scales of blocks.
         permutation: Tokens sorted by expert, and back with their weights, in a kernel each.
-        shaped_norms: Tuned root-mean-square norms are of Transformer Engine's widths alone; others
-            pass its general kernels, whose weights' gradients wait for the memory (ROCm).
+        general_norms: Tuned root-mean-square norms are of Transformer Engine's widths alone; others
+            pass its general kernels, as built for NVIDIA's devices (`cuda`) or AMD's (`hip`);
+            `absent` where every width has its own.
         router: A router's scores with its choice, the scores for its balancing loss, and that
             loss, in a kernel each.
         expert_bias: Biases of grouped experts added in one pass over all of them.
@@ -93,7 +95,7 @@ class Fused:
     gelu_again: bool = False
     gelu_in_fp32: bool = False
     activation_in_products: bool = False
-    shaped_norms: bool = False
+    general_norms: GeneralNorms = "absent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

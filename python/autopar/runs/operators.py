@@ -29,7 +29,7 @@ def fused(framework: Framework, run: Run) -> Framework:
     if on(f"{run.framework}; {run.notes}", r"(?<![a-z])liger"):
         one = replace(one, norm="fused", activation=True, gate=True, rope="fused")
     if said(run, r"(triton|turbo) (layer|rms)?[- ]?norms?\b"):
-        one = replace(one, shaped_norms=False)
+        one = replace(one, general_norms="absent")
     if one.norm != "tuned" and joined(run, "norm"):
         one = replace(one, norm="fused")
     if joined(run, "activation"):

@@ -5,7 +5,9 @@ use crate::plan::{Plan, Stage};
 use crate::spec::attention::{AttentionRate, Pass};
 use crate::spec::cluster::*;
 use crate::spec::framework::*;
-use crate::spec::kernels::{AdamKernel, NormKernel, OperandsAcross, RotaryKernel, SoftmaxKernel};
+use crate::spec::kernels::{
+    AdamKernel, GeneralNorms, NormKernel, OperandsAcross, RotaryKernel, SoftmaxKernel,
+};
 use crate::spec::model::*;
 use crate::spec::problem::*;
 use crate::spec::workload::*;
@@ -123,7 +125,7 @@ pub fn framework() -> Framework {
         attention_kernels: vec!["fa2".into()],
         fused: Fused {
             norm: NormKernel::Tuned,
-            shaped_norms: false,
+            general_norms: GeneralNorms::Absent,
             activation: true,
             activation_in_products: false,
             rope: RotaryKernel::Fused,

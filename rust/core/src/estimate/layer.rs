@@ -14,7 +14,7 @@ use super::pass::Pass;
 use super::shard::{self, End, LayerCost, Shard};
 use super::shortest::Shortest;
 use crate::spec::framework::{Fp8Scaling, Framework, TensorOverlap};
-use crate::spec::kernels::NormKernel;
+use crate::spec::kernels::{GeneralNorms, NormKernel};
 use crate::spec::model::{LayerKind, Model, Norm, Position};
 use crate::spec::problem::Problem;
 use crate::spec::tensors::Cut;
@@ -449,23 +449,26 @@ impl<'a> Pricer<'a> {
     /// A norm over `width` channels of `tokens` tokens.
     pub(super) fn norm(&self, forward: &mut Pass, backward: &mut Pass, tokens: f64, width: f64) {
         let bytes = tokens * width * self.norm_width();
-        let general = self.has_general_norms(width);
-        let passes = if general { NormKernel::GENERAL } else { self.norm_kernel().traffic() };
-        let sums = if general {
-            NormKernel::general_sums(tokens, width, self.device.processors())
-        } else {
-            0.0
+        let d = &self.device;
+        let (general, processors) = (self.general_norms(width), d.processors());
+        let passes = match general {
+            GeneralNorms::Absent => self.norm_kernel().traffic(),
+            GeneralNorms::Cuda | GeneralNorms::Hip => general.traffic(),
         };
-        forward.run_many(self.device.stream(passes.forward * bytes), passes.kernels.0);
-        backward.run_many(self.device.stream(passes.backward * bytes) + sums, passes.kernels.1);
+        let waits = general.waits(tokens, width, processors);
+        let backwards = d.stream(passes.backward * bytes).max(waits);
+        forward.run_many(d.stream(passes.forward * bytes), passes.kernels.0);
+        backward.run_many(backwards + general.sums(tokens, width, processors), passes.kernels.1);
     }
 
-    /// Whether norms over `width` channels pass kernels that were made for no width.
-    fn has_general_norms(&self, width: f64) -> bool {
-        self.framework.fused.shaped_norms
-            && self.norm_kernel() == NormKernel::Tuned
-            && self.model.norm == Norm::Rmsnorm
-            && !NormKernel::is_shaped_for(width as u64)
+    /// The kernels of norms over `width` channels, if they are such as were made for no width.
+    fn general_norms(&self, width: f64) -> GeneralNorms {
+        let tuned = self.norm_kernel() == NormKernel::Tuned && self.model.norm == Norm::Rmsnorm;
+        if tuned && !NormKernel::is_shaped_for(width as u64) {
+            self.framework.fused.general_norms
+        } else {
+            GeneralNorms::Absent
+        }
     }
 
     /// Every framework has a layer norm of one kernel; what is unfused is the newer RMS norm.

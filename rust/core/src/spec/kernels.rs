@@ -79,24 +79,10 @@ impl NormKernel {
     /// 0.116 ms forward and 0.331 backward on an H100, of which 0.146 are the weights' gradients (tests/data/operators/te_layers.csv).
     pub const HEADS: Traffic = Traffic { forward: 2.3, backward: 6.6, kernels: (1, 2) };
 
-    /// Transformer Engine's kernels for root-mean-square norms of any width: 81 us forward and 217 backward, beside the sums of
-    /// [`NormKernel::general_sums`], for 16,384 rows of 2,880 on an MI355X, 21 us to read or write once at its 0.56 of the
-    /// memory's rate, with a kernel's gap of 5 (profile of GPT-OSS-20B for MLPerf, 2026-04-20, gptoss_02, its B0).
-    pub const GENERAL: Traffic = Traffic { forward: 3.6, backward: 10.1, kernels: (1, 2) };
-
     /// Widths whose root-mean-square norm Transformer Engine has kernels of its own for (NVIDIA/TransformerEngine,
     /// normalization/rmsnorm/rmsnorm_bwd_semi_cuda_kernel.cu: REGISTER_NORM_LAUNCHER, tuned).
     pub fn is_shaped_for(width: u64) -> bool {
         matches!(width, 512 | 768 | 1024 | 2048 | 4096 | 8192)
-    }
-
-    /// Seconds in which general kernels add up weights' gradients: the sums of each thread block's rows, of which a thread takes
-    /// one column, one row after another, so that it waits for the memory whatever the width. A row has as many blocks as it has
-    /// 4,096 columns. 573 us on an MI355X (the same profile), whose 256 processors are taken to hold eight blocks each.
-    pub fn general_sums(rows: f64, width: f64, processors: f64) -> f64 {
-        const BLOCKS: f64 = 8.0;
-        let sums = rows.min(BLOCKS * processors / (width / 4096.0).ceil());
-        573e-6 * sums / (BLOCKS * 256.0)
     }
 
     /// What its kernels are worth.
@@ -113,6 +99,66 @@ impl NormKernel {
         }
     }
 }
+
+/// Transformer Engine's kernels for root-mean-square norms of any width, by what they were built for.
+///
+/// Backward a thread block takes one row after another and leaves the sums of its rows' weights' gradients; a row has as many blocks
+/// as it has 4,096 columns, which wait for each other on every row. A second kernel adds these sums up, of which a thread takes one
+/// column, one of four rows after another, so that it waits for the memory whatever the width (NVIDIA/TransformerEngine,
+/// normalization/rmsnorm/rmsnorm_bwd_kernels.cuh).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GeneralNorms {
+    /// None: every width has kernels of its own.
+    Absent,
+    /// NVIDIA's devices. 8,192 rows of 8,192 took an H100 2.2 times as long forward as tuned kernels and 1.3 times backward
+    /// (NVIDIA/TransformerEngine pull request 747), where these take 148 us by `te_layers.csv`; 4,096 rows of 7,168 took the first
+    /// kernel of the backward pass 155 us on a B200, and all norms of a layer of DeepSeek-V3, some of them run again, 592 (torch
+    /// profile of 21 April 2026 on 512 B200 of Together AI). So a row of two blocks waits 1.4 us on one and 2.8 on the other, of
+    /// two dies; two are taken. Rows of one block pass as fast as heads do.
+    Cuda,
+    /// AMD's: 81 us forward and 217 backward for 16,384 rows of 2,880 on an MI355X, 21 us to read or write once at its 0.56 of the
+    /// memory's rate, with a kernel's gap of 5, and 573 in the second kernel (profile of GPT-OSS-20B for MLPerf, 2026-04-20,
+    /// gptoss_02, its B0).
+    Hip,
+}
+
+impl GeneralNorms {
+    /// What the kernels that pass whole tensors are worth.
+    pub fn traffic(self) -> Traffic {
+        match self {
+            GeneralNorms::Absent => NormKernel::Tuned.traffic(),
+            GeneralNorms::Cuda => Traffic { forward: 4.6, backward: 3.6, kernels: (1, 2) },
+            GeneralNorms::Hip => Traffic { forward: 3.6, backward: 10.1, kernels: (1, 2) },
+        }
+    }
+
+    /// The least seconds of the backward pass over so many `rows`, as blocks of one row wait for each other, on a device of so
+    /// many `processors`.
+    pub fn waits(self, rows: f64, width: f64, processors: f64) -> f64 {
+        match self {
+            GeneralNorms::Cuda if width > COLUMNS => {
+                2e-6 * rows * (width / COLUMNS).ceil() / processors
+            }
+            GeneralNorms::Absent | GeneralNorms::Cuda | GeneralNorms::Hip => 0.0,
+        }
+    }
+
+    /// Seconds in which weights' gradients are added up. AMD's 256 processors are taken to hold eight blocks each, NVIDIA's four, as
+    /// registers allow for 4,096 columns three and for 2,048 five; there a row of sums takes 0.3 us, as 528 of a head's width did
+    /// 146 on an H100 (`te_layers.csv`).
+    pub fn sums(self, rows: f64, width: f64, processors: f64) -> f64 {
+        let (blocks, step) = match self {
+            GeneralNorms::Absent => return 0.0,
+            GeneralNorms::Cuda => (4.0, 0.3e-6 / 4.0),
+            GeneralNorms::Hip => (8.0, 573e-6 / (8.0 * 256.0)),
+        };
+        step * rows.min(blocks * processors / (width / COLUMNS).ceil())
+    }
+}
+
+/// Columns of a row of which a thread block of a general norm's backward pass takes care.
+const COLUMNS: f64 = 4096.0;
 
 /// How queries and keys are rotated.
 ///
@@ -261,16 +307,31 @@ mod tests {
     fn general_norms_take_what_they_were_timed_at_and_their_sums_wait_alike_for_any_width() {
         // 16,384 rows of 2,880 numbers of two bytes at 0.56 of 8 TB/s, with a gap of 5 us a kernel.
         let pass = 16384.0 * 2880.0 * 2.0 / (0.56 * 8e12);
-        let general = NormKernel::GENERAL;
-        assert!(((general.forward * pass + 5e-6) / 81e-6 - 1.0).abs() < 0.01);
-        assert!(((general.backward * pass + 5e-6) / 217e-6 - 1.0).abs() < 0.01);
-        let sums = |rows: f64, width: f64| 1e6 * NormKernel::general_sums(rows, width, 256.0);
+        let hip = GeneralNorms::Hip;
+        assert!(((hip.traffic().forward * pass + 5e-6) / 81e-6 - 1.0).abs() < 0.01);
+        assert!(((hip.traffic().backward * pass + 5e-6) / 217e-6 - 1.0).abs() < 0.01);
+        let sums = |rows: f64, width: f64| 1e6 * hip.sums(rows, width, 256.0);
         assert!((sums(16384.0, 2880.0) - 573.0).abs() < 1e-6);
         assert!((sums(16384.0, 3584.0) - 573.0).abs() < 1e-6);
         // Two blocks a row leave half as many rows of sums, and half as many rows no more than they are.
         assert!((sums(16384.0, 6144.0) - 286.5).abs() < 1e-6);
         assert!((sums(1024.0, 2880.0) - 286.5).abs() < 1e-6);
         assert!(NormKernel::is_shaped_for(4096) && !NormKernel::is_shaped_for(5120));
+    }
+
+    #[test]
+    fn general_norms_of_nvidia_lie_between_what_an_h100_and_a_b200_took() {
+        let (cuda, tuned) = (GeneralNorms::Cuda, NormKernel::Tuned.traffic());
+        assert!((cuda.traffic().forward / tuned.forward - 2.2).abs() < 0.01);
+        // The backward pass of 4,096 rows of 7,168 on a B200 took 155 us beside the sums; of 8,192 of 8,192 on an H100 1.3 times 148
+        // with them: 2 us a row of 4,096 columns, of 148 and 132 processors.
+        let b200 = 1e6 * cuda.waits(4096.0, 7168.0, 148.0);
+        assert!((b200 - 2.0 * 4096.0 * 2.0 / 148.0).abs() < 1e-9 && b200 < 155.0);
+        let h100 = 1e6 * (cuda.waits(8192.0, 8192.0, 132.0) + cuda.sums(8192.0, 8192.0, 132.0));
+        assert!(h100 > 1.3 * 148.0 && h100 < 2.0 * 148.0);
+        // Blocks of up to 4,096 columns wait for none; 132 processors with four leave 528 rows of sums.
+        assert_eq!(cuda.waits(8192.0, 2880.0, 132.0), 0.0);
+        assert!((1e6 * cuda.sums(8192.0, 2880.0, 132.0) - 528.0 * 0.3 / 4.0).abs() < 1e-9);
     }
 
     #[test]

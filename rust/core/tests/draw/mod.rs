@@ -10,7 +10,9 @@ use autopar_core::spec::framework::{
     ByProducts, Communicators, ContextExchange, ExpertDispatch, Fp8Scaling, GatheredUnit, Gathers,
     Gradients, Held, Named, Offloaded, Projections, Selective, Shards, TensorOverlap,
 };
-use autopar_core::spec::kernels::{AdamKernel, NormKernel, RotaryKernel, SoftmaxKernel};
+use autopar_core::spec::kernels::{
+    AdamKernel, GeneralNorms, NormKernel, RotaryKernel, SoftmaxKernel,
+};
 use autopar_core::spec::model::{Activation, Mla, Model, Moe, Norm, Position, Window};
 use autopar_core::spec::problem::{Granularity, Problem, Schedule};
 use autopar_core::spec::workload::{Attention, Precision};
@@ -139,7 +141,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.projections = draw.pick(&[Projections::Packed, Projections::GateApart, Projections::Apart]);
     f.keeps_tensor_results = draw.once_in(4);
     f.fused.permutation = draw.once_in(2);
-    f.fused.shaped_norms = f.fused.permutation;
+    f.fused.general_norms =
+        if f.fused.permutation { GeneralNorms::Cuda } else { GeneralNorms::Absent };
     f.fused.gate = draw.once_in(2);
     f.dispatch_by_products =
         draw.pick(&[ByProducts::None, ByProducts::Sequence, ByProducts::MicroBatch]);

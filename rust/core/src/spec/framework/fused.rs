@@ -1,6 +1,6 @@
 //! Which operators are one kernel.
 
-use crate::spec::kernels::{AdamKernel, NormKernel, RotaryKernel, SoftmaxKernel};
+use crate::spec::kernels::{AdamKernel, GeneralNorms, NormKernel, RotaryKernel, SoftmaxKernel};
 use serde::{Deserialize, Serialize};
 
 /// How operators run: as one kernel, or as one a mathematical step.
@@ -9,9 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Fused {
     /// Norms.
     pub norm: NormKernel,
-    /// Root-mean-square norms are tuned for Transformer Engine's widths alone: others pass its general kernels, whose weights'
-    /// gradients wait for the memory (ROCm).
-    pub shaped_norms: bool,
+    /// Root-mean-square norms are tuned for Transformer Engine's widths alone: others pass these general kernels of it.
+    pub general_norms: GeneralNorms,
     /// Bias and activation.
     pub activation: bool,
     /// A dense MLP's nonlinearity with its gate is part of the products beside it, whose arithmetic hides what it moves (XLA on
