@@ -26,7 +26,8 @@ RUST_ORDER = """
     estimate::dispatch estimate::compute estimate::fused_attention estimate::shard
     estimate::shortest estimate::host estimate::pass
     testing
-    estimate::layer estimate::repeats estimate::block estimate::casts estimate::residual
+    estimate::layer estimate::repeats estimate::block estimate::casts estimate::fills
+    estimate::residual
     estimate::joined
     estimate::launches estimate::gathers estimate::selective estimate::attention
     estimate::loads estimate::permutation estimate::stash estimate::routing estimate::exchange

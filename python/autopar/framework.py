@@ -440,6 +440,10 @@ class Framework:
         hooks_replicas: So does each pass of one that nothing shards over its replicas (torchtitan).
         graphs: What the host launches as one graph.
         blocking_launches: The host waits for each kernel before it launches the next.
+        ordered_attention: Fused attention adds up the gradients of queries in one order, so that
+            each run gives the same bits.
+        fills_tensors: A new tensor is filled before a kernel writes it, as PyTorch's deterministic
+            algorithms have it unless they are told not to.
         waits_for_messages: The host waits for the device after a message between stages that
             nothing hides, so that each pass begins with nothing launched ahead.
         fetching_operators: Operators that fetch a micro-batch, which the host launches in every
@@ -534,5 +538,7 @@ class Framework:
     hooks_replicas: bool = False
     graphs: Graphs = Graphs()
     blocking_launches: bool = False
+    ordered_attention: bool = False
+    fills_tensors: bool = False
     waits_for_messages: bool = False
     fetching_operators: int = 0

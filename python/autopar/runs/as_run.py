@@ -49,6 +49,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     framework = operators.grouped(framework, run, shelf)
     framework = _recomputed(operators.attended(framework, run, attention), run)
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
+    framework = _reproducible(_normed(framework, entry, run, shelf), run)
     framework = losses.loss(losses.softmax(_mixed(framework, run), run), entry, run)
     framework = losses.pieces(stored.stored(framework, run), run)
     framework = stored.offloaded(framework, run)
@@ -265,6 +266,40 @@ _BEHIND = rf"(?:[ ,(=:_/+\[\"'-]+(?:of|for|on|in|and|the|scopes?|covering|{PART}
 GRAPHS = (
     rf"(?P<none>\b(?:no|not|without|w/o) (?:any )?)?{_BEFORE}(?<![a-z])graphs?(?![a-z]){_BEHIND}"
 )
+
+
+def _normed(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:
+    """Norms of cuDNN in place of Transformer Engine's, as a row says or as was usual for its model.
+
+    cuDNN builds its kernels for the width that it is asked for.
+    """
+    chip = shelf.chips.get(run.chip)
+    narrow = run.precision.startswith(("fp8", "mxfp8"))
+    models = entry.run.cudnn_norms_of.get(framework.fp8_scaling, ()) if narrow else ()
+    usual = chip is not None and chip.name in entry.run.cudnn_norms_on
+    if said(run, CUDNN_NORMS) or (usual and any(m in run.model.lower() for m in models)):
+        return replace(framework, fused=replace(framework.fused, general_norms="absent"))
+    return framework
+
+
+def _reproducible(framework: Framework, run: Run) -> Framework:
+    """Kernels that give the same bits in each run, as a row says.
+
+    PyTorch's switch for them fills new tensors too; PaddlePaddle's does not.
+    """
+    if not said(run, REPRODUCIBLE):
+        return framework
+    megatron = framework.name.startswith(("megatron", "nemo"))
+    spared = megatron and run.month >= FILLED_BEFORE
+    fills = not spared and not framework.name.startswith("paddle")
+    return replace(framework, ordered_attention=True, fills_tensors=fills)
+
+
+REPRODUCIBLE = r"(use_)?deterministic[-_ ](kernel|mode|algorithm|training|attention)s?"
+# NVIDIA/Megatron-LM pull request 7093.
+FILLED_BEFORE = "2026-09"
+
+CUDNN_NORMS = r"cuDNN'?s? (layer|rms)?[- ]?norms?\b|NVTE_NORM_(FWD|BWD)_USE_CUDNN\b"
 
 
 def _recomputed(framework: Framework, run: Run) -> Framework:

@@ -245,6 +245,8 @@ pub fn framework() -> Framework {
         hooks_replicas: false,
         graphs: Graphs { attention: false, router: false, mlp: false },
         blocking_launches: false,
+        ordered_attention: false,
+        fills_tensors: false,
         waits_for_messages: false,
         fetching_operators: 0,
     }

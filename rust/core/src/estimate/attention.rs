@@ -272,8 +272,14 @@ impl Block<'_, '_> {
                 forward += p.device.attention_dropout(Pass::Forward, call(Pass::Forward).pairs);
                 backward += p.device.attention_dropout(Pass::Backward, call(Pass::Backward).pairs);
             }
+            if p.framework.ordered_attention {
+                backward *= p.device.ordered_slowdown();
+            }
             self.core.run(forward);
             self.input.run_many(backward, 2);
+            let made = p.tokens * heads as f64 * p.width;
+            p.fill(&mut self.core, made * v_dim as f64, 1);
+            p.fill(&mut self.input, made * (2 * qk_dim + v_dim) as f64, 3);
             self.lay_out(p.tokens * (heads * v_dim) as f64);
             if own > v_dim {
                 self.pad(p.tokens * heads as f64, qk_dim, v_dim, wide);

@@ -165,6 +165,7 @@ impl<'p, 'a> Block<'p, 'a> {
         self.input.run(times.1);
         self.weight.run(times.2);
         self.products.run(times.0);
+        self.fill_results(g);
         match self.p.workload.precision {
             Precision::Fp8 if narrow => self.casts(g, casts),
             Precision::Fp4 if narrow => self.casts_to_four_bits(g),
@@ -207,6 +208,7 @@ impl<'p, 'a> Block<'p, 'a> {
         if backward > 0.0 {
             self.input.run_many(d.stream(backward * elements * self.p.width), kernels.1);
         }
+        self.fill_streams(elements, (forward, backward), kernels);
     }
 
     /// Norm before a sub-layer: keeps its input and its output.

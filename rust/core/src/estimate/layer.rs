@@ -457,6 +457,8 @@ impl<'a> Pricer<'a> {
         };
         let waits = general.waits(tokens, width, processors);
         let backwards = d.stream(passes.backward * bytes).max(waits);
+        self.fill(forward, bytes, 1);
+        self.fill(backward, bytes, 1);
         forward.run_many(d.stream(passes.forward * bytes), passes.kernels.0);
         backward.run_many(backwards + general.sums(tokens, width, processors), passes.kernels.1);
     }

@@ -15,6 +15,7 @@ pub mod compute;
 mod dispatch;
 mod exchange;
 mod experts;
+mod fills;
 pub mod flops;
 pub mod fused_attention;
 mod gathers;

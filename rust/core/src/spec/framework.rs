@@ -237,6 +237,10 @@ pub struct Framework {
     pub graphs: Graphs,
     /// The host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING): host and device take turns.
     pub blocking_launches: bool,
+    /// Fused attention adds up the gradients of queries in one order, whatever runs first.
+    pub ordered_attention: bool,
+    /// A new tensor is filled before a kernel writes it (PyTorch, torch.utils.deterministic.fill_uninitialized_memory).
+    pub fills_tensors: bool,
     /// The host waits for the device after a message between stages that nothing hides, so that each pass begins with nothing launched
     /// ahead (NVIDIA/Megatron-LM, `batch_p2p_sync`).
     pub waits_for_messages: bool,

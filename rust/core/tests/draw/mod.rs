@@ -109,6 +109,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     f.sharded_sends = draw.once_in(2);
     f.bucket_bytes = draw.pick(&[0, 1 << 16]);
     f.blocking_launches = draw.once_in(4);
+    (f.ordered_attention, f.fills_tensors) = (f.blocking_launches, f.blocking_launches);
     f.launch_us = draw.pick(&[0.0, 0.5, 4.0]);
     f.vocab_multiple = draw.pick(&[1, 128]);
     let o = &mut p.options;
