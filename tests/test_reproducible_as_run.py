@@ -61,3 +61,13 @@ def test_norms_of_cudnn_are_read_from_words(shelf: Shelf) -> None:
     for words in ("norms by cuDNN (NVTE_NORM_FWD_USE_CUDNN)", "cuDNN RMSNorm", "cudnn norms"):
         assert kernels(words) == "absent"
     assert kernels("no cuDNN norms") == "cuda"
+
+
+def test_recipes_of_gpt_oss_in_16_bits_name_no_dispatcher(shelf: Shelf) -> None:
+    def kind(model: str, precision: str, notes: str = "") -> str:
+        stated = {"model": model, "precision": precision, "date": "2026-04", "notes": notes}
+        return framework(shelf, framework="Megatron-Bridge", **stated).expert_dispatch
+
+    assert kind("GPT-OSS-120B", "bf16") == "copies"
+    assert kind("GPT-OSS-120B", "bf16", "HybridEP") == "once_a_node"
+    assert kind("GPT-OSS-120B", "mxfp8") == kind("DeepSeek-V3", "bf16") == "once_a_node"

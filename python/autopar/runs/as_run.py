@@ -45,7 +45,8 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     if run.month == PRESENT and entry.run.attention == attention == "unfused":
         # The profile was chosen for a time before fused attention; so are its kernels.
         run = replace(run, date=BEFORE_FUSED)
-    framework = operators.fused(dispatched(_overlapped(entry.framework, run), run), run)
+    framework = dispatched(_overlapped(_dispatched_as_usual(entry, run), run), run)
+    framework = operators.fused(framework, run)
     framework = operators.grouped(framework, run, shelf)
     framework = _recomputed(operators.attended(framework, run, attention), run)
     framework = _graphed(_launched(framework, entry, run, shelf), entry, run, shelf)
@@ -266,6 +267,13 @@ _BEHIND = rf"(?:[ ,(=:_/+\[\"'-]+(?:of|for|on|in|and|the|scopes?|covering|{PART}
 GRAPHS = (
     rf"(?P<none>\b(?:no|not|without|w/o) (?:any )?)?{_BEFORE}(?<![a-z])graphs?(?![a-z]){_BEHIND}"
 )
+
+
+def _dispatched_as_usual(entry: FrameworkEntry, run: Run) -> Framework:
+    """A profile's framework, whose recipes of some models name no dispatcher in 16 bits."""
+    if run.precision != "bf16" or all(m not in run.model.lower() for m in entry.run.copies_of):
+        return entry.framework
+    return replace(entry.framework, expert_dispatch="copies")
 
 
 def _normed(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shelf) -> Framework:

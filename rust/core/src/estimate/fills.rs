@@ -30,7 +30,7 @@ impl Block<'_, '_> {
         let bytes = |rows: u64, columns: u64| (g.batch * rows * columns) as f64 * p.width;
         p.fill(&mut self.forward, bytes(g.m, g.n), 1);
         p.fill(&mut self.input, bytes(g.m, g.k), 1);
-        if p.reduces_each_pass() || !p.framework.fused.gradient_accumulation {
+        if !p.framework.fused.gradient_accumulation {
             p.fill(&mut self.weight, bytes(g.n, g.k), 1);
         }
     }
