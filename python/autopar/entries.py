@@ -125,7 +125,7 @@ class RunDefaults:
         routes_freely: Whether a mixture's routers chose experts by their scores alone.
         graphs_on: Chips on which attention, and what precedes the exchange of experts, were graphs.
         graphs_not_of: Of such a chip, the models of which nothing was.
-        copies_of: Models whose tokens went by all-to-all in 16 bits where a record names no dispatcher.
+        copies_of: Models whose tokens went by all-to-all in 16 bits if nothing names a dispatcher.
         cudnn_norms_on: Chips on which norms of some models were cuDNN's, which has no general ones.
         cudnn_norms_of: These models, by how operands of 8 bits were scaled.
         loss_bytes: Bytes of a logit at the peak of a loss in separate operators, which it was; 0
