@@ -426,11 +426,13 @@ fn bounds_of_any_degrees_are_never_above_a_plan_that_fits() {
 
 #[test]
 fn no_micro_batch_passes_its_sequences_faster_than_the_floor() {
-    let mut draw = Draw::new(29);
+    // Few of one seed's problems put tokens of tiny sequences into places by products.
+    let mut draws = [29, 1001, 1004].map(Draw::new);
     let (mut experts, mut tensor, mut context, mut near) = (0, 0, 0, 0);
-    for n in 0..12_000 {
-        let problem = draw::problem(&mut draw, 1);
-        let plan = any_plan(&mut draw, &problem);
+    for n in 0..36_000 {
+        let draw = &mut draws[n % 3];
+        let problem = draw::problem(draw, 1);
+        let plan = any_plan(draw, &problem);
         if !check(&problem, &plan).is_empty() {
             continue;
         }

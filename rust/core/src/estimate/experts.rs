@@ -47,7 +47,7 @@ impl Block<'_, '_> {
         // What follows the experts' second product in the forward pass.
         let mut after = Pass::default();
         let groups = match p.framework.dispatch_by_products {
-            ByProducts::Sequence => s.mbs,
+            ByProducts::Sequence | ByProducts::AtLeast => s.mbs,
             ByProducts::MicroBatch => 1,
             ByProducts::None => 0,
         };
@@ -357,9 +357,16 @@ impl Block<'_, '_> {
         let own = (tokens / sequences as f64).ceil() as u64;
         let places = (own as f64 * f64::from(moe.topk) * moe.capacity_factor).ceil() as u64;
         let h = self.p.model.hidden;
-        let put = d.linear(Gemm::batched(sequences, places, h, own));
-        let taken = d.linear(Gemm::batched(sequences, own, h, places));
-        let weights = d.linear(Gemm::batched(sequences, own, places, h));
+        let [put, taken, weights] = if self.p.framework.dispatch_by_products == ByProducts::AtLeast
+        {
+            // Whole tiles and deep products, of no fewer tokens than a sequence has.
+            let own = tokens / sequences as f64;
+            let pairs = tokens * own * f64::from(moe.topk) * moe.capacity_factor;
+            [d.linear(Gemm::new((pairs / h as f64) as u64, h, h)); 3]
+        } else {
+            [(places, h, own), (own, h, places), (own, places, h)]
+                .map(|(m, n, k)| d.linear(Gemm::batched(sequences, m, n, k)))
+        };
         // One matrix of ones and one of weights are read again.
         let masks = 2.0 * tokens * places as f64 * self.p.width;
         let before = self.forward;

@@ -105,12 +105,13 @@ impl Passage {
         let mbs = rows
             .div_ceil(problem.workload.sequence_length)
             .next_multiple_of(problem.framework.softmax_multiple.max(1));
-        // A single sequence lies as fused attention wants it, several are laid out for it, and masks of its own tokens alone are smaller.
+        // A single sequence lies as fused attention wants it, and several are laid out for it; masks of more than its own tokens are larger,
+        // but fill tiles better.
         let framework = &problem.framework;
         let masked = framework.dispatch_by_products == ByProducts::MicroBatch;
         let alone = (framework.attention_layouts > 0 || masked).then(|| {
             let dispatch_by_products =
-                if masked { ByProducts::Sequence } else { framework.dispatch_by_products };
+                if masked { ByProducts::AtLeast } else { framework.dispatch_by_products };
             let alone =
                 Framework { attention_layouts: 0, dispatch_by_products, ..framework.clone() };
             Problem { framework: alone, ..problem.clone() }

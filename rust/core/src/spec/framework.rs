@@ -393,6 +393,9 @@ pub enum ByProducts {
     Sequence,
     /// A micro-batch's as one (DeepSpeed).
     MicroBatch,
+    /// What that takes a sequence at least, however many a micro-batch has: a price, of no framework.
+    #[serde(skip)]
+    AtLeast,
 }
 
 /// How the ranks of a context-parallel group exchange what attention needs.
