@@ -328,7 +328,8 @@ def _by_device(run: Run) -> Run:
     def half(number: float | None) -> float | None:
         return number and number / 2
 
-    filled = run.mbs and run.dp and run.gbs and run.gbs % (2 * run.mbs * run.dp)
+    ranks = run.dp or (run.gpus or 0) // ((run.tp or 1) * (run.pp or 1) * (run.cp or 1))
+    filled = run.mbs and ranks and run.gbs and run.gbs % (2 * run.mbs * ranks)
     return replace(
         run,
         chip=run.chip.replace(told[2], str(int(told[2]) // 2)),
