@@ -151,6 +151,14 @@ def test_a_fact_is_read_in_other_words(
     assert read(of(shelf, silent).problem.framework) == untold
 
 
+def test_a_trainer_without_python_launches_as_compiled_code_does(shelf: Shelf) -> None:
+    def launch_us(framework: str) -> float:
+        return of(shelf, {"framework": framework}).problem.framework.launch_us
+
+    assert launch_us("llm.c") == launch_us("C/CUDA trainer") == launch_us("LLM.Q") == 5.0
+    assert launch_us("Megatron-LM") > 60
+
+
 @pytest.mark.parametrize(
     "notes",
     [

@@ -192,6 +192,10 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
             dispatch_launch_us=0.0,
             sharded_layer_us=0.0,
         )
+    if rx.search(WITHOUT_PYTHON, run.framework, re.I):
+        compiled = next(e for e in shelf.frameworks if e.framework.name == "llmq")
+        launch_us = min(framework.launch_us, compiled.framework.launch_us)
+        return replace(framework, launch_us=launch_us)
     if rx.search(r"TinyLlama|Lingua", run.framework, re.I):
         # Neither kernels that somebody wrote nor a model compiled as a whole are compiled layers.
         return replace(framework, compiled_layer_us=0.0)
@@ -201,6 +205,8 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
     return framework
 
 
+# Trainers of which no line is Python, as karpathy/llm.c.
+WITHOUT_PYTHON = r"\bllm\.c\b|(?<![a-z])(C|C\+\+|Rust)(/| and | \+ )CUDA\b"
 BLOCKS = (
     r"(?<!unset )CUDA_LAUNCH_BLOCKING\b"
     r"(?![ =:]*((is|was) )?(0|false|off|unset|disabled|not (set|used))\b)"
