@@ -147,7 +147,10 @@ pub fn peak(problem: &Problem, plan: &Plan) -> f64 {
         let devices = stages.saturating_mul(plan.devices_per_stage(kind)) as f64;
         peaks.bf16.or(peaks.fp16).unwrap_or(0.0) * 1e12 * devices
     };
-    problem.cluster.groups.iter().enumerate().map(of_kind).sum()
+    // Added from the least, so that the order of kinds changes no last digit.
+    let mut peaks: Vec<f64> = problem.cluster.groups.iter().enumerate().map(of_kind).collect();
+    peaks.sort_by(f64::total_cmp);
+    peaks.into_iter().sum()
 }
 
 /// Seconds that one step took, by a published rate.
