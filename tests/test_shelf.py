@@ -448,6 +448,10 @@ def test_a_smaller_node_has_its_share_of_the_cards(shelf: Shelf) -> None:
         ({"framework": "NeMo 24.07"}, "nemo"),
         ({"framework": "Megatron-LM + DeepSpeed ZeRO-3", "zero": "3"}, "deepspeed-2021"),
         ({"framework": "DeepSpeed with Megatron-LM", "zero": "3"}, "deepspeed-2021"),
+        (
+            {"framework": "DeepSpeed 0.2 (ZeRO-100B) with Megatron-LM", "date": "2020-03"},
+            "deepspeed-megatron-2020",
+        ),
         ({"framework": "Megatron-DeepSpeed (Intel Gaudi 1.18.0)"}, "megatron-deepspeed-gaudi"),
         ({"framework": "torchtitan FSDP2", "notes": "eager"}, "torchtitan-eager"),
         ({"framework": "torchtitan FSDP2", "notes": "compiled"}, "torchtitan"),

@@ -40,6 +40,20 @@ def test_errors_are_shares_of_the_measured_time() -> None:
     assert errors.p90 == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize(
+    "notes",
+    [
+        "fwd + loss + bwd timed, optimizer step left out",
+        "Micro-benchmark of forward, loss and backward; there's no optimizer.step",
+        "excludes the optimizer step",
+    ],
+)
+def test_passes_alone_are_told_in_any_words(notes: str) -> None:
+    [told, known] = checked({"id": "a-1", "notes": notes}, {"id": "a-2", "notes": "no optimizer"})
+    assert told.predicted_step_s == known.predicted_step_s
+    assert told.predicted_mem_gib == known.predicted_mem_gib
+
+
 def test_passes_that_were_timed_alone_are_held_against_passes_alone() -> None:
     [whole, alone] = checked({"id": "a-1"}, {"id": "a-2", "notes": "no optimizer"})
     assert whole.estimate is not None

@@ -11,6 +11,7 @@ from autopar import planner
 from autopar.errors import SpecError, shown
 from autopar.report import Estimate, StageEstimate
 from autopar.runs import BadRow, Run
+from autopar.runs.said import NO_OPTIMIZER
 from autopar.runs.setups import DRIVER_ERROR, Setup, setup
 from autopar.runs.shelf import Shelf
 
@@ -20,7 +21,6 @@ UNITS = {"gib": GIB, "gb": 10**9, "mib": 2**20, "mb": 10**6}
 SMALLEST_SERIES = 5
 # A row without an optimizer holds no state of one, and nothing updates its parameters; one whose
 # time is of the passes counts no update either, though the state is there.
-NO_OPTIMIZER = r"\bno optimizer\b(?! overlap)"
 PASSES_ALONE = rf"{NO_OPTIMIZER}|\bthe update\b[^;]* hardly counts"
 ALLOCATED_ERROR = 0.03  # stated for what the allocator hands out
 

@@ -65,6 +65,13 @@ def on(text: str, pattern: str) -> bool | None:
     return None
 
 
+# What times the passes alone.
+NO_OPTIMIZER = (
+    r"\b(no|without( an?)?|excl(udes|uding|\.)( the)?) optimi[sz]er([. ]step)?\b"
+    r"(?! (overlap|offload|states?))"
+    r"|\boptimi[sz]er([. ]step)? (is |was )?"
+    r"(left out|excluded|not (included|run|timed|counted|taken))\b"
+)
 # Hugging Face's models, not what else is theirs.
 HF = (
     r"(HF|Hugging ?Face)\b"

@@ -61,13 +61,17 @@ class Setup:
     open: tuple[str, ...]
 
 
+# Both passes of a whole model.
+PASSES = r"\b(fwd|forward)\W+(\w+\W+)?loss\W+(\w+\W+)?(bwd|backward)\b"
+
+
 def setup(run: Run, shelf: Shelf) -> Setup:
     """Returns a run as it was set up.
 
     Raises:
         SpecError: The run cannot be expressed.
     """
-    if rx.search(r"micro-?benchmark", run.notes, re.I):
+    if rx.search(r"micro-?benchmark", run.notes, re.I) and not rx.search(PASSES, run.notes, re.I):
         raise SpecError("notes", "part of a model timed alone")
     run = shards.in_known_words(checkpoints.in_known_words(run))
     for key in ("seq_len", "gbs"):

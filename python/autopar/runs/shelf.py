@@ -139,6 +139,7 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         run.framework,
         flags=re.I,
     )
+    called = rx.sub(VERSIONED, r"\1", called, flags=re.I)
     places = _places_of(shelf, called)
     known = bool(places)
     if not known:
@@ -198,6 +199,8 @@ def _first_chip(run: Run, shelf: Shelf) -> ChipEntry | None:
     return None
 
 
+# What stands between the names of two that go together: `DeepSpeed 0.2 (ZeRO) with Megatron-LM`.
+VERSIONED = r"(deepspeed)(?: v?\d[\d.]*)?(?: \([^)]*\))?(?= (?:with|and|\+|on|over) megatron\b)"
 # FSDP as what a row is called by, not what it is set against.
 FULLY_SHARDED = rf"{TAKEN_BACK}FSDP[12]?\b(?! (off|was)\b)"
 
