@@ -50,7 +50,8 @@ class Run:
         dense_layers: Leading layers without experts.
         seq_len: Tokens of a sequence.
         gbs: Sequences of a step.
-        chip: Kind of device, as people write it.
+        chip: Kind of device, as people write it. Of a TPU with the memory of its chip's two devices
+            `gpus` and what is told of each count chips, and are turned into devices.
         gpus: Devices.
         gpus_per_node: Devices of a node.
         internode: Network between nodes, in words.
