@@ -126,6 +126,8 @@ def test_a_chip_of_both_devices_memory_is_two_devices() -> None:
     run = run_of(**cells, chip="TPU v7x-192GB")
     assert (run.chip, run.gpus, run.dp, run.mbs) == ("TPU v7x-96GB", 256, 256, 8)
     assert run.tokens_per_s_per_gpu == 150
+    # One sequence of a chip is none of a device.
+    assert run_of(**cells | {"mbs": "1", "gbs": "128"}, chip="TPU v7x-192GB").mbs == 1
     run = run_of(**cells, chip="TPU v7")
     assert (run.chip, run.gpus, run.dp, run.mbs) == ("TPU v7", 128, 128, 16)
 

@@ -66,6 +66,12 @@ def test_passes_that_were_timed_alone_are_held_against_passes_alone() -> None:
     assert whole.predicted_mem_gib - (alone.predicted_mem_gib or 0.0) == pytest.approx(state)
 
 
+@pytest.mark.parametrize("notes", ["no optimizer sharding", "without optimizer offload"])
+def test_an_optimizer_that_is_not_sharded_is_there(notes: str) -> None:
+    [told, silent] = checked({"id": "a-1", "notes": notes}, {"id": "a-2"})
+    assert told.predicted_step_s == silent.predicted_step_s
+
+
 def test_nine_of_ten_rows_do_not_exceed_the_ninetieth_percentile() -> None:
     errors = summarise(with_errors(*(number / 100 for number in range(1, 11)))).time
     assert errors is not None

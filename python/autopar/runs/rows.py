@@ -337,7 +337,7 @@ def _by_device(run: Run) -> Run:
         gpus=twice(run.gpus),
         gpus_per_node=twice(run.gpus_per_node),
         dp=twice(run.dp),
-        mbs=run.mbs // 2 if run.mbs and filled else run.mbs,
+        mbs=run.mbs // 2 if run.mbs and filled and run.mbs % 2 == 0 else run.mbs,
         tokens_per_s_per_gpu=half(run.tokens_per_s_per_gpu),
         model_tflops_per_gpu=half(run.model_tflops_per_gpu),
         mem_gb_per_gpu=half(run.mem_gb_per_gpu),

@@ -67,8 +67,9 @@ def on(text: str, pattern: str) -> bool | None:
 
 # What times the passes alone.
 NO_OPTIMIZER = (
-    r"\b(no|without( an?)?|excl(udes|uding|\.)( the)?) optimi[sz]er([. ]step)?\b"
-    r"(?! (overlap|offload|states?))"
+    r"\bno optimi[sz]er\b(?! (overlap|offload|states?|sharding|parallel))"
+    r"|\b(without( an?)?|excl(udes|uding|\.)( the)?) optimi[sz]er([. ](step|update))?"
+    r"(?= *($|[;,.)]))"
     r"|\boptimi[sz]er([. ]step)? (is |was )?"
     r"(left out|excluded|not (included|run|timed|counted|taken))\b"
 )
