@@ -59,6 +59,7 @@ def test_the_width_of_a_head_is_read_of_words(notes: str, width: int | None) -> 
         ("MLA without q rank (kv rank 512, 128+64, v 128)", 0),
         ("MLA: q_lora 1536, kv_lora 512, qk 128 nope+64 rope, v_head 128", 1536),
         ("MLA (q not low-rank; kv_lora_rank 512, qk 128 nope + 64 rope, v 128).", 0),
+        ("MLA lacking q-LoRA: kv_lora_rank 512, qk nope 128 + rope 64, v_head 128", 0),
         ("MLA with q_lora_rank 0, kv_lora_rank 512, qk 128 nope/64 rope, v_head_dim 128", 0),
         (
             "MLA q_lora_rank 1536 kv_lora_rank 512 qk_nope_head_dim 128 qk_rope_head_dim 64 v 128",
@@ -88,6 +89,7 @@ def test_latent_attention_without_its_widths_is_not_read() -> None:
         ("sliding window attention (4k)", 4096, 0),
         ("a 512-token sliding window", 512, 0),
         ("sliding window of 512 except full attention in every 5th layer", 512, 5),
+        ("FlexAttention: SWA-512, global in each fifth layer", 512, 5),
     ],
 )
 def test_windows_are_read_of_words(notes: str, size: int, every: int) -> None:
@@ -143,6 +145,7 @@ def test_leading_dense_layers_are_read_of_words(notes: str, dense: int | None) -
         ("experts 1280, shared 2560", 1280, 2560),
         ("Besides routed experts a 2560-wide shared one", None, 2560),
         ("experts 512 wide + 1 shared (512)", 512, 512),
+        ("others 1 shared + 8 routed experts, all 512 wide", 512, 512),
         ("expert width 2048, one shared expert also 2048", 2048, 2048),
         ("moe_ffn_hidden_size=1408, 2 shared experts", 1408, 2816),
         ("--moe-shared-expert-intermediate-size 5632", None, 5632),

@@ -29,6 +29,7 @@ from stated import run_of
         ("full, attention output kept", "all but attention"),
         ("per layer, saves q/k/v/o projections", "all but attention's projections"),
         ("everything but the attention projections", "all but attention's projections"),
+        ("all except attn projections (qkvo outputs saved)", "all but attention's projections"),
         ("MLP only", "mlp alone"),
         ("FFN recomputed", "mlp alone"),
         ("moe_act + layernorm modules", "norm, act"),

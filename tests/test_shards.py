@@ -15,6 +15,10 @@ from stated import run_of
     ("notes", "group"),
     [
         ("HSDP, shard degree 16", 16),
+        ("HSDP: fsdp=16 x data=4", 16),
+        ("HSDP: FSDP groups of 16", 16),
+        ("shard groups: P,G over 4 ranks, OS over 8", 4),
+        ("sharding_strategy=hsdp (shard=8 intra-node, replicate across)", 8),
         ("an FSDP axis of 16, replicated outside it", 16),
         ("HSDP: fsdp 16 x 4 replicas", 16),
         ("shard group 32", 32),

@@ -120,6 +120,69 @@ def of(shelf: Shelf, cells: dict[str, str]) -> Setup:
             8,
         ),
         (
+            {**WHOLE, "framework": "Transformer Engine + FSDP", "notes": "loss chunked @512 tok"},
+            lambda f: f.held.loss_pieces,
+            8,
+            1,
+        ),
+        (
+            {**WHOLE, "framework": "FSDP2", "notes": "params bf16, fp32 gradients on the wire"},
+            lambda f: f.bytes.gradient_sent,
+            4,
+            2,
+        ),
+        (
+            {
+                "framework": "Megatron-Bridge",
+                "chip": "GB200",
+                "notes": "CG off",
+                **{k: MOE[k] for k in ("experts", "topk", "expert_ffn")},
+            },
+            lambda f: f.graphs.attention,
+            False,
+            True,
+        ),
+        (
+            {"framework": "Megatron-LM", "notes": "--cross-entropy-loss-fusion, TE impl"},
+            lambda f: f.held.logit_bytes,
+            2,
+            6,
+        ),
+        (
+            {**WHOLE, "framework": "HF Trainer FSDP", "notes": "fused RMSNorm, RoPE, SwiGLU, CE"},
+            lambda f: f.fused.cross_entropy,
+            True,
+            False,
+        ),
+        (
+            {
+                **WHOLE,
+                "framework": "LitGPT FSDP",
+                "notes": "CE outside thunder module on bf16 logits",
+            },
+            lambda f: f.loss_in_16_bits,
+            True,
+            False,
+        ),
+        (
+            {"framework": "Picotron", "notes": "zero_grad(set_to_none) each step"},
+            lambda f: f.held.gradients,
+            "passing",
+            "kept",
+        ),
+        (
+            {"framework": "DeepSpeed", "cp": "2", "dp": "2", "notes": "zigzag_ring_attn"},
+            lambda f: f.context_exchange,
+            "ring",
+            "heads",
+        ),
+        (
+            {"framework": "DeepSpeed", "notes": "optimizer -> cpu, pin_memory=true"},
+            lambda f: f.offload.pinned,
+            True,
+            False,
+        ),
+        (
             {"framework": "torchtitan", "date": "2024-08", "notes": "before chunked cross entropy"},
             lambda f: f.held.loss_pieces,
             1,
@@ -205,6 +268,21 @@ def test_what_is_not_interleaved_is_not(shelf: Shelf) -> None:
 def test_mingpt_stores_its_scores(shelf: Shelf) -> None:
     cells = {"framework": "PyTorch FSDP", "model": "minGPT-175B", "attention": ""}
     assert of(shelf, cells).problem.workload.attention == "unfused"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("torch 2.8, compiled", "fsdp-compiled"),
+        ("plain PyTorch, titan-style course code", "torchtitan-eager"),
+        ("custom PyTorch trainer, compile / sharding n/s", "fsdp"),
+    ],
+)
+def test_a_script_of_pytorch_is_called_by_what_it_calls(
+    shelf: Shelf, words: str, name: str
+) -> None:
+    run = run_of(framework=words, zero="", dp="8", tp="1")
+    assert framework(run, shelf)[0].framework.name == name
 
 
 def test_rocm_is_of_no_other_maker_s_chips(shelf: Shelf) -> None:

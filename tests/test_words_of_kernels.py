@@ -14,6 +14,8 @@ from stated import run_of
     "notes",
     [
         "plain XLA attention",
+        "XLA attention, no kernel",
+        "flash attention not configured",
         "Vanilla HF attention",
         "eager SDPA attention",
         "Attention: vanilla (softmax(QK^T) materialized)",
@@ -110,6 +112,12 @@ def test_no_run_stored_scores_that_exceed_its_device(shelf: Shelf) -> None:
         ("router", "moe_router_fusion"),
         ("softmax", "softmax in one kernel (no --no-masked-softmax-fusion)"),
         ("softmax", "no --no-masked-softmax-fusion"),
+        (
+            "softmax",
+            "masked softmax is a fused kernel since --no-masked-softmax-fusion isn't passed",
+        ),
+        ("softmax", "--triangle-attn (scores kept, single-kernel softmax)"),
+        ("norm", "LayerNorm kernel fused"),
     ],
 )
 def test_an_operator_is_one_kernel(operator: str, notes: str) -> None:
@@ -131,6 +139,11 @@ def test_an_operator_is_one_kernel(operator: str, notes: str) -> None:
         ("permutation", "so permute fusion (a TE feature) is off too"),
         ("router", "router left unforced and without fusion"),
         ("residual", "All fusions disabled: bias-gelu, bias-dropout, masked softmax"),
+        ("permutation", "neither --moe-permute-fusion nor --moe-router-fusion"),
+        ("router", "neither --moe-permute-fusion nor --moe-router-fusion"),
+        ("rope", "flags absent: --use-fused-rmsnorm, --use-fused-rotary-pos-emb"),
+        ("activation", "RMSNorm/RoPE/act as discrete ops"),
+        ("softmax", "scaled-upper-triang-masked-softmax-fusion and bias-gelu-fusion off"),
         ("softmax", "--no-masked-softmax-fusion"),
     ],
 )
@@ -181,6 +194,7 @@ def test_dropout_is_read_from_words(shelf: Shelf, notes: str, dropout: bool) -> 
         ("AdamW not fused", "separate"),
         ("AdamW(fused=False)", "separate"),
         ("for-loop AdamW (not fused/foreach)", "by_tensor"),
+        ("gradients and AdamW states (fused)", "native"),
         ("AdamW(foreach=False)", "by_tensor"),
         ("AdamW goes tensor by tensor", "by_tensor"),
         ("AdamW; fused LayerNorm", "separate"),

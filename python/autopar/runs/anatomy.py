@@ -41,7 +41,10 @@ APART = (
     r"|(lm[_ -]?head|output head) (is )?(separate|of its own))\b"
 )
 # `tied or untied output: unknown`, `whether the head is tied is not told`.
-UNTOLD = r"\b(tied or (untied|not)|untied or tied|whether [^;.]*\b(tied|untied)\b[^;.]*)"
+UNTOLD = (
+    r"\b(tied or (untied|not)|untied or tied"
+    r"|(whether|(unclear|unknown|not \w+) if) [^;.]*\b(tied|untied)\b[^;.]*)"
+)
 
 
 def tied(notes: str) -> bool | None:
@@ -64,6 +67,7 @@ LATENT = (
     rf"{TAKEN_BACK}MLA\b",
     r"\bkv[-_ ]?(?:lora)?[-_ ]?(?:rank)?[ =:]*(\d+)",
     r"\b(\d+) ?(?:nope)? ?\+ ?(\d+)(?: ?rope)?\b|\b(\d+) ?nope ?(?:[/,&]|and) ?(\d+) ?rope\b"
+    r"|\bnope[ =:]*(\d+) ?(?:[+/,&]|and) ?(?:qk[-_ ]?)?rope[ =:]*(\d+)\b"
     r"|\bqk_nope(?:_head)?(?:_dim)?[ =:]*(\d+)\W+qk_rope(?:_head)?(?:_dim)?[ =:]*(\d+)\b",
     r"\bv(?:[-_ ]?head)?(?:[-_ ]?dim)?[ =:]*(\d+)\b",
 )
@@ -102,17 +106,19 @@ HEADS_NORMED = (
     rf"{TAKEN_BACK}(?:\b(?:QK|q/k|q-k|query[-/]key)[-_ ]?(?:layer|RMS)?norms?\b"
     r"|\bnorms? of queries and keys\b)(?! *[=:]+ *(?:false|no|off|0)\b)"
 )
+ORDINALS = {"third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8}
 WINDOWED = (
     r"(?:sliding[- ]windows?(?: attention| size)*|SWA|window(?:ed)? attention|attention window"
     r"|local[- ]attention(?: window)?)"
 )
 WINDOW = (
-    rf"{TAKEN_BACK}(?<!without a )(?:{WINDOWED}(?: of)?(?: size| width)?[ =:(]{{1,2}}"
+    rf"{TAKEN_BACK}(?<!without a )(?:{WINDOWED}(?: of)?(?: size| width)?[- =:(]{{1,2}}"
     r"(\d{1,3}(?:,\d{3})+|\d+)(?: ?(k))?\b(?! of \d)(?! (?:is |was )?(?:off|disabled|not used)\b)"
     rf"|(?<![\d:.])(\d{{2,}})[- ](?:token )?{WINDOWED})"
 )
 FULL_EVERY_NTH = (
-    r"\b(?:full|global)(?: attention)?(?: in| on| at)? every (\d+)(?:st|nd|rd|th)? layers?\b"
+    r"\b(?:full|global)(?: attention)?(?: in| on| at)? (?:every|each) "
+    rf"(?:(\d+)(?:st|nd|rd|th)?|({'|'.join(ORDINALS)})) layers?\b"
 )
 FULL_EVERY = {
     2: r"every (other|second|2nd)|alternat|half (of )?the layers|\b1:1\b",
@@ -134,7 +140,8 @@ def window(notes: str) -> Window | None:
             behind = clauses[place + 1] if place + 1 < len(clauses) else ""
             if rx.match(r" (with|except|but|and|alternat|every|in|on|full|global)\b", behind, re.I):
                 clause += behind
-            counted = noted(FULL_EVERY_NTH, clause)
+            nth = rx.search(FULL_EVERY_NTH, clause, re.I)
+            counted = nth and int(nth[1] or ORDINALS[nth[2].lower()])
             layers = (n for n, words in FULL_EVERY.items() if rx.search(words, clause, re.I))
             return Window(size=size, global_every=counted or next(layers, 0))
     return None
@@ -160,7 +167,8 @@ ROUTED_WIDTHS = (
     rf"(?:\bmoe|{EXPERT}){WIDTH}",
     r"\bmoe[-_](?:ffn[-_]hidden|intermediate)[-_]size\D{0,3}(\d{3,})",
     r"\bmoe[-_]mlp[-_]dim\D{0,3}(\d{3,})",
-    rf"{EXPERT} (?:of (?:width )?|x |at |are )?(\d{{3,}})(?: wide| each)?\b"
+    rf"{EXPERT},? (?:(?:of (?:width )?|x |at |are )|(?:all |each )(?=\d+ wide))?"
+    r"(\d{3,})(?: wide| each)?\b"
     r"(?! ?(?:experts|tokens|steps))",
     r"\b(\d{3,})[- ]wide (?:routed )?experts\b",
 )
@@ -174,6 +182,7 @@ SHARED_WIDTHS = (
 )
 SHARED_COUNT = (
     rf"{TAKEN_BACK}{SOME} shared[ -]experts?\b",
+    rf"{TAKEN_BACK}{SOME} shared (?:\+|and|plus) \d+ routed\b",
     r"\bn_shared_experts\D{0,3}(\d+)",
     r"\bshared[ -]experts?: (\d)\b",
 )

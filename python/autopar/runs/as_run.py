@@ -42,6 +42,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
         attention: How the row's attention was computed: where it was fused under a profile that
             knows no kernel, FlashAttention of the time it was.
     """
+    run = replace(run, notes=rx.sub(r"\bCGs?\b", "CUDA graphs", run.notes))
     if run.month == PRESENT and entry.run.attention == attention == "unfused":
         # The profile was chosen for a time before fused attention; so are its kernels.
         run = replace(run, date=BEFORE_FUSED)
@@ -122,8 +123,8 @@ HEADS_EXCHANGED = (
 BY = r"[-+ x/&\d]*((by|and|with)\b[-+ x/&\d]*)?"
 HEADS_AND_KEYS = rf"USP\b|ulysses\b{BY}ring\b|ring\b( attention)?{BY}ulysses\b"
 KEYS_IN_A_RING = (
-    r"(context by (a )?|zigzag )ring\b|ring-flash-attn\b|megatron_cp_algo\b"
-    r"|ring[- ](based )?(CP|context( parallel(ism)?)?)\b|(double|two[- ]level)[- ]ring\b"
+    r"(context by (a )?|zigzag[- _])ring(?![a-z])|ring-flash-attn\b|megatron_cp_algo\b"
+    r"|ring[- ](based )?([CS]P|context( parallel(ism)?)?)\b|(double|two[- ]level)[- ]ring\b"
     r"|(CP|context parallel(ism)?) (by|in|over|with|as|is|uses) (a |the )?"
     r"((double|two-level) )?ring\b"
 )
@@ -221,7 +222,8 @@ NOT_ALL_IN_GRAPHS = (
     r"\b(no|not|without|w/o|partial|TE) (any )?((TE|CUDA)[- ])*graphs?\b"
     r"|\bgraphs? \(?(of |for |on )?(the )?(moe_)?(attn|attention|router|preprocess|experts|norms?)"
     r"|\bCUDA[- ]?graphs?( capture)? (are |is |were |was )?(off|disabled|not used|none)\b"
-    r"|\bcuda[-_]graph[-_](impl|scope)[ =:\"'\[]*(none|attn|moe)|\bTE-scoped CUDA[- ]graphs?"
+    r"|\bcuda[-_]graph[-_](impl|scope)[ =:\"'\[]*(none|attn|moe|transformer[-_]engine|te\b)"
+    r"|\bTE-scoped CUDA[- ]graphs?"
 )
 ALL_IN_ONE_GRAPH = (
     r"(with|under|using|((full|whole|entire)[- ])(iteration|step|training step)?) ?CUDA[- ]?graphs?"

@@ -96,6 +96,7 @@ STORED = (
     rf"|{TAKEN_BACK}(?:materiali[sz](?:es|ing)|stor(?:es|ing)|keep(?:s|ing))"
     rf" (?:(?:the|all|full|whole|entire|of|its) )*{SCORES}"
     r"|\bmateriali[sz]ed (?:attention|scores)"
+    rf"|{TAKEN_BACK}XLA(?:'s)?(?: own)? {ATTENTION}(?! kernels?\b)"
     r"|\bsoftmax ?\(Q"
 )
 FLASH = (
@@ -111,7 +112,7 @@ WITHOUT_FLASH = (
     r"|\bwon't use it\b[^;]*\bplain attention\b"
     rf"|(?<![a-z]){FLASH}(?: flag| option| kernel| support)?[ =:\"']*(?:is |was |are |were )?"
     r"(?:(?:turned |switched )?off\b|disabled\b"
-    r"|not (?:used|set|enabled|available|supported|passed)\b"
+    r"|not (?:used|set|enabled|available|supported|passed|configured|turned on)\b"
     r"|false\b|(?<=[=:\"'])no\b|(?<=[=:] )no\b|(?<=[=:\"'])0\b|(?<=[=:] )0\b"
     r"|missing\b|absent\b|unused\b|unset\b|unavailable\b|unsupported\b|refused\b)"
 )

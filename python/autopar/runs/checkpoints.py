@@ -35,7 +35,7 @@ SPARED_ATTENTION = (
     rf"|\b(sav|keep|stor)(es?|s|ing) (the )?({CORE}|context)( outputs?)?(?= *([,;)]|$))"
 )
 PROJECTIONS = (
-    r"(attention('s)? proj\w*|proj\w* of (the )?attention|q/k/v/o([_ ]?proj\w*)?"
+    r"((attention|attn)('s)? proj\w*|proj\w* of (the )?attention|q/k/v/o([_ ]?proj\w*)?"
     r"|qkv ?(/|,|\+|and|&) ?o(ut(put)?)?[_ ]?proj\w*)"
 )
 SPARED_PROJECTIONS = (

@@ -25,14 +25,14 @@ THINGS = {
         r"(?:grad(?:ient)?s?[- _])?(?:reduc(?:tions?|e)(?:[- ]scatter)?"
         r"|all-?reduc(?:es?|tion)|sync)\b"
     ),
-    "gradients": r"(?:main[ _])?grad(?:ient)?s?\b",
+    "gradients": r"(?:main[ _])?grad(?:ient)?s?\b|(?<=[wp]/)g(?=/)",
     "moments": (
-        r"moments?\b(?: estimates)?|momenta\b|m ?[,/+&] ?v\b|mu ?/ ?nu\b"
+        r"moments?\b(?: estimates)?|momenta\b|m ?[,/+&] ?v\b|mu ?[,/+&] ?nu\b"
         r"|exp[_-]avg(?:[_-]sq)?s?"
     ),
     # DeepSpeed calls one with states in 32 bits its bf16 optimizer.
     "states": r"states?\b|(?<=[/+])optimi[sz]er\b",
-    "weights": r"weights?\b|param(?:eter)?s?\b",
+    "weights": r"weights?\b|param(?:eter)?s?\b|[wp](?=/(?:g/| /))",
     "everything": r"everything\b",
 }
 OWN = (
@@ -45,11 +45,11 @@ LIST = rf"(?<![a-z])(?P<list>{ITEM}(?:(?:,? and |,? plus | as well as |, ?| ?[/+
 FILLERS = (
     r"(?:[\s:=(_\"'`-]|\b(?:is|are|was|were|all|both|kept|held|stored|lives?|stays?|in|as"
     r"|at|also|too|to"
-    r"|reduced|accumulated|created|with|sits?|being|d_?type|precision|done)\b|d_?type\b)*"
+    r"|reduced|accumulated|created|with|sits?|being|d_?type|precision|done)\b|(?:model_)?d_?type\b)*"
 )
 OF_WHOM = r"(?: (?:of|in) (?:the )?(?:fused )?(?:adam[wW]?|optimi[sz]er))?"
 LISTED = (
-    re.compile(rf"{WIDTH}[-\s]+(?:(?:for|of|on) )?{LIST}", re.I),
+    re.compile(rf"{WIDTH}(?:[-\s]only)?[-\s]+(?:(?:for|of|on) )?{LIST}", re.I),
     re.compile(rf"{LIST}(?P<fill>{OF_WHOM}{FILLERS})(?<![a-z\d]){WIDTH}", re.I),
 )
 # Before a copy that is not there, and what nobody knows.

@@ -207,7 +207,7 @@ LIMITED = (
     r"(?:power[- ](?:limit(?:ed)?|cap(?:ped)?)|(?:limit|capp)ed|nvidia-smi -pl)"
     r"(?: of| to| at| is| set to|[:=])* ?(\d+) ?W(?:atts?)?\b"
     rf"[ (,]*(?:(?:{_USUAL}|instead|rather than|of|out|not|vs\.?)"
-    rf"(?: of| is| TDP|[:=])* ?(\d+)|(\d+) ?W(?:atts?)? (?:{_USUAL}))"
+    rf"(?: of| is| the| its|{_USUAL}|[ :=])* ?(\d+)|(\d+) ?W(?:atts?)? (?:{_USUAL}))"
 )
 OF_POWER = 0.63
 

@@ -10,7 +10,7 @@ from autopar.runs.rows import Run
 OPERATORS = {
     "norm": r"(?:(?:add|residual)[ +&-]+)*(?:(?:layer|rms)[- ]?)?norm(?:s|ali[sz]ations?)?"
     r"(?:\+residual)?|LN",
-    "activation": r"(?:bias[- +])?(?:swi-?glu|ge-?glu|gelu|silu|activations?(?: functions?)?)",
+    "activation": r"(?:bias[- +])?(?:swi-?glu|ge-?glu|gelu|silu|activations?(?: functions?)?|act)",
     "rope": r"(?:qkv\+)?(?:rope|rotary)(?:[- ]pos(?:itional|itions?)?)?(?:[- ]emb(?:edding)?s?)?",
     "residual": r"(?:bias[- +])?dropout(?:[- +]add)?",
     "permutation": r"(?:moe[- ])?(?:un)?permut(?:e|ations?)(?:/unpermute)?",
@@ -47,17 +47,18 @@ ANY = "|".join((*OPERATORS.values(), OTHERS))
 _THEN = r"(?:, (?:and |or |nor )?| ?/ ?| and | & | or | nor )"
 LISTED = rf"(?:(?:expert|MoE|Triton|the) )*(?:(?:{ANY})\b{_THEN})*"
 REST = rf"(?:{_THEN}(?:{ANY})\b)*"
-SWITCHES = r"(?:\s*(?:,|and|or|nor|/|&)\s*--?[-\w]+)*"  # One word may be of several.
+# One word may be of several.
+SWITCHES = r"(?:\s*(?:,|and|or|nor|/|&)\s*(?:--?[-\w]+|[-\w]+-fus(?:ion|ed)))*"
 OFF = (
     r"(?: \([^)]*\))?[ =:\"']*(?:(?:is|was|are|were|both|all|flag|option) )*"
     r"(?:(?:turned |switched )?off|false|no|0|disabled|missing"
-    r"|absent|unset|unused|not (?:used|set|enabled|passed|given))\b"
+    r"|absent|unset|unused|(?:not|(?:is|was|are|were)n't) (?:used|set|enabled|passed|given))\b"
 )
 BEING = r"(?:is|was|are|were|left|in|as|runs?|ran|stays?|kept|likewise|also)"
 NOT_ONE = (
     r"(?:un-?fused|not fused|non-?fused|eager|op(?:erator)?[- ]by[- ]op(?:erator)?"
     r"|(?:as |in |left )*"
-    r"(?:separate|plain|elementwise|eager) (?:op(?:erator)?s|kernels))"
+    r"(?:separate|discrete|plain|elementwise|eager) (?:op(?:erator)?s|kernels))"
 )
 
 
@@ -68,10 +69,12 @@ NOT_DENIED = r"(?<!no )(?<!not )(?<!non-)(?<!without )(?<!w/o )\b"
 def _apart(one: str) -> str:
     switch = rf"(?:(?:use|apply|enable)-)*(?:fused-(?:{one})|(?:{one})-fus(?:ion|ed))\b[-\w]*"
     return (
-        rf"(?<!no --)(?<!without --)\b(?:no|not|without|neither|w/o)[- ](?:any )?"
+        rf"(?<!--)\b(?:no|not|without|neither|w/o)[- ](?:any )?"
         rf"{LISTED}(?:{one})\b{REST}[- ]fus(?:ion|ed)\b"
-        rf"|\b(?:no|without|w/o|lacks) (?:(?:--)?{switch}|fused {LISTED}(?:{one})\b)"
-        rf"|(?<!no )(?<!without )--no-{switch}|(?<![-\w])(?:--)?{switch}{SWITCHES}{OFF}"
+        rf"|\b(?:no|without|w/o|lacks|neither|nor) (?:(?:--)?{switch}|fused {LISTED}(?:{one})\b)"
+        rf"|\b(?:absent|missing|unset|off|not (?:used|set|passed|given))[: (]+"
+        rf"(?:--?[-\w]+(?:,? (?:and |or )?| ?/ ?))*(?:--)?{switch}"
+        rf"|(?<!no )(?<!without )--no-{switch}(?!{OFF})|(?<![-\w])(?:--)?{switch}{SWITCHES}{OFF}"
         rf"|\b(?:{one})\b{REST} fus(?:ion|ed){OFF}|\b(?:{one})\b[\w ]{{0,25}} without fusion\b"
         rf"|\bfusions? (?:is |are |were )?(?:off|disabled)[ (:]+{LISTED}(?:{one})\b"
         rf"|{NOT_DENIED}(?:un-?fused|non-?fused|eager) {LISTED}(?:{one})\b(?! fused)"
@@ -91,6 +94,7 @@ def _in_one(one: str) -> str:
         rf"|{NOT_DENIED}fused (?:kernels? )?{LISTED}(?:{one})\b{REST} {kernels}"
         rf"|{NOT_DENIED}fused[ -]?(?:{one})\b|{NOT_DENIED}fuses? {LISTED}(?:{one})\b"
         rf"|\b(?:{one})\b{REST}[- ](?:(?:is|was|are|were) )?fus(?:ed|ion)\b"
-        rf"|\b(?:{one}) in one kernel\b"
+        rf"|\b(?:{one}) in one kernel\b|\b(?:single|one)-kernel {LISTED}(?:{one})\b"
+        rf"|\b(?:{one})(?: kernel)? (?:(?:is|was) )?(?:an? |one )?fused\b"
         rf"|{NOT_DENIED}triton (?:kernels? (?:for|of) )?{LISTED}(?:{one})\b{REST} kernels?\b"
     )

@@ -44,8 +44,8 @@ FORCED = (
     rf"|(?=\w)(?<!\w-)(?<!no --)(?<!not --)(?<!without --){SWITCH}(?!{SWITCHED_OFF})"
 )
 UNEVEN = (
-    r"((natural|uneven|(?<!-)free|real|realistic|learned|unforced|imbalanced)"
-    r" ((token|expert)[- ])?routing"
+    r"((natural|uneven|(?<!-)free|real|realistic|learned|trained|unforced|imbalanced)"
+    r" ((token|expert|trained)[- ])?routing"
     r"|(routing|routers?|gates?) ((is|are|was|were|left|kept) )*"
     r"(natural|free|unforced|uneven|learned|realistic)(?!-))\b"
 )

@@ -90,6 +90,9 @@ CROSS_ENTROPY = r"(?:cross[-_ ]?entropy|(?<![a-z])CE\b|(?<![a-z])xent\b)"
 FUSED_LOSS = (
     rf"fused[-_ ]{CROSS_ENTROPY}|{CROSS_ENTROPY}[-_ ](loss[-_ ])?(fusion|fused)\b|fused loss"
     r"|Pai-Megatron-Patch"
+    # As one of a list of what is fused.
+    rf"|fused ((rms|layer)?-?norms?|rope|rotary|swiglu|activations?|softmax|[,/&+ ]|and)+"
+    rf" {CROSS_ENTROPY}"
 )
 SEPARATE_LOSS = (
     rf"(loss|{CROSS_ENTROPY})( loss)?( is| was)?( in separate operators| unfused| not fused)\b"
@@ -103,19 +106,22 @@ HF_LOSS_SINCE = "2024-11"
 HF_UNSHIFTED_SINCE = "2025-01"
 TAKES = (
     rf"(loss|{CROSS_ENTROPY}) (is |was )?((applied|computed|taken|done|sits|lies) )?"
-    r"(outside (of )?(the )?model,? )?(of|on"
+    r"(outside (of )?(the )?([\w-]+ )?(model|module),? )?(of|on"
     rf"|over|from|to)( the)?"
 )
 # F.cross_entropy of what the model returns, in separate operators: logits, their log-softmax, its
 # gradient and theirs, 2 bytes each (Lightning-AI/lightning-thunder, benchmark_litgpt.py).
 NARROW_LOSS = (
-    rf"{TAKES} ({NARROW})[- ]logits\b|(?<![a-z])logits (are |were )?(kept |left "
-    rf"|stay )?in ({NARROW})\b"
+    rf"{TAKES} ({NARROW})[- ]logits\b|(?<![a-z])logits (are |were )?"
+    rf"((kept|left|stay|remain)( in| as)?|in) ({NARROW})\b"
     rf"|keeps (the )?logits in ({NARROW})\b"
 )
 # F.cross_entropy of their copy in 32 bits, which is freed: the log-softmax of that, its gradient
 # and theirs, 4 bytes each, beside the logits (duoan/picotron, tests/bench_tp.py and bench_cp.py).
-WIDE_LOSS = rf"{TAKES} ({WIDE})[- ]logits\b|{TAKES} logits (cast|upcast) to ({WIDE})\b"
+WIDE_LOSS = (
+    rf"{TAKES} ({WIDE})[- ]logits\b|{TAKES} logits (cast|upcast) to ({WIDE})\b"
+    rf"|logits\.float\(\) ?(->|=>|\u2192|into|then|before) ?(the )?(loss|{CROSS_ENTROPY})"
+)
 LOSS_OUTSIDE = (
     rf"(loss|criterion|{CROSS_ENTROPY})\b[^.;,]{{0,20}} outside\b"
     r"|(gives|returns|yields) (the )?(bare )?logits (alone|only)|only (gives|returns"
@@ -214,7 +220,7 @@ LOSS_IN_PLACE = (
     rf"fused classifier|llm\.c\b|LLM\.Q\b|Primus\b(?!-)"
     rf"|(TE|Transformer ?Engine)('s)? (fused )?{CROSS_ENTROPY}|{CROSS_ENTROPY} (of|from|by) TE\b"
     rf"|{CROSS_ENTROPY}[^.;,]{{0,25}}(with |through |via |\()(TE|Transformer ?Engine)\b"
-    r"|cross[-_]entropy[-_]fusion[-_]impl[ =:\"']*te\b"
+    r"|cross[-_]entropy[-_](fusion[-_]impl[ =:\"']*|loss[-_]fusion,? \(?)te\b"
 )
 # AI-Hypercomputer/maxtext: num_vocab_tiling.
 TILED = r"(?:vocabulary tiled by|num_vocab_tiling)"
@@ -230,5 +236,6 @@ IN_PIECES = (
     r"(?<!before )(?<!before the )"
     rf"(loss in (\w+ (pieces|chunks)|blocks)|{TILED}|chunked[-_ ]?(loss|{CROSS_ENTROPY}|nll)"
     rf"|(loss|{CROSS_ENTROPY})[^.;,]{{0,20}} (in|over|by) (\d+ )?(chunks|pieces|tiles)\b"
+    rf"|(loss|{CROSS_ENTROPY}) (is |was )?chunked\b"
     r"|CEWithChunkedOutputLoss|ChunkedCE(Loss)?\b|num_output_chunks)"
 )

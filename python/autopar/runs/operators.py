@@ -111,7 +111,8 @@ def _layers_of_transformer_engine(run: Run) -> bool:
 ENGINE = r"(TE|Transformer[- ]?Engine)\b"
 LAYERS = r"(transformer[- ]?)?(layers?|modules?|linears?|blocks?)\b"
 FUSED_ADAM = (
-    r"fused[-_ ]?(adamw?|optimi[sz]er)\b|adamw?[-_a-z]*[ ,]?\(?(is |was )?(fused|fused=true)\b(?!=)"
+    r"fused[-_ ]?(adamw?|optimi[sz]er)\b"
+    r"|adamw?[-_a-z]*( states)?[ ,]?\(?(is |was )?(fused|fused=true)\b(?!=)"
     r"|adamw?[ (:]+fused ?= ?true|fused ?= ?true,? adamw?|adamw?_torch_fused|adamw?_is_fused: true"
     r"|8-?bit adam"
 )
@@ -370,7 +371,7 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     """The kernels of attention that a row names, else of its time under a profile of none."""
     kernels = framework.attention_kernels
     if release := rx.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
-        kernels = KERNELS[release[1] or release[2]] + kernels
+        kernels = KERNELS[next(filter(None, release.groups()))] + kernels
     if said(run, WIDE_SUMS):
         kernels = tuple(one for one in kernels if one != "aiter-a16")
     if said(run, COMPOSABLE):
@@ -476,7 +477,8 @@ SPLASH_BLOCKS = (
 )
 FLASH_RELEASE = (
     rf"{TAKEN_BACK}(?:fa|(?:use[-_ ])?flash[-_ ]?att(?:entio)?n)"
-    r"(?:[-_ =]*\(?(?:v|version |==)?([1-4])(?:\.\d[\d.]*)?\b|[^;.,]{0,8}\(v([1-4])\b)"
+    r"(?:[-_ ]*\(?(?:v|version |==)?([1-4])(?:\.\d[\d.]*)?\b|[^;.,]{0,8}\(v([1-4])\b"
+    r"|=([1-4])\.\d)"
 )
 PALLAS = r"\bpallas\b[\w ]*\bflash|\bflash[\w ]*\(pallas\b|\bpallas att"
 # Primus takes AITER's kernels under each of its frameworks, torchtitan too (AMD-AGI/Primus,
@@ -488,7 +490,7 @@ COMPOSABLE = r"(composable kernels?|ck) v2\b"
 # Its backward pass that adds up the queries' gradient in 16 bits (fmha_bwd_..._a16).
 NARROW_SUMS = r"aiter\W{0,3}a16\b"
 # Lumen's own kernel, its default until September 2026 (ZhangDanyang-AMD/Lumen@ba4d359).
-TRITON = r"triton attention\b"
+TRITON = r"triton (flash[- ]?)?attention\b"
 # And in 32 bits, as Lumen calls it (ROCm/aiter, aiter/ops/mha.py: flash_attn_func).
 WIDE_SUMS = r"aiter\W{0,3}a32\b|\blumen\b"
 KERNELS = {"1": ("fa1",), "2": ("fa2",), "3": ("fa3",), "4": ("cudnn",)}

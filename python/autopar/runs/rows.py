@@ -190,7 +190,19 @@ def _dated(text: str) -> str:
     joined = rx.search(r"(?<![\da-z])(20[12]\d)(0[1-9]|1[0-2])(?:[0-3]\d)?(?![\da-z])", text, re.I)
     if joined:
         return f"{joined[1]}-{joined[2]}"
-    dated = rx.search(r"\b(?:([a-z]{3})[a-z]* )?(20[12]\d)(?:-(0[1-9]|1[0-2]))?\b", text, re.I)
+    # As on a ticket: 07/2026, Nov'24, '26.
+    if turned := rx.search(r"(?<![\d/])(0?[1-9]|1[0-2])/(20[12]\d)(?![\d/])", text):
+        return f"{turned[2]}-{int(turned[1]):02}"
+    if short := rx.search(
+        r"(?<![a-z\d])(?:([a-z]{3})[a-z]*[. ]*)?['\u2019](1[5-9]|2\d)\b", text, re.I
+    ):
+        name = (short[1] or "").lower()
+        return f"20{short[2]}-{MONTHS.index(name) + 1 if name in MONTHS else 1:02}"
+    dated = rx.search(
+        r"(?<![a-z\d])(?:([a-z]{3})[a-z]*[ _])?(20[12]\d)(?:-(0[1-9]|1[0-2]))?(?![a-z\d])",
+        text,
+        re.I,
+    )
     if not dated:
         return ""
     name = (dated[1] or "").lower()

@@ -26,7 +26,8 @@ SWITCHED_OFF = (
 ABSENT = re.compile(
     r"(?<![a-z])(no|not|non|neither|nor|never|without|w/o|lack(s|ing)|skip(s|ping)?|omit(s|ting)"
     r"|disabl(e|ed|es|ing)|instead of|rather than)[-\s:\"'`]+"
-    r"((any|the|a|an|use|using|of|with|under|set|passed|torch)[-\s.]+)*[-\"'`]*$|(?<![a-z])un$",
+    r"((any|the|a|an|use|using|of|with|under|set|passed|torch)[-\s.]+)*"
+    r"((--?)?[a-z]+([-_]\w+)+\s*([/,&]|and|or|nor)\s*)*[-\"'`]*$|(?<![a-z])un$",
     re.I,
 )
 OFF = re.compile(
@@ -38,10 +39,12 @@ OFF = re.compile(
     re.I,
 )
 # What leaves open whether it was.
-UNTOLD = re.compile(r"\bwhether\s[^.;,]{0,25}$", re.I)
+UNTOLD = re.compile(r"\b(whether|(unclear|unknown|not \w+) if)\s[^.;,]{0,25}$", re.I)
 UNTOLD_BEHIND = re.compile(
     r"\w*\s*(\w+\s+){0,2}(not|\w+n't)\s(stated|told|said|printed|given|specified|reported"
-    r"|known|clear)",
+    r"|known|clear)"
+    r"|[\w-]*(\s*[/&]\s*[\w-]+( [\w-]+)?)*[\s=:]*((is|are|was)\s)?"
+    r"(n/?s|n/a|unstated|untold|unknown|unclear|unspecified|undisclosed|unreported)\b",
     re.I,
 )
 
@@ -59,7 +62,7 @@ def on(text: str, pattern: str) -> bool | None:
         [True, False, False, False, False, None, None]
     """
     for found in rx.finditer(pattern, text, re.I):
-        before, behind = text[max(0, found.start() - 40) : found.start()], text[found.end() :][:60]
+        before, behind = text[max(0, found.start() - 60) : found.start()], text[found.end() :][:60]
         if not (UNTOLD.search(before) or UNTOLD_BEHIND.match(behind)):
             return not (ABSENT.search(before) or OFF.match(behind))
     return None
@@ -67,7 +70,7 @@ def on(text: str, pattern: str) -> bool | None:
 
 # What times the passes alone.
 NO_OPTIMIZER = (
-    r"\bno optimi[sz]er\b(?! (overlap|offload|states?|sharding|parallel))"
+    r"\bno (optimi[sz]er\b|opt(im)?[. ]step\b)(?! (overlap|offload|states?|sharding|parallel))"
     r"|\b(without( an?)?|excl(udes|uding|\.)( the)?) optimi[sz]er([. ](step|update))?"
     r"(?= *($|[;,.)]))"
     r"|\boptimi[sz]er([. ]step)? (is |was )?"
@@ -76,7 +79,8 @@ NO_OPTIMIZER = (
 # Hugging Face's models, not what else is theirs.
 HF = (
     r"(HF|Hugging ?Face)\b"
-    r"(?!('s)? (data|token|(hub|format|weights)\b|checkpoints? (loaded|convert)))|TRL\b"
+    r"(?!('s)? (data|token|(public )?(config\w*|cfg|card|dims|shape)\b|(hub|format|weights)\b"
+    r"|checkpoints? (loaded|convert)))|TRL\b"
     r"|(?<![/\w-])transformers[ =]+v?\d"
 )
 # Who trains them by their code.

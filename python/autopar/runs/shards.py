@@ -44,13 +44,15 @@ GROUPS = (
     r"\b(?:FSDP|weights|parameters|states)(?: \w+)? (?:split|sharded|cut) (\d+)[- ]ways?\b",
     r"\b(\d+)[- ]way (?:(?:fully|weights?|param(?:eter)?s?|states?)[- ])*"
     r"(?:shard(?:ing|ed)|FSDP)\b",
-    rf"{OF_EXPERTS}\b(?:FSDP|HSDP|sharded|sharding) (?:in|by|over|with) groups of (\d+)\b",
+    rf"{OF_EXPERTS}\b(?:FSDP|HSDP|sharded|sharding) (?:(?:in|by|over|with) )?groups of (\d+)\b",
+    r"\b(?:P|params?|parameters|weights)(?: ?(?:[,/&+]|and) ?(?:G|grads?|gradients))?"
+    rf" (?:over|across) (\d+) {UNIT}\b",
 )
 # These leave out the ranks of context parallelism, over which weights are sharded too.
 DEGREES = (
     r"\b(?:data[-_]parallel|dp)[-_]shard(?:[-_](?:degree|size))?[ =:]*(\d+)\b",
     rf"{OF_EXPERTS}\bfsdp(?: degree| size| axis)?(?: of)?[ =:]+(\d+)\b"
-    r"(?! ?[x\u00d7*] ?(?:[a-z]|\d+(?! ?rep)))",
+    r"(?! ?[x\u00d7*] ?(?:[a-z](?![a-z]*[ =:]+\d)|\d+(?! ?rep)))",
 )
 PARTS = r"(?:FSDP|HSDP|HYBRID_SHARD|hybrid[- ]shard\w*|shard\w*)"
 WITHIN = r"(?:with)?in(?:side)?(?: of)?(?: (?:a|an|one|each|every|the|its)(?: [\w-]+)??)?"
@@ -60,6 +62,8 @@ OF_A_NODE = (
     rf"{OF_EXPERTS}{PARTS}(?: (?:over|across) (\d+) \w+)?(?: \w+)? {WITHIN} {NODE}\b"
     rf"|\bHYBRID_SHARD\b|\bshard(?:ing)? group (?:=|is|of) (?:a|one) (?:[\w-]+ )?{NODE}\b"
     rf"|{PARTS} across the (\d+) \w+ of (?:a|one|each) {NODE}\b"
+    r"|\bshard(?:s|ed|ing)?(?:[ =:]*(\d+))?[ ,]+intra[- ]?node\b"
+    r"|\bHSDP\b(?! (?:is |was )?(?:off|not|disabled|unused)\b)"
 )
 OF_A_SLICE = rf"{OF_EXPERTS}{PARTS} {WITHIN} (?:slice|pod)\b"
 
@@ -79,7 +83,7 @@ def shard_group(run: Run, ranks: int, device: Chip) -> int:
             return size
     inside = rx.search(rf"{TAKEN_BACK}(?:{OF_A_NODE})", told, re.I)
     if inside or "hsdp" in run.zero.lower():
-        degree = inside and (inside[1] or inside[2])
+        degree = inside and next(filter(None, inside.groups()), None)
         return gcd(ranks, int(degree or device.devices_per_node))
     sliced = device.link.topology.startswith("torus") and device.link_domain < ranks
     if sliced and rx.search(OF_A_SLICE, told, re.I):

@@ -340,7 +340,7 @@ def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
             getattr(run, key) in (None, getattr(entry.model, key)) for key in SHAPE[:4]
         ):
             return entry.model, True
-    family = _letters(name)
+    family = _letters(plain(rx.sub(SIZE_FIRST, "", run.model, flags=re.I)))
     if not family:
         return None, False
 
@@ -363,6 +363,7 @@ def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
 AROUND_NAMES = (
     r"^[\w.-]+/|\s*\([^()\d]*\)|[-_ ]+(hf|base|instruct|chat|it|sft|pre-?train\w*)\b(?=\W|$)"
 )
+SIZE_FIRST = r"^\d+(\.\d+)?[BMT]\b[-_ ]*"
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab")
 
 

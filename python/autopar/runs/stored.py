@@ -111,24 +111,30 @@ def offloaded(framework: Framework, run: Run) -> Framework:
         noted(r"\b(\d+) threads?\b|\bOMP_NUM_THREADS[ =:]*(\d+)", run.notes) or offload.threads
     )
     pageable = rx.search(r"\b(no|not|without) pinned\b", run.notes, re.I)
-    pinned = not pageable and (offload.pinned or bool(said(run, r"pinned memory\b")))
+    pinned = not pageable and (offload.pinned or bool(said(run, PINNED)))
     return replace(framework, offload=replace(offload, threads=threads, pinned=pinned))
 
 
+PINNED = r"pinned memory\b|pin_memory[ =:\"']*(true|on|1)\b"
 NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
 # volcengine/verl sets it for FSDP unless a configuration says otherwise
 # (verl/workers/fsdp_workers.py: mixed_precision_config.get("reduce_dtype", "fp32")).
 WIDE_REDUCTION = (
     r"gradients (are |were )?reduced in (fp32|32 bits)|reduces gradients in (fp32|32 bits)"
+    r"|(fp32|32-bit) gradients (on the wire|reduced|communicated)\b"
     r"|reduce[-_ ]d?type[ =:]+(torch\.)?(fp32|float32)|verl\b"
 )
 # Of no gradient memory is left when a forward pass begins (torch.optim: zero_grad(set_to_none)).
-DROPPED_GRADIENTS = r"(param\.|p\.)?grad(ient)?s? (are |were |is )?(dropped|freed|set to none)\b"
+DROPPED_GRADIENTS = (
+    r"(param\.|p\.)?grad(ient)?s?,? (are |were |is )?(dropped|freed|set to none)\b"
+    r"|zero_grad\(set_to_none(=true)?\)"
+)
 NARROW_STATES = (
     r"states (all )?(in )?(bf16|16 bits)\b|(all|pure|full|true)[- ](bf16|bfloat16"
     r"|16[- ]bits?|half)\b|bf16-true\b"
     r"|bf16 weights and (bf16 )?(adamw?|optimizer) states\b"
     r"|(no|without) ((fp32|32-bit) (copy|copies|master)|master (weights|copy|copies|params))\b"
+    r"|master[-_]weights[ =:]*(false|off|none)\b"
     r"|bf16[-_ ]adamw?\b|adamw?[-_ ]?bf16\b"
     # AI-Hypercomputer/maxtext, configs/base.yml: mu_dtype inherits from weight_dtype, and so does
     # the second moment (optax: zeros like the parameters).
@@ -159,7 +165,8 @@ def on_host(run: Run, things: str) -> bool:
 
 # Where it waits, what takes it there, and what may stand between: small words and other things.
 HOST = (
-    r"(?:on|in|to|into|onto|at) (?:the )?(?:pinned )?(?:cpu|host)(?:'s)?(?: memory| ram| dram)?\b"
+    r"(?:\b(?:on|in|to|into|onto|at)|[-=]>|\u2192|[:=]) ?(?:the )?(?:pinned )?"
+    r"(?:cpu|host)(?:'s)?(?: memory| ram| dram)?\b"
 )
 TAKEN = r"off-?load(?:ed|ing|s)?\b"
 TO_HOST = r"(?: (?:to|on|onto) (?:the )?(?:cpu|host)(?: memory| ram)?)?"
