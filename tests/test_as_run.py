@@ -355,6 +355,8 @@ ALL = Graphs(attention=True, router=True, mlp=True)
         ("TE CUDA graphs for router and preprocess", Graphs(router=True)),
         ("router and what precedes the exchange in CUDA graphs", Graphs(router=True)),
         ("graphs of the router; graphs of attention too", Graphs(attention=True, router=True)),
+        ("CUDA-graphed: attn, router incl. shared expert", Graphs(attention=True, router=True)),
+        ("CUDA graphs got silently disabled", Graphs()),
         ("feed-forward in CUDA graphs", Graphs(mlp=True)),
         ("the attention part captured in graphs", Graphs(attention=True)),
         ("rate read off a graph", Graphs()),

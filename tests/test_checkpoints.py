@@ -34,6 +34,7 @@ from stated import run_of
         ("FFN recomputed", "mlp alone"),
         ("moe_act + layernorm modules", "norm, act"),
         ("only RMSNorm and SwiGLU recomputed", "norm, act"),
+        ("activation function only, 21 of 80 layers", "act"),
         ("selective: layernorm", "norm"),
         ("activation functions only, 10/8/6/4 layers by stage", "act"),
         ("full, block method, 1 layer per PP stage", "block 1"),

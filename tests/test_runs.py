@@ -84,6 +84,8 @@ def test_a_file_that_is_no_table_of_runs_is_refused(data: bytes, what: str) -> N
         ({"source": "a table (arXiv:2104.04473)"}, "2021-04"),
         ({"source": "README, Sep 2020, table 2"}, "2020-09"),
         ({"source": "a talk of 2022"}, "2022-01"),
+        ({"framework": "DeepSpeed, ZeRO-3 (mid-2023)"}, "2023-07"),
+        ({"framework": "Megatron-LM (core 0.8), --use-legacy-models"}, "2024-08"),
         ({"framework": "NeMo", "source": "v25.02:llama3.1/README.md"}, "2025-02"),
         ({"framework": "NeMo 24.07", "source": "v25.02:llama3.1/README.md"}, "2024-07"),
         ({"source": "benchmarks/llama3_h100_202412_torchtitan.md"}, "2024-12"),

@@ -43,6 +43,8 @@ def test_a_switch_is_on_or_off_whichever_side_says_so(text: str, told: bool | No
         ("eager; FlexAttention compiled by itself", False),
         ("only the loss function is torch.compile'd", False),
         ("whether compiled isn't stated", None),
+        ("compile status unknown", None),
+        ("torch.compile brought nothing", None),
         ("eager attention", None),
     ],
 )
@@ -59,6 +61,11 @@ def test_a_row_says_whether_its_model_was_compiled(notes: str, told: bool | None
         ("w/g/mu/nu bf16", {"weights": True, "gradients": True, "moments": True}),
         ("grads/Adam m,v all model_dtype=bf16", {"gradients": True, "moments": True}),
         ("bf16-only params", {"weights": True}),
+        (
+            "bf16 params + grads + optimizer",
+            {"weights": True, "gradients": True, "states": True},
+        ),
+        ("weights and optimizer purely bf16", {"weights": True, "states": True}),
         ("grad reduction dtype float32", {"reduced": False}),
         ("gradients reduced in bf16", {"reduced": True}),
         ("bf16 weights, no fp32 master copy", {"weights": True}),

@@ -132,7 +132,7 @@ WIRED = [
     ],
 )
 def test_boards_of_four_have_no_switch(notes: str, topology: str) -> None:
-    run = replace(run_of(chip="H100 80GB", notes=notes), gpus_per_node=4)
+    run = replace(run_of(chip="H100 80GB", notes=notes), gpus=4, gpus_per_node=4)
     assert chip(run, Shelf()).link.topology == topology
 
 
@@ -215,6 +215,7 @@ def test_a_chip_that_nobody_knows_names_the_nearest() -> None:
         ("3.2 Tb/s a node", 8, 400),
         ("400 Gb/s for each GPU", 8, 400),
         ("2 dual-port HDR100 cards a node", 4, 100),
+        ("Leonardo, 2x dual-port HDR100 per node", 4, 100),
         ("10 Gb/s Ethernet, one GPU a machine", 1, 10),
         ("single node", 8, 200),
         ("", 8, 200),
@@ -296,13 +297,17 @@ def test_networks_of_google_s_nodes_take_what_gathers_over_two_of_them_took() ->
 
 
 def test_four_devices_without_a_switch_share_their_wires_out(shelf: Shelf) -> None:
-    cells = {"gpus_per_node": "4", "chip": "H100-80GB"}
+    cells = {"gpus": "4", "gpus_per_node": "4", "chip": "H100-80GB"}
 
     def link(notes: str) -> tuple[str, float, float]:
-        found = setup(run_of(notes=notes, **cells), shelf).problem.cluster.groups[0].chip.link
+        found = chip(run_of(notes=notes, **cells), shelf).link
         return found.topology, found.p2p_gb_per_s, found.all_gather_gb_per_s
 
     assert link("")[0] == "switch"
+    # Four may be half of a machine with switches; several nodes of four are boards without.
+    several = run_of(**{**cells, "gpus": "16"})
+    assert chip(several, shelf).link.topology == "mesh"
+    assert link("4 NVLink-connected GPUs per node")[0] == "mesh"
     topology, pair, gather = link("four devices wired to each other")
     # As the catalog has it of the H100 of MareNostrum 5: a third of the wires for each pair.
     assert (topology, pair) == ("mesh", pytest.approx(gather / 3))

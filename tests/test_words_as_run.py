@@ -165,6 +165,61 @@ def of(shelf: Shelf, cells: dict[str, str]) -> Setup:
             False,
         ),
         (
+            {
+                "framework": "MaxText",
+                "chip": "TPU v4",
+                "notes": "XLA flags request async all-gather only, so grads aren't overlapped",
+            },
+            lambda f: f.overlap.gradient_reduce,
+            False,
+            True,
+        ),
+        (
+            {
+                **WHOLE,
+                "zero": "0",
+                "framework": "PyTorch DDP",
+                "notes": "bf16 autocast (residual kept bf16)",
+            },
+            lambda f: f.held.fp32_residual,
+            False,
+            True,
+        ),
+        (
+            {
+                **WHOLE,
+                "framework": "HF FSDP",
+                "notes": "decoder layers replaced by te.TransformerLayer",
+            },
+            lambda f: f.projections,
+            "packed",
+            "apart",
+        ),
+        (
+            {**WHOLE, "framework": "HF FSDP", "notes": "TransformerEngine linears"},
+            lambda f: f.fused.norm,
+            "eager",
+            "eager",
+        ),
+        (
+            {
+                "framework": "Megatron-DeepSpeed",
+                "notes": "CPU optimizer offload, one thread per rank",
+            },
+            lambda f: f.offload.threads,
+            1,
+            0,
+        ),
+        (
+            {
+                "framework": "Megatron-LM",
+                "notes": "Fine-grained activation offload of core_attn to CPU",
+            },
+            lambda f: f.held.offloaded_share,
+            0.0,
+            0.0,
+        ),
+        (
             {"framework": "Picotron", "notes": "zero_grad(set_to_none) each step"},
             lambda f: f.held.gradients,
             "passing",
@@ -227,6 +282,8 @@ def test_a_trainer_without_python_launches_as_compiled_code_does(shelf: Shelf) -
     [
         "Load balancing is natural (aux_loss only, not forced)",
         "pretrained checkpoint on FineWeb, so routing is realistic",
+        "Starts from pretrained weights, so real trained routing",
+        "continues from pretrained weights w/ real (unforced) routing",
     ],
 )
 def test_routers_that_choose_freely_load_experts_unevenly(shelf: Shelf, notes: str) -> None:
@@ -244,6 +301,16 @@ def test_routers_that_choose_freely_load_experts_unevenly(shelf: Shelf, notes: s
 def test_the_size_of_a_group_of_shards_is_read(shelf: Shelf, notes: str) -> None:
     cells = {**WHOLE, "chip": "TPU v4", "gpus": "1024", "dp": "1024", "gbs": "1024"}
     assert of(shelf, {**cells, "framework": "MaxText", "notes": notes}).plan.shard_group == 256
+
+
+def test_a_router_of_a_model_that_learned_nothing_favours_a_few(shelf: Shelf) -> None:
+    few = {"experts": "8", "topk": "2", "expert_ffn": "1024", "framework": "PyTorch FSDP2"}
+    notes = "natural routing from scratch (final loss 8.8)"
+    variation = of(shelf, {**few, **WHOLE, "notes": notes}).problem.workload.expert_load_variation
+    assert variation > 1
+    settled = "from-scratch convergence run, so routing presumably balanced by then"
+    many = of(shelf, {**MOE, "framework": "torchtitan", "notes": settled})
+    assert many.problem.workload.expert_load_variation == 0.25
 
 
 def test_the_optimizer_may_be_offloaded_to_the_cpu(shelf: Shelf) -> None:
@@ -276,6 +343,11 @@ def test_mingpt_stores_its_scores(shelf: Shelf) -> None:
         ("torch 2.8, compiled", "fsdp-compiled"),
         ("plain PyTorch, titan-style course code", "torchtitan-eager"),
         ("custom PyTorch trainer, compile / sharding n/s", "fsdp"),
+        ("HF Llama under FSDP, torch.compile brought nothing", "fsdp"),
+        ("Transformer Engine (PyTorch DDP)", "pytorch-ddp"),
+        ("ms-swift 4.1.2 / mcore-bridge 1.1.2 / Megatron-Core 0.16", "megatron-swift"),
+        ("ms-swift 3.0", "pytorch-ddp"),
+        ("Megatron-Bridge stock recipes", "megatron-bridge-recipes"),
     ],
 )
 def test_a_script_of_pytorch_is_called_by_what_it_calls(

@@ -118,6 +118,9 @@ def test_no_run_stored_scores_that_exceed_its_device(shelf: Shelf) -> None:
         ),
         ("softmax", "--triangle-attn (scores kept, single-kernel softmax)"),
         ("norm", "LayerNorm kernel fused"),
+        ("norm", "fla Triton kernels for RoPE, RMSNorm, SwiGLU, CE"),
+        ("norm", "Fused ops: dense+bias+GELU via cublasLt epilogue, LayerNorm first/last"),
+        ("norm", "fuse_attention_qkv, fused RoPE + RMSNorm"),
     ],
 )
 def test_an_operator_is_one_kernel(operator: str, notes: str) -> None:
@@ -143,6 +146,7 @@ def test_an_operator_is_one_kernel(operator: str, notes: str) -> None:
         ("router", "neither --moe-permute-fusion nor --moe-router-fusion"),
         ("rope", "flags absent: --use-fused-rmsnorm, --use-fused-rotary-pos-emb"),
         ("activation", "RMSNorm/RoPE/act as discrete ops"),
+        ("rope", "permutation, router and RoPE all unfused"),
         ("softmax", "scaled-upper-triang-masked-softmax-fusion and bias-gelu-fusion off"),
         ("softmax", "--no-masked-softmax-fusion"),
     ],
@@ -171,6 +175,7 @@ def test_nothing_is_said_of_an_operator(operator: str, notes: str) -> None:
         ("dropout 0.1", True),
         ("hidden_dropout: 0.1, attention_dropout: 0", True),
         ("dropout active", True),
+        ("eager modeling_gpt2.py (0.1 dropout default)", True),
         ("rotary; dropout; untied", True),
         ("dropout-free", False),
         ("no dropout", False),
@@ -238,6 +243,7 @@ def test_blocks_of_splash_attention_are_read_from_words(shelf: Shelf, notes: str
         "grouped GEMM flag missing, so experts (14336 wide) run sequentially",
         "SequentialMLP (no --moe-grouped-gemm)",
         "experts one by one",
+        "Experts run in a sequential loop",
     ],
 )
 def test_experts_in_turn_are_read_from_words(shelf: Shelf, notes: str) -> None:

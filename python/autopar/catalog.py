@@ -252,6 +252,10 @@ def _followed(name: str, path: str, heirs: tuple[str, ...]) -> tuple[Text, dict[
         place = f"{text.file}: follows"
         _, given, given_digest = _followed(leader, place, (*heirs, text.file))
     given = {key: value for key, value in given.items() if key not in _OWN}
+    own, followed = text.value.get("run"), given.get("run")
+    if isinstance(own, dict) and isinstance(followed, dict) and "texts" in own:
+        # What has a name of its own is not what its leader is taken for.
+        given["run"] = {key: value for key, value in followed.items() if key != "bases"}
     return text, _completed(text.value, given), sha256((digest + given_digest).encode())
 
 

@@ -101,7 +101,8 @@ class RunDefaults:
 
     Attributes:
         texts: What records call the framework, beside its name and aliases; several may share one.
-        bases: What it is taken for where a record names nothing but what frameworks are built on.
+        bases: What it is taken for where a record names nothing but what frameworks are built on;
+            a framework that follows this one and has texts of its own has none of these.
         since: First month of its time, as 2021-04; of several with one text the newest is meant
             that had begun when a run was made.
         words: Words or phrases of a record that tell it from others with the same text.

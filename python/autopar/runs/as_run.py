@@ -97,6 +97,9 @@ def _overlapped(framework: Framework, run: Run) -> Framework:
         gathered = framework.overlap.parameter_gather if told[2] else beside
         overlap = replace(framework.overlap, gradient_reduce=beside, parameter_gather=gathered)
         framework = replace(framework, overlap=overlap)
+    elif rx.search(REDUCED_IN_THE_OPEN, run.notes, re.I):
+        overlap = replace(framework.overlap, gradient_reduce=False)
+        framework = replace(framework, overlap=overlap)
     overlap = framework.overlap
     summed, whole = (on(run.notes, flag) for flag in BESIDE_BY_FLAG)
     overlap = replace(
@@ -153,6 +156,11 @@ _FLAGS = r"overlap[-_](?:grad[-_]reduce|param[-_]gather)\b"
 _AMONG = rf"(?:\s*(?:[/,&+]|and|nor)\s*-*{_FLAGS})?"  # One word may be of both.
 BESIDE_BY_FLAG = tuple(
     rf"overlap[-_]{one}\b{_AMONG}" for one in ("grad[-_]reduce", "param[-_]gather")
+)
+_REDUCTION = r"grad(?:ient)?s?(?: (?:reduc\w+|all-?reduc\w+|sync\w*))?"
+REDUCED_IN_THE_OPEN = (
+    rf"\b{_REDUCTION} (?:(?:is|are|was|were) )?(?:not|(?:is|are|was|were)n't) overlapped\b"
+    rf"|\bnothing (?:to )?(?:overlaps?|hides?) (?:(?:the|a|bare) )*{_REDUCTION}\b"
 )
 BESIDE_THE_PASSES = (
     r"\b((?:no|without) )?(?:overlap of gradients (?:(alone)|(?:or|and|nor) parameters)"
@@ -221,7 +229,8 @@ OWN_SHARDS = r"\b(no|not|without|w/o) DTensors?\b"
 NOT_ALL_IN_GRAPHS = (
     r"\b(no|not|without|w/o|partial|TE) (any )?((TE|CUDA)[- ])*graphs?\b"
     r"|\bgraphs? \(?(of |for |on )?(the )?(moe_)?(attn|attention|router|preprocess|experts|norms?)"
-    r"|\bCUDA[- ]?graphs?( capture)? (are |is |were |was )?(off|disabled|not used|none)\b"
+    r"|\bCUDA[- ]?graphs?( capture)? ((are|is|were|was|got|silently) )*"
+    r"(off|disabled|not used|none)\b"
     r"|\bcuda[-_]graph[-_](impl|scope)[ =:\"'\[]*(none|attn|moe|transformer[-_]engine|te\b)"
     r"|\bTE-scoped CUDA[- ]graphs?"
 )
@@ -273,7 +282,8 @@ _BEFORE = (
 )
 _BEHIND = rf"(?:[ ,(=:_/+\[\"'-]+(?:of|for|on|in|and|the|scopes?|covering|{PART})(?![a-z]))*"
 GRAPHS = (
-    rf"(?P<none>\b(?:no|not|without|w/o) (?:any )?)?{_BEFORE}(?<![a-z])graphs?(?![a-z]){_BEHIND}"
+    rf"(?P<none>\b(?:no|not|without|w/o) (?:any )?)?{_BEFORE}"
+    rf"(?<![a-z])graph(?:s|ed)?(?![a-z]){_BEHIND}"
 )
 
 
@@ -393,6 +403,11 @@ def _mixed(framework: Framework, run: Run) -> Framework:
 AUTOCAST_SINCE = "2025-06"
 REPLICATES_SINCE = "2026-04"
 # karpathy/nanochat, nanochat/gpt.py: transformer.wte.to(dtype=torch.bfloat16).
-NARROW_STREAM = r"nanochat|residual stream in (bf16|16 bits)\b"
+NARROW_STREAM = (
+    r"nanochat|residual( stream)? ((is|was) )?((kept|held|stays) )?(in )?(bf16|16 bits)\b"
+)
 # Of a script that is nobody else's, not of positions.
-NARROW_EMBEDDING = r"(?<!rotary )(?<!position )(?<!positional )embedding in (bf16|16 bits)\b"
+NARROW_EMBEDDING = (
+    r"(?<!rotary )(?<!position )(?<!positional )embedding (left |kept )?in (bf16|16 bits)\b"
+    r"|(bf16|16-bit) (token )?embedding\b"
+)

@@ -118,7 +118,7 @@ WITHOUT_FLASH = (
 )
 OTHER_KERNEL = (
     rf"{TAKEN_BACK}(?:(?<!fused )(?<!fused)SDPA\b|scaled[ _]dot[ _]product|xformers|splash|aiter"
-    rf"|flex[-_ ]?{ATTENTION}|cudnn (?:\w+ )?{ATTENTION}"
+    rf"|flex[-_ ]?{ATTENTION}|cudnn (?:\w+ )?(?:fused)?{ATTENTION}"
     rf"|(?:mem(?:ory)?[-_ ]efficient|triton|fused) {ATTENTION})"
 )
 FUSED = (

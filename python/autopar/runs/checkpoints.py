@@ -56,7 +56,7 @@ ABOUT = set(
     )
 )
 # As a list of shares of the stages behind the name of what is computed again.
-BY_STAGE = r",? ?\d+(?:[/, -]+\d+)+ layers\b.*| (?:by|per|a) stage\b"
+BY_STAGE = r",? ?\d+(?:(?:[/, -]+\d+)+| of \d+) layers\b.*| (?:by|per|a) stage\b"
 PARTS = {"rms": "norm", "ln": "norm", "rmsnorms": "norm", "layernorms": "norm", "silu": "act"}
 NUMBER = r"(\d+)"
 

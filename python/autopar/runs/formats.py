@@ -31,7 +31,7 @@ THINGS = {
         r"|exp[_-]avg(?:[_-]sq)?s?"
     ),
     # DeepSpeed calls one with states in 32 bits its bf16 optimizer.
-    "states": r"states?\b|(?<=[/+])optimi[sz]er\b",
+    "states": r"states?\b|((?<=[/+])|(?<=[/+] )|(?<=\band ))optimi[sz]er\b(?! state| \w+ing\b)",
     "weights": r"weights?\b|param(?:eter)?s?\b|[wp](?=/(?:g/| /))",
     "everything": r"everything\b",
 }
@@ -45,7 +45,7 @@ LIST = rf"(?<![a-z])(?P<list>{ITEM}(?:(?:,? and |,? plus | as well as |, ?| ?[/+
 FILLERS = (
     r"(?:[\s:=(_\"'`-]|\b(?:is|are|was|were|all|both|kept|held|stored|lives?|stays?|in|as"
     r"|at|also|too|to"
-    r"|reduced|accumulated|created|with|sits?|being|d_?type|precision|done)\b|(?:model_)?d_?type\b)*"
+    r"|reduced|accumulated|created|with|sits?|being|purely|entirely|d_?type|precision|done)\b|(?:model_)?d_?type\b)*"
 )
 OF_WHOM = r"(?: (?:of|in) (?:the )?(?:fused )?(?:adam[wW]?|optimi[sz]er))?"
 LISTED = (

@@ -153,7 +153,8 @@ def installed(found: Chip, run: Run) -> Chip:
     if sliced:
         found = replace(found, link_domain=min(found.link_domain, int(sliced[1])))
     board = found.link.topology == "switch" and found.link_domain == node <= 4
-    if board and _told(run, WIRED) and not _told(run, r"NVSwitch(es)?\b"):
+    several = node == 4 < (run.gpus or 0) and found.name in BOARDS_OF_FOUR
+    if board and (several or _told(run, WIRED)) and not _told(run, r"NVSwitch(es)?\b"):
         found = replace(found, link=_wired(found.link, node))
     hosted = _told(run, HOSTED) and not HOSTED_ALREADY.fullmatch(found.name)
     if hosted and found.link.topology == "pcie":
@@ -183,10 +184,12 @@ QUAD = (
     r"|(?:to )?each other|(?:4|four)[- ]way|(?:4|four)[- ](?:GPUs?|cards|devices))\b"
 )
 # NVIDIA's boards of four A100, H100 or H200 have no switch: each pair of devices has a third of
-# their links (as in catalog/chips/a100_64.toml and h100_64.toml).
+# their links (as in catalog/chips/a100_64.toml and h100_64.toml). Four devices may be half of a
+# machine of eight; several nodes of four are machines of four.
+BOARDS_OF_FOUR = ("a100_40", "a100_80", "h100", "h200")
 WIRED = (
     r"\bdevices wired to each other\b|\b(4|four)[- ]GPU (HGX|baseboard)|\bredstone\b"
-    rf"|{NVLINKED}[^.;]*?{QUAD}|{QUAD}[^.;]*?{NVLINKED}"
+    rf"|{NVLINKED}[^.;]*?{QUAD}|{QUAD}[^.;]*?{NVLINKED}|\b(4|four) {NVLINKED}"
 )
 
 
@@ -344,7 +347,7 @@ def _in_figures(text: str) -> str:
     """Returns a text with small numbers in figures, and cards known by their generation in Gb."""
     for figure, word in enumerate(NUMBERS, start=1):
         text = rx.sub(rf"\b{word}\b", str(figure), text, flags=re.I)
-    text = rx.sub(r"\b(\d+) dual[- ]port\b", lambda cards: str(2 * int(cards[1])), text)
+    text = rx.sub(r"\b(\d+) ?x? ?dual[- ]port\b", lambda cards: f"{2 * int(cards[1])} x", text)
     for name, gbit in GENERATIONS.items():
         text = rx.sub(rf"\b{name}(\d{{3}})\b", r"\1Gb", text)
         text = rx.sub(rf"(\d) ?[x\u00d7] ?{name}\b(?! ?\d)", rf"\1x{gbit}Gb", text)

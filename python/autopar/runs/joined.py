@@ -44,7 +44,7 @@ def joined(run: Run, operator: str) -> bool | None:
 
 ANY = "|".join((*OPERATORS.values(), OTHERS))
 # Operators one behind the other, up to the one that is asked for and after it.
-_THEN = r"(?:, (?:and |or |nor )?| ?/ ?| and | & | or | nor )"
+_THEN = r"(?:, (?:and |or |nor )?| ?/ ?| and | & | \+ | or | nor )"
 LISTED = rf"(?:(?:expert|MoE|Triton|the) )*(?:(?:{ANY})\b{_THEN})*"
 REST = rf"(?:{_THEN}(?:{ANY})\b)*"
 # One word may be of several.
@@ -54,7 +54,7 @@ OFF = (
     r"(?:(?:turned |switched )?off|false|no|0|disabled|missing"
     r"|absent|unset|unused|(?:not|(?:is|was|are|were)n't) (?:used|set|enabled|passed|given))\b"
 )
-BEING = r"(?:is|was|are|were|left|in|as|runs?|ran|stays?|kept|likewise|also)"
+BEING = r"(?:all|both|is|was|are|were|left|in|as|runs?|ran|stays?|kept|likewise|also)"
 NOT_ONE = (
     r"(?:un-?fused|not fused|non-?fused|eager|op(?:erator)?[- ]by[- ]op(?:erator)?"
     r"|(?:as |in |left )*"
@@ -97,4 +97,6 @@ def _in_one(one: str) -> str:
         rf"|\b(?:{one}) in one kernel\b|\b(?:single|one)-kernel {LISTED}(?:{one})\b"
         rf"|\b(?:{one})(?: kernel)? (?:(?:is|was) )?(?:an? |one )?fused\b"
         rf"|{NOT_DENIED}triton (?:kernels? (?:for|of) )?{LISTED}(?:{one})\b{REST} kernels?\b"
+        rf"|{NOT_DENIED}triton (?:kernels? (?:for|of)|fused) {LISTED}(?:{one})\b"
+        rf"|{NOT_DENIED}fused {kernels}: [^:]*\b(?:{one})\b"
     )

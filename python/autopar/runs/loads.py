@@ -36,7 +36,8 @@ def load_variation(run: Run, entry: FrameworkEntry, model: Model, assumed: list[
 SWITCH = r"[-\w]*force[-_]load[-_]balanc(e|ing)\w*\b"
 BALANCE = r"((router|load)[- ])*balanc(e|ed|ing)"
 FORCED = (
-    rf"force(d|s)? (even(ly)?|round[- ]robin|{BALANCE})\b|force-balanced\b|balanced gate\b"
+    rf"force(d|s)? (even(ly)?|uniform(ly)?|round[- ]robin|{BALANCE})\b"
+    r"|force-balanced\b|balanced gate\b"
     rf"|(routing|routers?|gates?|experts|tokens|loads|(?<!load )(?<!router ){BALANCE}) "
     r"((is|are|was|were) )?forced\b|recipes? forces? it\b"
     r"|artificially balanced|balanced artificially|(fake|perfectly)[- ]balanced\b"
@@ -45,7 +46,7 @@ FORCED = (
 )
 UNEVEN = (
     r"((natural|uneven|(?<!-)free|real|realistic|learned|trained|unforced|imbalanced)"
-    r" ((token|expert|trained)[- ])?routing"
+    r" (\(\w+\) )?((token|expert|trained)[- ])?routing"
     r"|(routing|routers?|gates?) ((is|are|was|were|left|kept) )*"
     r"(natural|free|unforced|uneven|learned|realistic)(?!-))\b"
 )
@@ -67,13 +68,16 @@ FREE = (
 )
 SETTLED = (
     r"(?<!before )(?<!before the )"
-    r"((loads|routing) ((had|have|has) )?settled|settled (loads|routing))\b"
+    r"((loads|routing) ((had|have|has) )?settled|settled (loads|routing)"
+    r"|(loads|routing|routers?|experts)( \w+){0,2} balanced by then)\b"
 )
 
 UNTRAINED = (
     r"(?<!not from )(random|untrained)[- ]((initial )?weights"
     r"|init(iali[sz](ed|ation))?|models?|routers?)\b"
     r"|randomly initiali[sz]ed\b"
+    # A model that has learned nothing has the logarithm of its vocabulary, 10.4 of 32,000 tokens.
+    r"|(final|last) loss( of| still)?( at)? ([7-9]|1\d)(\.\d+)?\b"
 )
 VARIATION = (
     r"((expert|token)[- ])*loads? (variation|varies by|CV|coefficient of variation|spread)"

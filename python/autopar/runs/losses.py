@@ -91,7 +91,8 @@ FUSED_LOSS = (
     rf"fused[-_ ]{CROSS_ENTROPY}|{CROSS_ENTROPY}[-_ ](loss[-_ ])?(fusion|fused)\b|fused loss"
     r"|Pai-Megatron-Patch"
     # As one of a list of what is fused.
-    rf"|fused ((rms|layer)?-?norms?|rope|rotary|swiglu|activations?|softmax|[,/&+ ]|and)+"
+    r"|(fused|triton kernels (for|of))"
+    r" ((rms|layer)?-?norms?|rope|rotary|swiglu|activations?|softmax|[,/&+ ]|and)+"
     rf" {CROSS_ENTROPY}"
 )
 SEPARATE_LOSS = (

@@ -105,14 +105,16 @@ def _layers_of_transformer_engine(run: Run) -> bool:
     """
     named = rx.search(rf"{TAKEN_BACK}{ENGINE}(?! (attention|attn|fp8|cross))", run.framework, re.I)
     named = named if not said(run, HF) else None
-    return bool(named or said(run, rf"with {ENGINE}|{ENGINE}('s)? ({LAYERS})|layers of {ENGINE}"))
+    return bool(
+        named or said(run, rf"with {ENGINE}|{ENGINE}('s)?[ .]({LAYERS})|layers of {ENGINE}")
+    )
 
 
 ENGINE = r"(TE|Transformer[- ]?Engine)\b"
-LAYERS = r"(transformer[- ]?)?(layers?|modules?|linears?|blocks?)\b"
+LAYERS = r"(transformer[- ]?)?(layers?|modules?|blocks?)\b"
 FUSED_ADAM = (
     r"fused[-_ ]?(adamw?|optimi[sz]er)\b"
-    r"|adamw?[-_a-z]*( states)?[ ,]?\(?(is |was )?(fused|fused=true)\b(?!=)"
+    r"|adamw?[-_a-z]*( states| moments| m/v)?[ ,]?\(?(is |was )?(fused|fused=true)\b(?!=)"
     r"|adamw?[ (:]+fused ?= ?true|fused ?= ?true,? adamw?|adamw?_torch_fused|adamw?_is_fused: true"
     r"|8-?bit adam"
 )
@@ -325,7 +327,7 @@ ONE_KERNEL_FOR_EXPERTS = (
 
 # MindSpore joins elementwise operators in kernels of its own at this level (mindspore.cn, jit_level
 # of JitConfig: graph kernel fusion), not below it.
-JOINED_GRAPH = r"(jit|graph) level O1\b"
+JOINED_GRAPH = r"((jit|graph)[ _]level|graph mode)[ =:]+O1\b"
 
 # Megatron's grouped products before those of Transformer Engine (megatron/core/transformer/moe/
 # experts.py of core 0.12: GroupedMLP) know 16 bits alone.
@@ -342,7 +344,7 @@ SLICED_IN_RELEASE_4 = r"gpt-?oss|llama-?4"
 EXPERTS_IN_TURN = (
     r"\bexperts?\b( \([^)]*\))?( (are|is|were|run|runs|ran|computed|processed|executed))*"
     r" (one (after (an|the )other|by one|at a time)|sequentially|serially|in turn"
-    r"|in a ((python|for)[- ]?)*loop)\b"
+    r"|in a ((python|for|sequential|serial)[- ]?)*loop)\b"
     r"|\b((python|for)[- ]?)*loops? over (the |all )?experts\b"
     r"|\bloop(ed)? experts\b|\bSequentialMLP\b"
     r"|\b(no|without|w/o) (--)?(moe[-_])?grouped[-_ ]?(product|gemm|mm|matmul)"

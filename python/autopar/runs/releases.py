@@ -27,7 +27,7 @@ def _month(name: str, number: str) -> str:
 NAMED = (
     r"(?<![a-z])(?<!megatron-)(?:py)?"
     r"(torch|nemo|megatron|mcore|neuron|transformers|deepspeed|accelerate|jax"
-    r"|TE|Transformer[- ]?Engine)(?:[-_ ](?:lm|core|sdk|toolkit))*[-_ =rv@]*(\d\.\d+(?:\.\d+)?)"
+    r"|TE|Transformer[- ]?Engine)(?:[-_ (]+(?:lm|core|sdk|toolkit))*[-_ =rv@]*(\d\.\d+(?:\.\d+)?)"
 )
 PACKAGES = {
     "mcore": "megatron",

@@ -20,6 +20,15 @@ from autopar.runs import rx
 from autopar.runs.releases import released
 
 MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+PARTS_OF_A_YEAR = {
+    "spring": 4,
+    "mid": 7,
+    "summer": 7,
+    "fall": 10,
+    "autumn": 10,
+    "late": 11,
+    "end": 12,
+}
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 # The month of a run that nothing dates: later than every one that software has changed in.
 PRESENT = "9999-12"
@@ -206,7 +215,10 @@ def _dated(text: str) -> str:
     if not dated:
         return ""
     name = (dated[1] or "").lower()
+    part = rx.search(rf"\b({'|'.join(PARTS_OF_A_YEAR)})\b[- ](of )?{dated[2]}", text, re.I)
     month = MONTHS.index(name) + 1 if name in MONTHS else int(dated[3] or 1)
+    if part and name not in MONTHS and not dated[3]:
+        month = PARTS_OF_A_YEAR[part[1].lower()]
     return f"{dated[2]}-{month:02}"
 
 

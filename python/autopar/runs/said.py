@@ -32,7 +32,7 @@ ABSENT = re.compile(
 )
 OFF = re.compile(
     r"[\w-]{0,16}\s*(\([^)]*\)\s*)?[=:\"'`\s]*((is|are|was|were|be|being|set|left|kept"
-    r"|turned|switched"
+    r"|turned|switched|got|silently"
     r"|to|both|all)\s+)*(((is|was|are|were)n't|not|never)\s(used|set|on|enabled|passed"
     r"|applied|active|in use)"
     r"|off|false|0|no|none|disabled|unused|unset|absent|missing|commented out|omitted)(?!\w|\.\d)",
@@ -43,7 +43,8 @@ UNTOLD = re.compile(r"\b(whether|(unclear|unknown|not \w+) if)\s[^.;,]{0,25}$", 
 UNTOLD_BEHIND = re.compile(
     r"\w*\s*(\w+\s+){0,2}(not|\w+n't)\s(stated|told|said|printed|given|specified|reported"
     r"|known|clear)"
-    r"|[\w-]*(\s*[/&]\s*[\w-]+( [\w-]+)?)*[\s=:]*((is|are|was)\s)?"
+    r"|[\w-]*(\s*[/&]\s*[\w-]+( [\w-]+)?)*(\s(status|state|setting))?"
+    r"[\s=:]*((is|are|was)\s)?"
     r"(n/?s|n/a|unstated|untold|unknown|unclear|unspecified|undisclosed|unreported)\b",
     re.I,
 )
@@ -78,7 +79,7 @@ NO_OPTIMIZER = (
 )
 # Hugging Face's models, not what else is theirs.
 HF = (
-    r"(HF|Hugging ?Face)\b"
+    r"(?<!from )(?<!per )(HF|Hugging ?Face)\b"
     r"(?!('s)? (data|token|(public )?(config\w*|cfg|card|dims|shape)\b|(hub|format|weights)\b"
     r"|checkpoints? (loaded|convert)))|TRL\b"
     r"|(?<![/\w-])transformers[ =]+v?\d"

@@ -230,6 +230,7 @@ NO_DROPOUT = (
 )
 DROPOUT = (
     rf"dropouts?{IS}(?:0?\.\d*[1-9]|\d+ ?%|on\b|active|enabled|true|kept|used)"
+    r"|(?<![\d.])0?\.\d*[1-9] dropouts?\b"
     r"|\b(?:with|has|have|and|uses?) dropout\b(?! (?:and|,))|(?:^|[;,.] )dropout(?=$|[;,.])"
 )
 

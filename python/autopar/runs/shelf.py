@@ -154,9 +154,11 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
 
     def likeness(entry: FrameworkEntry) -> tuple[bool, bool, bool, int, str]:
         told = entry.run
-        said = [on(words, _named(phrase)) or False for phrase in told.words]
-        for_compiled = any("compile" in phrase for phrase in told.words)
-        said += [True] if compiled and for_compiled and not any(said) else []
+        # Whether it was compiled the whole row says.
+        phrases = [phrase for phrase in told.words if "compile" not in phrase]
+        for_compiled = len(phrases) < len(told.words)
+        said = [on(words, _named(phrase)) or False for phrase in phrases]
+        said += [True] if compiled and for_compiled else []
         precise = told.precision == run.precision.lower()
         possible = (any(said) or not told.words) and (precise or not told.precision)
         possible &= not told.vendors or maker in told.vendors

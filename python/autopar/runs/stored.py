@@ -100,15 +100,17 @@ def optimizer_on_host(run: Run) -> bool:
 
 
 def offloads_checkpoints(run: Run) -> bool:
-    """Returns whether a row says that its checkpoints wait on the host."""
-    return on_host(run, CHECKPOINTS)
+    """Returns whether a row says that its checkpoints wait on the host, not tensors by name."""
+    return on_host(run, CHECKPOINTS) and not said(run, BY_NAME)
 
 
 def offloaded(framework: Framework, run: Run) -> Framework:
     """How many threads of a process step what is on the host, and whether its memory is pinned."""
     offload = framework.offload
     threads = (
-        noted(r"\b(\d+) threads?\b|\bOMP_NUM_THREADS[ =:]*(\d+)", run.notes) or offload.threads
+        noted(r"\b(\d+) threads?\b|\bOMP_NUM_THREADS[ =:]*(\d+)", run.notes)
+        or int(bool(said(run, r"(one|a single) thread\b")))
+        or offload.threads
     )
     pageable = rx.search(r"\b(no|not|without) pinned\b", run.notes, re.I)
     pinned = not pageable and (offload.pinned or bool(said(run, PINNED)))
@@ -134,7 +136,7 @@ NARROW_STATES = (
     r"|16[- ]bits?|half)\b|bf16-true\b"
     r"|bf16 weights and (bf16 )?(adamw?|optimizer) states\b"
     r"|(no|without) ((fp32|32-bit) (copy|copies|master)|master (weights|copy|copies|params))\b"
-    r"|master[-_]weights[ =:]*(false|off|none)\b"
+    r"|master[-_ ](weights|copy|copies)[ =:]*(false|off|none|absent|missing)\b"
     r"|bf16[-_ ]adamw?\b|adamw?[-_ ]?bf16\b"
     # AI-Hypercomputer/maxtext, configs/base.yml: mu_dtype inherits from weight_dtype, and so does
     # the second moment (optax: zeros like the parameters).
@@ -181,6 +183,10 @@ CHECKPOINTS = (
     r"(activation |layer |gradient |saved |kept )?checkpoint(s|ed|ing)?( activations?| inputs?)?"
     r"|(saved |kept |stored )?((decoder|layer)[_ ])+inputs?|activations?|acts?|inputs"
 )
+# NVIDIA/Megatron-LM: --fine-grained-activation-offloading of what --offload-modules names.
+BY_NAME = (
+    r"(fine[-_ ]grained[-_ ])?activation[-_ ]offload(ing)?[-_ ](of|for) (the )?[a-z]+_[a-z_]+\b"
+)
 PARAMETERS = r"(?<!part of the )param(eter)?s?|(?<!master )(?<!8-bit )weights|fp16[ _]params?"
 # IST-DASLab/llmq, README.md: --offload-master with --shard-weights, of one device too.
 # Or with --persistent-quants and --offload-quants.
@@ -192,7 +198,7 @@ OPTIMIZER = r"optimi[sz]er|optim|adam[wW]?|moments?"
 # What is named for it: FSDP's `CPUOffload` updates there what it takes there.
 OFFLOADING_OPTIMIZER = r"CPU-?Offload\b|(DeepSpeed)?CPU[-_ ]?Adam\b|ZeRO-(Offload|Infinity)\b"
 # What FSDP is told to ignore (torch.distributed.fsdp, fully_shard: ignored_params).
-WHOLE_EXPERTS = r"experts (are )?outside of FSDP"
+WHOLE_EXPERTS = r"experts (are )?(outside of|excluded from|left out of) FSDP"
 # PyTorch's own linear layer keeps a view of its weight for the backward pass, and with it what
 # ZeRO-3 gathered; DeepSpeed's in its place keeps the weight alone, unless it is turned off
 # (deepspeed/runtime/zero/linear.py; partition_parameters.py: mem_efficient_linear).
