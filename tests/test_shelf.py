@@ -296,6 +296,21 @@ def test_networks_of_google_s_nodes_take_what_gathers_over_two_of_them_took() ->
         assert rate == pytest.approx(measured, rel=0.01)
 
 
+def test_a_core_of_a_tpu_chip_is_half_of_it(shelf: Shelf) -> None:
+    whole = catalog.chip("tpu_v3").chip
+    for words in ("TPU v3", "TPU v3 32GB"):
+        assert chip(run_of(chip=words, gpus_per_node="4"), shelf).peak_tflops == whole.peak_tflops
+    for cells in (
+        {"chip": "TPUv3-core-16GB"},
+        {"chip": "TPU v3 16GB"},
+        {"chip": "TPU v3-32", "gpus": "32", "dp": "16"},
+    ):
+        core = chip(run_of(**cells, gpus_per_node="8"), shelf)
+        assert (core.peak_tflops.bf16, core.memory_bandwidth_gb_per_s) == (61.5, 450)
+        assert core.memory_gib == whole.memory_gib / 2
+        assert core.link.all_gather_gb_per_s == whole.link.all_gather_gb_per_s / 2
+
+
 def test_four_devices_without_a_switch_share_their_wires_out(shelf: Shelf) -> None:
     cells = {"gpus": "4", "gpus_per_node": "4", "chip": "H100-80GB"}
 

@@ -220,6 +220,12 @@ def of(shelf: Shelf, cells: dict[str, str]) -> Setup:
             0.0,
         ),
         (
+            {"framework": "PyTorch DDP", "notes": "Adafactor"},
+            lambda f: f.bytes.optimizer,
+            1,
+            8,
+        ),
+        (
             {"framework": "Picotron", "notes": "zero_grad(set_to_none) each step"},
             lambda f: f.held.gradients,
             "passing",
@@ -325,6 +331,18 @@ def test_padded_samples_have_masks(shelf: Shelf) -> None:
     kernels = of(shelf, {**cells, "notes": notes}).problem.framework.attention_kernels
     assert "efficient_masked" in kernels
     assert "efficient_masked" not in of(shelf, cells).problem.framework.attention_kernels
+
+
+def test_experts_cut_over_tensor_parallel_ranks_alone_get_tokens_by_gathers(shelf: Shelf) -> None:
+    cells = {**MOE, "date": "2026-01", "tp": "8", "dp": "1", "zero": "0"}
+
+    def dispatch(**more: str) -> str:
+        return of(shelf, cells | more).problem.framework.expert_dispatch
+
+    # The default of Megatron's --moe-token-dispatcher-type.
+    assert dispatch() == "gather"
+    assert dispatch(notes="alltoall dispatcher") == "copies"
+    assert dispatch(tp="4", dp="2", ep="2") == "copies"
 
 
 def test_what_is_not_interleaved_is_not(shelf: Shelf) -> None:

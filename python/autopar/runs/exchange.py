@@ -20,7 +20,7 @@ def dispatched(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, expert_dispatch="once_a_node")
     elif said(run, dispatched_by(r"(all-?to-?all|a2a)")):
         framework = replace(framework, expert_dispatch="copies")
-    elif said(run, dispatched_by(r"all-?gather")):
+    elif said(run, dispatched_by(r"all-?gather")) or _unasked(framework, run):
         framework = replace(framework, expert_dispatch="gather")
     if said(run, EXPERTS_FILLED):
         framework = replace(framework, pads_experts=False)
@@ -33,6 +33,17 @@ def dispatched(framework: Framework, run: Run) -> Framework:
         if rx.search(NO_SCORES, in_turn[0], re.I):
             framework = replace(framework, fused=replace(framework.fused, router=True))
     return framework
+
+
+def _unasked(framework: Framework, run: Run) -> bool:
+    """Whether nobody chose a dispatcher, as who cuts experts over tensor ranks alone need not.
+
+    NVIDIA/Megatron-LM, transformer_config.py: moe_token_dispatcher_type is allgather.
+    """
+    alone = (run.experts or 1) > 1 == (run.ep or 1) < (run.tp or 1) and not said(
+        run, r"(alltoall|all-to-all|a2a)\b"
+    )
+    return alone and framework.name in ("megatron-core", "megatron-core-2023")
 
 
 def _library(run: Run) -> str:

@@ -136,6 +136,8 @@ def installed(found: Chip, run: Run) -> Chip:
     if found.name == "v100" and (run.gpus_per_node == 16 or _told(run, r"DGX-?2\b")):
         # Sixteen of them are in one machine alone.
         found = replace(catalog.chip("v100_dgx2").chip, memory_gib=found.memory_gib)
+    if found.name in OF_CORES and _counts_cores(found, run):
+        found = _core(found)
     node, usual = run.gpus_per_node or found.devices_per_node, found.devices_per_node
     sliced = found.link.topology.startswith("torus") and rx.search(
         SLICES, f"{run.internode} {run.notes}", re.I
@@ -170,6 +172,46 @@ def _told(run: Run, pattern: str) -> re.Match[str] | None:
     """Returns where a row tells of its nodes what no word before it takes back."""
     words = f"{run.internode}; {run.framework}; {run.notes}"
     return rx.search(rf"{TAKEN_BACK}(?<!w/o )({pattern})", words, re.I)
+
+
+# TPU chips of two cores, each a device to JAX, which the catalog has as one.
+OF_CORES = ("tpu_v2", "tpu_v3")
+
+
+def _counts_cores(found: Chip, run: Run) -> bool:
+    """Returns whether a row's devices are cores: by name, memory, or as many as its slice's."""
+    whole = catalog.chip(found.name).chip.memory_gib
+    slice_of = rx.search(r"\bv[23]-(\d+)$", run.chip.strip(), re.I)
+    return (
+        found.memory_gib < 0.6 * whole
+        or rx.search(r"\bcores?\b", run.chip, re.I) is not None
+        or bool(slice_of and int(slice_of[1]) == run.gpus)
+    )
+
+
+def _core(chip: Chip) -> Chip:
+    """Returns one of a chip's two cores: half of its units, memory and wires."""
+    link, whole = chip.link, catalog.chip(chip.name).chip.memory_gib
+    attention = tuple(
+        replace(rate, tflops=tuple(tflops / 2 for tflops in rate.tflops)) for rate in chip.attention
+    )
+    return replace(
+        chip,
+        devices_per_node=2 * chip.devices_per_node,
+        link_domain=2 * chip.link_domain,
+        memory_gib=min(chip.memory_gib, whole / 2),
+        memory_bandwidth_gb_per_s=chip.memory_bandwidth_gb_per_s / 2,
+        peak_tflops=replace(chip.peak_tflops, bf16=(chip.peak_tflops.bf16 or 0.0) / 2),
+        gemm=replace(chip.gemm, processors=chip.gemm.processors // 2),
+        attention=attention,
+        link=replace(
+            link,
+            all_reduce_gb_per_s=link.all_reduce_gb_per_s / 2,
+            all_gather_gb_per_s=link.all_gather_gb_per_s / 2,
+            all_to_all_gb_per_s=link.all_to_all_gb_per_s / 2,
+            p2p_gb_per_s=link.p2p_gb_per_s / 2,
+        ),
+    )
 
 
 # Slices of TPUs, each a torus of its own, are joined by the network of a data centre.

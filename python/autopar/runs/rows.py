@@ -334,17 +334,12 @@ def _run(row: dict[str, str], name: str) -> Run | BadRow:
     return _by_device(Run(**values, extra=extra))
 
 
-# Versions of TPU a chip of which is two devices, by the GB of both.
-BOTH = {"2": "16", "3": "32", "7": "192"}
-
-
 def _by_device(run: Run) -> Run:
-    """Returns a run that counts TPU chips by the devices of each, as the catalog and JAX do.
+    """Returns a run that counts chips of TPU v7 by the devices of each, as the catalog and JAX do.
 
     That a row counts chips its chip's memory tells, which is that of both devices.
     """
-    told = rx.search(r"v([237])x?\b[^\d]*(\d+) ?GB\b", run.chip, re.I)
-    if not told or BOTH[told[1]] != told[2]:
+    if not rx.search(r"v7x?\b[^\d]*192 ?GB\b", run.chip, re.I):
         return run
 
     def twice(number: int | None) -> int | None:
@@ -357,7 +352,7 @@ def _by_device(run: Run) -> Run:
     filled = run.mbs and ranks and run.gbs and run.gbs % (2 * run.mbs * ranks)
     return replace(
         run,
-        chip=run.chip.replace(told[2], str(int(told[2]) // 2)),
+        chip=run.chip.replace("192", "96"),
         gpus=twice(run.gpus),
         gpus_per_node=twice(run.gpus_per_node),
         dp=twice(run.dp),

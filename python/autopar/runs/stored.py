@@ -50,6 +50,9 @@ def stored(framework: Framework, run: Run) -> Framework:
         update = min(framework.held.update_bytes, copy) if copy else framework.held.update_bytes
         held = replace(framework.held, fp32_residual=False, update_bytes=update)
         framework = replace(framework, casts_weights=False, held=held)
+    elif said(run, WITHOUT_MOMENTS):
+        kept = 2 if told.get("weights") and told.get("copy") is None else numbers.parameter
+        numbers = replace(numbers, parameter=kept, optimizer=max(numbers.optimizer - 8, 1))
     elif rx.search(r"8-?bit adam", run.notes, re.I):
         numbers = replace(numbers, optimizer=max(numbers.optimizer - 6, 2))
     elif told.get("moments"):
@@ -117,6 +120,8 @@ def offloaded(framework: Framework, run: Run) -> Framework:
     return replace(framework, offload=replace(offload, threads=threads, pinned=pinned))
 
 
+# Rows and columns of second moments for whole matrices, and no first (arXiv:1804.04235).
+WITHOUT_MOMENTS = r"adafactor\b"
 PINNED = r"pinned memory\b|pin_memory[ =:\"']*(true|on|1)\b"
 NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
 # volcengine/verl sets it for FSDP unless a configuration says otherwise

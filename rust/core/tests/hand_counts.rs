@@ -262,6 +262,30 @@ fn a_router_in_32_bits_passes_vector_units_and_casts_its_operands() {
 }
 
 #[test]
+fn who_gathers_tokens_first_permutes_those_of_all_parts_of_its_experts() {
+    // Two ranks hold halves of all experts: 256 tokens of each, two experts a token, 1,024 channels of 2 bytes. Whoever sends copies
+    // permutes its own 512 rows; after a gather both permute all 1,024, there and back, and fill 512 rows with zeros.
+    let mut problem = experts();
+    problem.framework.fused.permutation = true;
+    problem.framework.held.weighted_result_bytes = 0;
+    problem.framework.launch_us = 0.0;
+    problem.cluster.groups[0].chip.host.kernel_us = 0.0;
+    let shard = Shard { dp: 4, tp: 2, sp: true, etp: 2, ..whole() };
+    let chip = &problem.cluster.groups[0].chip;
+    let memory = chip.memory_bandwidth_gb_per_s * 1e9 * chip.memory_efficiency;
+    let moe = LayerKind { moe: true, windowed: false };
+    let mut forward = |dispatch| {
+        problem.framework.expert_dispatch = dispatch;
+        block::price(&Pricer::new(&problem, 0, shard), moe).cost.forward.compute.seconds()
+    };
+    let row = 2048.0 / memory;
+    // A fused permutation reads tokens and writes copies, half as many again for two experts, at 0.95 of the streaming rate.
+    let permuted = 2.0 * 1.5 * 512.0 * row / 0.95;
+    let more = forward(ExpertDispatch::Gather) - forward(ExpertDispatch::Copies);
+    close(more, permuted + 512.0 * row, 1e-3);
+}
+
+#[test]
 fn tokens_that_every_rank_gathers_travel_once_over_both_groups() {
     // 512 tokens on two tensor-parallel ranks, 1024 channels of 2 bytes: half a MiB a rank, four of all 8, which two ranks of four
     // groups are. No copies for the two experts of each, and no second gather of experts that are cut. Beside them 8 bytes of

@@ -26,6 +26,9 @@ impl Block<'_, '_> {
         let own_tokens = p.residual_tokens;
         let h = m.hidden as f64;
         let visits = own_tokens * f64::from(moe.topk);
+        // Who gathers tokens before it permutes them has those of all ranks that hold parts of its experts.
+        let gathers = p.framework.expert_dispatch == ExpertDispatch::Gather;
+        let handled = if gathers { visits * s.etp as f64 } else { visits };
         let wide = h * p.residual_width() / p.width;
         let looked_up = p.framework.gathers_in_vectors;
         // Router: 32-bit scores, top-k, and the permutation's index.
@@ -62,33 +65,37 @@ impl Block<'_, '_> {
             let scattered = p.framework.scatters_results;
             let both = self.tokens_and_copies(moe);
             let put = if scattered { 0.0 } else { both };
-            self.permute(visits * h, (both, looked_up), (put, false), (found, 1));
+            self.permute(handled * h, (both, looked_up), (put, false), (found, 1));
             self.find_places(own_tokens, moe);
             if scattered {
-                self.input.run(self.added(visits * h));
+                self.input.run(self.added(handled * h));
             }
             self.counted = self.forward;
             // Apart from them a copy reads each token and writes its choices, and a sum reads these and writes it; backward likewise.
             let apart =
                 if p.framework.copies_choices { 1.0 + 1.0 / f64::from(moe.topk) } else { 0.0 };
-            self.stream(visits * wide, apart, apart, (1, 1));
+            self.stream(handled * wide, apart, apart, (1, 1));
             if s.ep * s.etp == 1 {
                 self.may_repeat(Operator::Dispatch, unsent, 0.0);
             }
             let before = self.forward;
             // Backward the weights' gradients need what experts made, unless the weights act inside of them or in an operator of their own.
             let backward = both + if self.weighs_on_the_way() { 1.0 } else { 0.0 };
-            self.permute(visits * h, (put, false), (backward, looked_up), (1, 1));
+            self.permute(handled * h, (put, false), (backward, looked_up), (1, 1));
             if scattered {
-                self.forward.run(self.added(visits * h));
+                self.forward.run(self.added(handled * h));
             }
-            self.stream(visits * wide, apart, apart, (1, 1));
+            self.stream(handled * wide, apart, apart, (1, 1));
+            if gathers && s.ep * s.etp > 1 {
+                // Results are added to zeros for all that was gathered, and so are the gradients of what was permuted.
+                self.stream(own_tokens * (s.ep * s.etp) as f64 * h, 1.0, 1.0, (1, 1));
+            }
             after = after.plus(self.forward.since(before));
         }
         if by_products {
             self.kept += visits * h * p.framework.held.weighted_result_bytes as f64;
         } else {
-            self.weight(moe, visits * h);
+            self.weight(moe, handled * h);
         }
 
         let experts = u64::from(moe.experts) / s.ep;
@@ -135,7 +142,7 @@ impl Block<'_, '_> {
         self.may_repeat(
             Operator::Contraction,
             before,
-            visits * h * p.framework.held.weighted_result_bytes as f64,
+            handled * h * p.framework.held.weighted_result_bytes as f64,
         );
         after = after.plus(self.forward.since(before));
         let passes = if by_products {
