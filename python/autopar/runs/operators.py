@@ -382,7 +382,8 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
         if said(run, NARROW_SUMS):
             kernels = ("aiter-a16", *kernels)
         own = tuple(one for one in kernels if one.startswith("aiter")) or ("aiter",)
-        kernels = (*own, *(one for one in kernels if one not in (*own, "aotriton")))
+        others = (one for one in kernels if one not in own)
+        kernels = (*own, *(one for one in others if not one.startswith("aotriton")))
     if said(run, TRITON) and rx.search(r"\blumen\b", run.framework, re.I):
         kernels = ("lumen-triton", *kernels)
     if rx.search(PALLAS if run.attention == "" else r"\bpallas\b", kernel_words(run), re.I):
