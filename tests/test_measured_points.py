@@ -31,6 +31,7 @@ A source in the tables is a public repository, paper or table:
 - `azure-guide`: samuel-bohman/AI-benchmarking-guide, Azure_Results
 - `primus-turbo`: AMD-AGI/Primus-Turbo, output/baseline_gemm.csv: layers of Llama, Qwen and
   DeepSeek; of its baseline_attention.csv the means of two and four sequences
+- `pytorch-135431`: pytorch/pytorch, issue 135431; that it is of 4,096 tokens is inferred
 - `triton-1782`: facebookexperimental/triton, pull request 1782: PyTorch's own attention beside it
 - `hipkittens`: thebard85kigz/hipkittens, a copy of HazyResearch/HipKittens: Triton's backward pass,
   and hipBLASLt's best product

@@ -109,6 +109,13 @@ def test_norms_of_queries_and_keys_are_read_of_words(shelf: Shelf) -> None:
     assert known == ["none", "none", "head", "head"]
 
 
+def test_layer_norms_in_a_llama_are_read_of_words(shelf: Shelf) -> None:
+    notes = ("", "norm_type layernorm", "LayerNorm instead of RMSNorm", "layernorm recomputed")
+    cells = {"model": "Llama-3-8B", "gated_mlp": "1"}
+    known = [setup(run_of(**cells, notes=each), shelf).problem.model.norm for each in notes]
+    assert known == ["rmsnorm", "layernorm", "layernorm", "rmsnorm"]
+
+
 def test_rotation_has_the_factor_of_the_model_but_where_a_note_leaves_it_out(shelf: Shelf) -> None:
     def scaled(name: str, notes: str = "") -> bool:
         shape = {"layers": "24", "hidden": "2880", "heads": "64", "kv_heads": "8", "head_dim": "64"}

@@ -107,6 +107,11 @@ HEADS_NORMED = (
     r"|\bnorms? of queries and keys\b)(?! *[=:]+ *(?:false|no|off|0)\b)"
 )
 ORDINALS = {"third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8}
+# Layer norms where a family has root-mean-square ones: pytorch/torchtitan's norm_type of 2024.
+LAYER_NORMED = (
+    rf"{TAKEN_BACK}(?:\bnorm(?:_type|alization)[ =:\"']+(?:nn\.)?layer[-_ ]?norm\b"
+    r"|\b(?:nn\.)?layer[-_ ]?norms? (?:instead|in place) of (?:\w+ )?(?:RMS|root))"
+)
 WINDOWED = (
     r"(?:sliding[- ]windows?(?: attention| size)*|SWA|window(?:ed)? attention|attention window"
     r"|local[- ]attention(?: window)?)"

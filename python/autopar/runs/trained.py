@@ -111,6 +111,8 @@ def _noted(model: Model, notes: str) -> Model:
         model = replace(model, mla=latent)
     if model.qk_norm == "none" and rx.search(anatomy.HEADS_NORMED, notes, re.I):
         model = replace(model, qk_norm="head")
+    if rx.search(anatomy.LAYER_NORMED, notes, re.I):
+        model = replace(model, norm="layernorm")
     if rx.search(rf"{TAKEN_BACK}(hybrid|sandwich)( \(\w+\))?[- ]norms?\b", notes, re.I):
         return replace(model, norms_per_layer=4)
     return model
