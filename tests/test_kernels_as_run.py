@@ -118,18 +118,11 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     assert said("Composable Kernel v3")[:2] == ("aiter", "fa2")
     assert said("composable kernels v2")[:2] == ("fa2", "aotriton")
     assert said("attention of TE (AITER, a16)")[0] == "aiter-a16"
-    # AMD's kernels of 2024: AOTriton of before PyTorch 2.5, composable kernels of before ck_tile.
+    # Before PyTorch 2.5 AOTriton's backward pass was another.
     for month, first in (("2024-09", "aotriton-0.6"), ("2024-10", "aotriton")):
         for framework in ("FSDP", "torchtitan", "PyTorch DDP"):
             then = setup(run_of(framework=framework, date=month), shelf).problem.framework
             assert then.attention_kernels[0] == first
-    for chip, month, first in (
-        ("MI250X", "2024-07", "fa2-2023"),
-        ("MI250X", "2024-08", "fa2"),
-        ("A100-80GB", "2024-07", "fa2"),
-    ):
-        flash = run_of(framework="Megatron-DeepSpeed", chip=chip, date=month, attention="flash")
-        assert setup(flash, shelf).problem.framework.attention_kernels[0] == first
     for framework in ("MaxText", "Megatron-LM (ROCm)"):
         amd = run_of(framework=framework, notes="AITER", chip="MI355X", date="2026-06")
         assert setup(amd, shelf).problem.framework.attention_kernels[:2] == ("aiter-a16", "aiter")

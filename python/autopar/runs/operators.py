@@ -369,7 +369,7 @@ LIBRARY_RECIPE = r"(library|pretrain|default|stock|shipped) recipes?\b|\w+_pretr
 FUSED_ADAM_SINCE = "2025-08"
 
 
-def attended(framework: Framework, run: Run, shelf: Shelf, attention: Attention) -> Framework:
+def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     """The kernels of attention that a row names, else of its time under a profile of none."""
     kernels = framework.attention_kernels
     if release := rx.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
@@ -402,9 +402,6 @@ def attended(framework: Framework, run: Run, shelf: Shelf, attention: Attention)
     if attention == "flash" and not framework.attention_kernels:
         first = KERNELS["1"] if run.month < SECOND_FLASH else ()
         kernels = (*kernels, *first, "fa2")
-    found = shelf.chips.get(run.chip)
-    if run.month < CK_TILE_SINCE and found and chip_entry(found.name, shelf).vendor == "AMD":
-        kernels = tuple("fa2-2023" if one == "fa2" else one for one in kernels) + kernels
     return replace(framework, attention_kernels=kernels)
 
 
@@ -475,9 +472,6 @@ ALWAYS_MASKED_MODELS = r"llama|gemma|command-?r|olmo"
 # FlashAttention-2 (arXiv:2307.08691) is of July 2023. FlashAttention-4 has no rates of its own
 # here; its authors' are close to cuDNN's of the time.
 SECOND_FLASH = "2023-07"
-# FlashAttention-2 for AMD's devices had composable kernels of the first kind until Dao-AILab's
-# package took the second (its pull request 1010, merged in July 2024).
-CK_TILE_SINCE = "2024-08"
 # AI-Hypercomputer/maxtext: sa_block_q and its kin. A kernel's name has the blocks it was timed in.
 SPLASH_BLOCKS = (
     r"\bsplash\b[\w ]*?(?:[,:;(])? ?(?:(?:in|with|of|tuned) )*(?:"
