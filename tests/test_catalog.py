@@ -340,6 +340,7 @@ def test_the_default_framework_is_described_choice_by_choice() -> None:
         "expert_bias",
         "gelu_again",
         "gelu_in_fp32",
+        "normed_rotation",
         "quantized_mlp",
         "router",
     }

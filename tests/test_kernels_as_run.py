@@ -118,6 +118,14 @@ def test_kernels_are_read_from_words(shelf: Shelf) -> None:
     assert said("Composable Kernel v3")[:2] == ("aiter", "fa2")
     assert said("composable kernels v2")[:2] == ("fa2", "aotriton")
     assert said("attention of TE (AITER, a16)")[0] == "aiter-a16"
+    for notes, fused in (
+        ("QK RMSNorm + RoPE fused", True),
+        ("fused QK norm with rotary positions", True),
+        ("no fused QK norm with rotary positions", False),
+        ("QK norms; fused rope", False),
+    ):
+        heads = setup(run_of(framework="Primus (Megatron)", notes=notes), shelf)
+        assert heads.problem.framework.fused.normed_rotation is fused
     # Before PyTorch 2.5 AOTriton's backward pass was another.
     for month, first in (("2024-09", "aotriton-0.6"), ("2024-10", "aotriton")):
         for framework in ("FSDP", "torchtitan", "PyTorch DDP"):

@@ -51,6 +51,7 @@ class Fused:
         rope: Rotary embedding: `separate` operators, those of `eager` PyTorch, the same `unfused`
             as Megatron-Core has them, `widened` to 32 bits or as `complex` numbers, `compiled`, or
             `fused`, that `by_token` as Apex and Transformer Engine have it.
+        normed_rotation: Norms of each head's queries and keys are part of the rotation's kernel.
         softmax: Scale, mask and softmax of unfused attention: `separate` operators, as XLA
             `compiled` them, or `fused`.
         residual: Bias, dropout and residual addition.
@@ -94,6 +95,7 @@ class Fused:
     optimizer: AdamKernel = "fused"
     gelu_again: bool = False
     gelu_in_fp32: bool = False
+    normed_rotation: bool = False
     activation_in_products: bool = False
     general_norms: GeneralNorms = "absent"
 

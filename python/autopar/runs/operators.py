@@ -41,6 +41,8 @@ def fused(framework: Framework, run: Run) -> Framework:
     if joined(run, "rope"):
         apex = framework.name.startswith(("megatron", "nemo"))
         one = replace(one, rope="by_token" if apex else "fused")
+    if said(run, NORMED_ROTATION):
+        one = replace(one, normed_rotation=True)
     titan = framework.name.startswith("torchtitan")
     halves = rx.search(ROTATES_HALVES, run.model, re.I)
     if titan and one.rope == "complex" and halves:
@@ -363,6 +365,14 @@ SORTS_TOKENS = r"\b(granite|power)[- ]?moe"
 SYNC_FREE = r"(turbo[-_ ])?sync[-_ ]free[-_ ]MoE"
 # NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/recipes: moe_router_fusion is False.
 LIBRARY_RECIPE = r"(library|pretrain|default|stock|shipped) recipes?\b|\w+_pretrain(_config\w*)?\b"
+
+# axolotl-ai-cloud/axolotl pull request 3680, AMD-AGI/Primus-Turbo: one kernel for both.
+NORMED_ROTATION = (
+    r"fused_attn_kernel\b"
+    r"|fused (QK|q/k|query[-/ ]key)[- ](RMS)?[- ]?norms? (and|with|\+) (RoPE|rotary)\b"
+    r"|(QK|q/k|query[-/ ]key)[- ](RMS)?[- ]?norms? (and|with|\+) (RoPE|rotary( positions)?)"
+    r"( (are|is|were|was))? fused\b"
+)
 
 # huggingface/transformers (training_args.py: default_optim) takes PyTorch's fused AdamW where that
 # is 2.8 or later, of August 2025.

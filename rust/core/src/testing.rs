@@ -146,6 +146,7 @@ pub fn framework() -> Framework {
             optimizer: AdamKernel::Fused,
             gelu_again: false,
             gelu_in_fp32: false,
+            normed_rotation: false,
         },
         overlap: Overlap {
             gradient_reduce: true,

@@ -86,7 +86,8 @@ impl Block<'_, '_> {
         if self.takes_apart() {
             self.take_apart(q_width as f64, (kv_width / 2) as f64);
         }
-        if m.qk_norm != QkNorm::None {
+        let in_rotation = p.norms_in_rotation();
+        if m.qk_norm != QkNorm::None && !in_rotation {
             let passes = match (m.qk_norm, p.norm_kernel()) {
                 (QkNorm::Head, NormKernel::Tuned) => NormKernel::HEADS,
                 (_, kernel) => kernel.traffic(),
@@ -99,6 +100,8 @@ impl Block<'_, '_> {
                 self.forward.compute += seconds;
                 self.input.compute += seconds;
             }
+        }
+        if m.qk_norm != QkNorm::None {
             self.kept += qk_elements * self.p.width;
             self.dense_parameters += match m.qk_norm {
                 QkNorm::Full => (q_width + kv_width / 2) as f64,
@@ -110,7 +113,8 @@ impl Block<'_, '_> {
                 Some(a) => p.tokens * ((heads + 1) * a.qk_rope_dim) as f64,
                 None => qk_elements,
             };
-            let passes = p.rotary_kernel().traffic();
+            let passes =
+                if in_rotation { RotaryKernel::NORMED } else { p.rotary_kernel().traffic() };
             self.stream(rotated, passes.forward, passes.backward, passes.kernels);
             let packed = p.framework.projections != Projections::Apart;
             // A ring copies keys and values into its buffers (NVIDIA/TransformerEngine, AttnFuncWithCPAndKVP2P).

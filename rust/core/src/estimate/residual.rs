@@ -8,6 +8,7 @@ use super::block::Block;
 use super::layer::Pricer;
 use super::pass::Pass;
 use crate::spec::kernels::{NormKernel, RotaryKernel};
+use crate::spec::model::{Position, QkNorm};
 
 impl Block<'_, '_> {
     /// Bias, dropout and residual addition after a sub-layer; backward, the gradients of both branches are added.
@@ -113,6 +114,13 @@ impl Pricer<'_> {
             }
             kernel => kernel,
         }
+    }
+
+    /// Whether norms of heads are part of the rotation's kernel, which turns all of each head.
+    pub(super) fn norms_in_rotation(&self) -> bool {
+        let m = self.model;
+        let rotated = m.position == Position::Rope && m.mla.is_none();
+        self.framework.fused.normed_rotation && m.qk_norm == QkNorm::Head && rotated
     }
 
     /// The gradient of a table of so many elements, rows of which are looked up: it is as large as the table, written as zeros (1) into

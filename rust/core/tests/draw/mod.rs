@@ -158,6 +158,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         (true, true) => AdamKernel::Native,
     };
     f.fused.gelu_in_fp32 = f.fused.permutation;
+    f.fused.normed_rotation = f.fused.clamp;
     f.softmax_multiple = draw.pick(&[1, 4]);
     f.shard_copies.gathered = draw.once_in(2);
     f.fused.gelu_again = f.shard_copies.gathered;

@@ -30,6 +30,8 @@ pub struct Fused {
     pub gelu_in_fp32: bool,
     /// Rotary embedding.
     pub rope: RotaryKernel,
+    /// Norms of each head's queries and keys are part of the rotation's kernel.
+    pub normed_rotation: bool,
     /// Scale, mask and softmax of unfused attention.
     pub softmax: SoftmaxKernel,
     /// Bias, dropout and residual addition.
