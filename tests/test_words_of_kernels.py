@@ -190,6 +190,26 @@ def test_dropout_is_read_from_words(shelf: Shelf, notes: str, dropout: bool) -> 
 
 
 @pytest.mark.parametrize(
+    ("model", "month", "dropout"),
+    [
+        ("GPT3-5B", "2024-06", True),
+        ("GPT-3 175B", "2024-06", True),
+        ("GPT3-5B", "2025-02", True),
+        ("GPT3-175B", "2025-02", False),
+        ("Llama2-7B", "2024-06", False),
+        ("Nemotron-22B", "2024-06", False),
+    ],
+)
+def test_nemo_drops_out_of_its_gpt3_alone(
+    shelf: Shelf, model: str, month: str, dropout: bool
+) -> None:
+    run = run_of(framework="NeMo", model=model, date=month)
+    assert setup(run, shelf).problem.workload.dropout == dropout
+    run = run_of(framework="NeMo", model=model, date=month, notes="no dropout")
+    assert not setup(run, shelf).problem.workload.dropout
+
+
+@pytest.mark.parametrize(
     ("notes", "kernel"),
     [
         ("AdamW(fused=True)", "native"),

@@ -114,6 +114,7 @@ class RunDefaults:
         default_precision: Number format where a record gives none; the chip's 16 bits if empty.
         attention: One fused kernel, or separate operators.
         dropout: Whether there was dropout.
+        dropout_of: Models that had it where others had none, by letters and digits of their names.
         sp: Whether sequence parallel was on with tensor parallel.
         zero: ZeRO stage.
         vpp: Model chunks of a stage; 0 where it was up to the user.
@@ -146,6 +147,7 @@ class RunDefaults:
     default_precision: str = ""
     attention: Attention = "flash"
     dropout: bool = False
+    dropout_of: tuple[str, ...] = ()
     sp: bool = True
     zero: int = 0
     vpp: int = 0

@@ -219,7 +219,9 @@ def _dropout(run: Run, entry: FrameworkEntry) -> bool:
     words = f"{run.framework}; {run.notes}"
     if rx.search(DROPOUT, words, re.I):
         return True
-    return entry.run.dropout and not rx.search(NO_DROPOUT, words, re.I)
+    name = rx.sub(r"[^a-z0-9]", "", run.model.lower())
+    usual = entry.run.dropout or any(model in name for model in entry.run.dropout_of)
+    return usual and not rx.search(NO_DROPOUT, words, re.I)
 
 
 IS = r"(?:[-_ ]?(?:rate|prob(?:ability)?|p)\b)?[ =:]*(?:(?:is|was|of|set to|at|turned) )*"
