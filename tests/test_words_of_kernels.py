@@ -210,6 +210,24 @@ def test_nemo_drops_out_of_its_gpt3_alone(
 
 
 @pytest.mark.parametrize(
+    ("notes", "by_products"),
+    [
+        ("--no-gradient-accumulation-fusion", False),
+        ("no gradient accumulation fusion", False),
+        ("gradient_accumulation_fusion: false", False),
+        ("gradients not added by the products", False),
+        ("gradient accumulation fusion", True),
+        ("no gradient accumulation", True),
+    ],
+)
+def test_who_adds_weight_gradients_is_read_from_words(
+    shelf: Shelf, notes: str, by_products: bool
+) -> None:
+    run = run_of(framework="Megatron-LM", date="2025-06", notes=notes)
+    assert setup(run, shelf).problem.framework.fused.gradient_accumulation == by_products
+
+
+@pytest.mark.parametrize(
     ("notes", "kernel"),
     [
         ("AdamW(fused=True)", "native"),
