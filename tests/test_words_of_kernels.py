@@ -265,6 +265,14 @@ def test_the_release_of_flash_attention_is_read_from_words(
     assert setup(run, shelf).problem.framework.attention_kernels[0] == first
 
 
+@pytest.mark.parametrize(("notes", "layouts"), [("unpad_input before flash-attn", 1), ("", 0)])
+def test_rows_gathered_for_attention_are_read_from_words(
+    shelf: Shelf, notes: str, layouts: int
+) -> None:
+    run = run_of(framework="FSDP", attention="", notes=notes)
+    assert setup(run, shelf).problem.framework.attention_layouts == layouts
+
+
 @pytest.mark.parametrize(
     "notes",
     ["Splash, 2048 blocks", "tokamax splash attention, block size 2048", "sa_block_q: 2048"],

@@ -417,10 +417,17 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
         faster = ("cudnn_masked",) if "cudnn" in kernels else ()
         kernels = (*faster, "efficient_masked", "npu_masked", *kernels)
     framework = _key_heads(framework, run, attention)
+    if said(run, GATHERED_ROWS) and framework.attention_layouts == 0:
+        framework = replace(framework, attention_layouts=1)
     if attention == "flash" and not framework.attention_kernels:
         first = KERNELS["1"] if run.month < SECOND_FLASH else ()
         kernels = (*kernels, *first, "fa2")
     return replace(framework, attention_kernels=kernels)
+
+
+# Dao-AILab/flash-attention, flash_attn/bert_padding.py: queries, keys and values are gathered to a
+# batch without padding, and the result is scattered back, though a mask leaves nothing out.
+GATHERED_ROWS = r"unpad_input\b"
 
 
 def _key_heads(framework: Framework, run: Run, attention: Attention) -> Framework:
