@@ -90,6 +90,7 @@ def test_latent_attention_without_its_widths_is_not_read() -> None:
         ("a 512-token sliding window", 512, 0),
         ("sliding window of 512 except full attention in every 5th layer", 512, 5),
         ("FlexAttention: SWA-512, global in each fifth layer", 512, 5),
+        ("flex_attention: window 512, and every fifth layer attends fully", 512, 5),
     ],
 )
 def test_windows_are_read_of_words(notes: str, size: int, every: int) -> None:

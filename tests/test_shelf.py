@@ -159,6 +159,7 @@ def test_cards_that_do_not_reach_each_other_pass_the_host(notes: str, hosted: bo
     [
         "power limit of 240 W (default 350)",
         "Cards capped at 240 W rather than the stock 350",
+        "Card limited to 240 W (factory 350 W)",
         "power-capped at 240 W (stock 350)",
         "nvidia-smi -pl 240W instead of 350",
         "limited to 240 watts, default is 350",

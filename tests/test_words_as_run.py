@@ -220,6 +220,28 @@ def of(shelf: Shelf, cells: dict[str, str]) -> Setup:
             0.0,
         ),
         (
+            {
+                "framework": "MaxText",
+                "chip": "TPU v4",
+                "notes": "XLA flags request async all-gathers; no dedicated overlap for gradients",
+            },
+            lambda f: f.overlap.gradient_reduce,
+            False,
+            True,
+        ),
+        (
+            {"framework": "Megatron-LM", "notes": "CE fusion by TE"},
+            lambda f: f.held.logit_bytes,
+            2,
+            6,
+        ),
+        (
+            {"framework": "Picotron", "notes": "Logits are cast to fp32 for the loss"},
+            lambda f: f.held.logit_bytes,
+            14,
+            8,
+        ),
+        (
             {"framework": "PyTorch DDP", "notes": "Adafactor"},
             lambda f: f.bytes.optimizer,
             1,
@@ -345,6 +367,13 @@ def test_experts_cut_over_tensor_parallel_ranks_alone_get_tokens_by_gathers(shel
     assert dispatch(tp="4", dp="2", ep="2") == "copies"
 
 
+def test_software_may_have_a_short_name(shelf: Shelf) -> None:
+    short, whole = "ds0.17.1 / pt2.8", "DeepSpeed 0.17.1 / PyTorch 2.8"
+    built = [of(shelf, {**WHOLE, "zero": "3", "framework": words}) for words in (short, whole)]
+    assert built[0] == built[1]
+    assert built[0].problem.framework.name == "deepspeed"
+
+
 def test_what_is_not_interleaved_is_not(shelf: Shelf) -> None:
     cells = {"framework": "Megatron-LM", "pp": "2", "dp": "2", "notes": "non-interleaved 1F1B"}
     assert of(shelf, cells).plan.schedule == "1f1b"
@@ -366,6 +395,7 @@ def test_mingpt_stores_its_scores(shelf: Shelf) -> None:
         ("ms-swift 4.1.2 / mcore-bridge 1.1.2 / Megatron-Core 0.16", "megatron-swift"),
         ("ms-swift 3.0", "pytorch-ddp"),
         ("Megatron-Bridge stock recipes", "megatron-bridge-recipes"),
+        ("Megatron-Core dev 2026 / Megatron-Bridge", "megatron-bridge"),
     ],
 )
 def test_a_script_of_pytorch_is_called_by_what_it_calls(

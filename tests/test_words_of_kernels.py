@@ -16,6 +16,7 @@ from stated import run_of
         "plain XLA attention",
         "XLA attention, no kernel",
         "flash attention not configured",
+        "Fused attention is not in use",
         "Vanilla HF attention",
         "eager SDPA attention",
         "Attention: vanilla (softmax(QK^T) materialized)",
@@ -134,6 +135,7 @@ def test_an_operator_is_one_kernel(operator: str, notes: str) -> None:
         ("norm", "RMSNorm unfused (--use-fused-rmsnorm absent)"),
         ("activation", "SwiGLU eager, w1/w3 as two GEMMs"),
         ("activation", "bias_swiglu_fusion: false"),
+        ("activation", "swiglu act unfused (eager ops)"),
         ("activation", "own layers of unfused ops"),
         ("rope", "neither permute, router nor RoPE fusion"),
         ("rope", "rotary embedding in separate operators"),
@@ -176,6 +178,7 @@ def test_nothing_is_said_of_an_operator(operator: str, notes: str) -> None:
         ("hidden_dropout: 0.1, attention_dropout: 0", True),
         ("dropout active", True),
         ("eager modeling_gpt2.py (0.1 dropout default)", True),
+        ("attn unfused; p_drop .1", True),
         ("rotary; dropout; untied", True),
         ("dropout-free", False),
         ("no dropout", False),
@@ -290,6 +293,7 @@ def test_blocks_of_splash_attention_are_read_from_words(shelf: Shelf, notes: str
         "SequentialMLP (no --moe-grouped-gemm)",
         "experts one by one",
         "Experts run in a sequential loop",
+        "moe = HF python expert loop, no EP",
     ],
 )
 def test_experts_in_turn_are_read_from_words(shelf: Shelf, notes: str) -> None:

@@ -32,7 +32,7 @@ END = r"(emb\w*|wte|lm[_ -]?head|(output )?head|output( layer| weights?)?|unembe
 TIED = (
     rf"\btied\b|\btie[-_]?(word[-_]?)?embeddings?\b(?! *[=:]+ *(false|no|0)\b)|\bweight[- ]tying\b"
     rf"|\bshare[-_]embeddings?[-_]and[-_]output[-_]weights\b|\bshared? {END}"
-    rf"|\b{END}([ /]{END})* (is |are )?shared\b"
+    rf"|\b{END}([ /]{END})* (is |are )?shared\b|\b{END} and {END} share (their )?weights\b"
 )
 APART = (
     r"\b(untied|untie[-_]embeddings\S*|not tied|un-tied|no[- ](weight[- ])?tying"
@@ -97,7 +97,7 @@ def latent(notes: str) -> Mla | None:
 ROTARY = (
     rf"{TAKEN_BACK}(?:rotary(?![-_ ]?(?:pct|percent\w*|fraction)\b)"
     r"(?: (?:position(?:al)? )?(?:emb\w*|positions?|encodings?))?|RoPE)\b"
-    r"(?!(?: \w+){0,2} (?:on|of) (?:a|half|part)\b)"
+    r"(?!(?: \w+){0,2} (?:on|of|over) (?:a|half|part|one|the first|\d+ ?%)(?![a-z]))"
 )
 # A rotation whose model has a factor, trained without it.
 UNSCALED = r"\b(?:rotary (?:embedding|positions?)|RoPE) without (?:YaRN|a factor)\b|\bno YaRN\b"
@@ -114,7 +114,7 @@ LAYER_NORMED = (
 )
 WINDOWED = (
     r"(?:sliding[- ]windows?(?: attention| size)*|SWA|window(?:ed)? attention|attention window"
-    r"|local[- ]attention(?: window)?)"
+    r"|local[- ]attention(?: window)?|(?:flex[-_ ]?)?att(?:entio)?n: window)"
 )
 WINDOW = (
     rf"{TAKEN_BACK}(?<!without a )(?:{WINDOWED}(?: of)?(?: size| width)?[- =:(]{{1,2}}"
@@ -124,6 +124,8 @@ WINDOW = (
 FULL_EVERY_NTH = (
     r"\b(?:full|global)(?: attention)?(?: in| on| at)? (?:every|each) "
     rf"(?:(\d+)(?:st|nd|rd|th)?|({'|'.join(ORDINALS)})) layers?\b"
+    rf"|\b(?:every|each) (?:(\d+)(?:st|nd|rd|th)?|({'|'.join(ORDINALS)})) layer (?:attends |is )"
+    r"(?:fully|full|global)\b"
 )
 FULL_EVERY = {
     2: r"every (other|second|2nd)|alternat|half (of )?the layers|\b1:1\b",
@@ -143,10 +145,13 @@ def window(notes: str) -> Window | None:
         if found := rx.search(WINDOW, clause, re.I):
             size = int((found[1] or found[3]).replace(",", "")) * (1024 if found[2] else 1)
             behind = clauses[place + 1] if place + 1 < len(clauses) else ""
-            if rx.match(r" (with|except|but|and|alternat|every|in|on|full|global)\b", behind, re.I):
+            if rx.match(
+                r" (with|except|but|and|each|alternat|every|in|on|full|global)\b", behind, re.I
+            ):
                 clause += behind
             nth = rx.search(FULL_EVERY_NTH, clause, re.I)
-            counted = nth and int(nth[1] or ORDINALS[nth[2].lower()])
+            named = nth and next(filter(None, nth.groups()))
+            counted = ORDINALS.get(named.lower()) or int(named) if named else 0
             layers = (n for n, words in FULL_EVERY.items() if rx.search(words, clause, re.I))
             return Window(size=size, global_every=counted or next(layers, 0))
     return None
@@ -229,7 +234,8 @@ def shared_ffn(notes: str, expert: int) -> int | None:
 
 # A number of bytes is none of tokens.
 CAPACITY = (
-    r"(?<![a-z])capacity(?:[-_ ]factor)?(?: of)?[ =:]{0,2}(\d+(?:\.\d+)?)\b(?!\.\d| ?[GMT]i?B)"
+    r"(?<![a-z])(?:capacity(?:[-_ ]factor)?|CF)(?: of)?[ =:]{0,2}(\d+(?:\.\d+)?)\b"
+    r"(?!\.\d| ?[GMT]i?B)"
 )
 DROPPED = (
     r"(?<!no )(?<!without )\b(expert capacity\b|token[- ]?drop|drop(s|ped|ping)? (of )?tokens\b"

@@ -160,6 +160,7 @@ BESIDE_BY_FLAG = tuple(
 _REDUCTION = r"grad(?:ient)?s?(?: (?:reduc\w+|all-?reduc\w+|sync\w*))?"
 REDUCED_IN_THE_OPEN = (
     rf"\b{_REDUCTION} (?:(?:is|are|was|were) )?(?:not|(?:is|are|was|were)n't) overlapped\b"
+    rf"|\bno (?:\w+ )?overlap for (?:the )?{_REDUCTION}\b"
     rf"|\bnothing (?:to )?(?:overlaps?|hides?) (?:(?:the|a|bare) )*{_REDUCTION}\b"
 )
 BESIDE_THE_PASSES = (
@@ -368,7 +369,7 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
 # PyTorch 2.15 shows.
 FLEX = r"Flex-?Attention\b"
 HF_CHECKPOINTS = (
-    r"(HF|Hugging ?Face)('s)? (gradient[-_ ])?checkpointing"
+    r"(HF|Hugging ?Face)('s)? (grad(ient)?[-_ ])?(checkpointing|ckpt)"
     r"|gradient[-_ ]checkpointing (of|by|via|through|from) (HF|Hugging)"
     # Its own name for it.
     r"|gradient_checkpointing(_enable)?\b(?![ =:\"']*(false|off|no)\b)"

@@ -112,14 +112,15 @@ WITHOUT_FLASH = (
     r"|\bwon't use it\b[^;]*\bplain attention\b"
     rf"|(?<![a-z]){FLASH}(?: flag| option| kernel| support)?[ =:\"']*(?:is |was |are |were )?"
     r"(?:(?:turned |switched )?off\b|disabled\b"
-    r"|not (?:used|set|enabled|available|supported|passed|configured|turned on)\b"
+    r"|not (?:(?:in )?use|used|set|enabled|available|supported|passed|configured|turned on)\b"
+    r"|not in use\b"
     r"|false\b|(?<=[=:\"'])no\b|(?<=[=:] )no\b|(?<=[=:\"'])0\b|(?<=[=:] )0\b"
     r"|missing\b|absent\b|unused\b|unset\b|unavailable\b|unsupported\b|refused\b)"
 )
 OTHER_KERNEL = (
     rf"{TAKEN_BACK}(?:(?<!fused )(?<!fused)SDPA\b|scaled[ _]dot[ _]product|xformers|splash|aiter"
     rf"|flex[-_ ]?{ATTENTION}|cudnn (?:\w+ )?(?:fused)?{ATTENTION}"
-    rf"|(?:mem(?:ory)?[-_ ]efficient|triton|fused) {ATTENTION})"
+    rf"|(?:mem(?:ory)?[-_ ]efficient|triton|fused) {ATTENTION}(?! (?:is |was )?not\b))"
 )
 FUSED = (
     r"\bflash|\b\w*flash[-_]?att|\bsdpa\b|\bfused[-_ ]att|fusion att|\bfa[ -]?v?[1234]\b"

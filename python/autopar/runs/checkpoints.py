@@ -25,7 +25,7 @@ NOTHING = (
     rf"|{SUBJECT}[ =:]*((is|was) )?(off|disabled|none|no|false|not (used|on|enabled))"
     r"|(save|keep)s?[- ](all|everything)( activations)?|everything_saveable"
 )
-BUT = r"(except|but|excluding|besides|other than|minus|apart from)(?: for)?(?: the)?"
+BUT = r"(except|but|bar|excluding|besides|other than|minus|apart from)(?: for)?(?: the)?"
 CORE = r"(?:core )?(?:attention|attn|flash[- ]?attention|sdpa)"
 SPARED_ATTENTION = (
     rf"(full|all|every\w*|remat\w*|recomput\w*|checkpoint\w*)\b.*?\b{BUT} {CORE}\b"
@@ -35,12 +35,19 @@ SPARED_ATTENTION = (
     rf"|\b(sav|keep|stor)(es?|s|ing) (the )?({CORE}|context)( outputs?)?(?= *([,;)]|$))"
 )
 PROJECTIONS = (
-    r"((attention|attn)('s)? proj\w*|proj\w* of (the )?attention|q/k/v/o([_ ]?proj\w*)?"
+    r"((attention|attn)('s)? proj\w*|proj\w* of (the )?attention"
+    r"|q/k/v/o([_ ]?proj\w*)?|q/k/v[_ ]proj\w*"
     r"|qkv ?(/|,|\+|and|&) ?o(ut(put)?)?[_ ]?proj\w*)"
 )
 SPARED_PROJECTIONS = (
     rf"\b({BUT}|saves?|saving|keeps?|keeping) (the )?{PROJECTIONS}"
     rf"|\b{PROJECTIONS}( \w+)? (saved|kept)\b"
+)
+# As JAX's policies save the results of products.
+SPARED_PRODUCTS = (
+    rf"\b{BUT} (the )?(outputs of |results of )?(weights? )?"
+    r"(matmuls?|dots|matrix products|products)"
+    r"( outputs| results| of weights)?\b"
 )
 MLP = r"(mlps?|ffns?|feed[- ]?forward(s| networks?| blocks?)?)"
 MLP_ALONE = (
@@ -88,6 +95,8 @@ def meant(column: str) -> str:
         return "none"
     if rx.search(SPARED_ATTENTION, text) and not rx.search(r"proj|\b(every|each) \S+ layer", text):
         return "all but attention"
+    if rx.search(SPARED_PRODUCTS, text):
+        return "minimal"
     if rx.search(SPARED_PROJECTIONS, text) and not rx.search(r"\b(host|cpu|offload\w*)\b", text):
         return "all but attention's projections"
     if rx.fullmatch(MLP_ALONE, text):
@@ -109,6 +118,9 @@ def _parts(text: str) -> str:
 
 def _counted(text: str) -> str:
     """Returns how many layers are recomputed, or every which, where a text tells it."""
+    for figure, word in enumerate(WORDS, start=1):
+        text = rx.sub(rf"\b{word}\b", str(figure), text)
+    text = rx.sub(r"\b(in|of|per|a) ((every|each) )?(virtual )?(chunk|stage)\b", "", text)
     if option := rx.search(rf"selective_ac_option\W*{NUMBER}", text):
         return f"every {option[1]}th layer" if option[1] != "1" else "full"
     if rx.search(r"\b(uniform|every|\d+ ?%)", text) or rx.search(r"\d ?/ ?\d|\d of \d", text):
@@ -127,4 +139,5 @@ def _counted(text: str) -> str:
     return ""
 
 
+WORDS = "one two three four five six seven eight nine ten".split()
 SHARES = {"half": "1/2", "(?:a |one )third": "1/3", "(?:a |one )quarter": "1/4"}

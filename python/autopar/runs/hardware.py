@@ -216,7 +216,7 @@ def _core(chip: Chip) -> Chip:
 
 # Slices of TPUs, each a torus of its own, are joined by the network of a data centre.
 SLICES = (
-    r"\b(?:slices of |slices,? (?:of )?(?=\d+ chips (?:each|apiece))|v[56]e-"
+    r"\b(?:slices of |slices,? (?:of |with )?(?=\d+ chips (?:each|apiece))|v[56]e-"
     r"|(?=\d+[- ]chip[- ]slices?\b))(\d+)\b"
 )
 # How people say that the devices of a node reach each other by links of their own.
@@ -247,7 +247,7 @@ def _wired(link: Link, node: int) -> Link:
 # catalog/chips/rtx3090.toml): as the power of 0.63 of the watts. The latter is the very card of
 # `zero3090`, so those runs are no test of it. An H100's 588 at 500 W and 685 at 700 would be 0.45,
 # of two boards.
-_USUAL = r"default|stock|usual(?:ly)?|normal(?:ly)?|TDP"
+_USUAL = r"default|stock|factory|nominal|usual(?:ly)?|normal(?:ly)?|TDP"
 LIMITED = (
     r"(?:power[- ](?:limit(?:ed)?|cap(?:ped)?)|(?:limit|capp)ed|nvidia-smi -pl)"
     r"(?: of| to| at| is| set to|[:=])* ?(\d+) ?W(?:atts?)?\b"

@@ -10,7 +10,8 @@ from autopar.runs.rows import Run
 OPERATORS = {
     "norm": r"(?:(?:add|residual)[ +&-]+)*(?:(?:layer|rms)[- ]?)?norm(?:s|ali[sz]ations?)?"
     r"(?:\+residual)?|LN",
-    "activation": r"(?:bias[- +])?(?:swi-?glu|ge-?glu|gelu|silu|activations?(?: functions?)?|act)",
+    "activation": r"(?:bias[- +])?"
+    r"(?:swi-?glu|ge-?glu|gelu|silu|activations?(?: functions?)?|act)(?: act)?",
     "rope": r"(?:qkv\+)?(?:rope|rotary)(?:[- ]pos(?:itional|itions?)?)?(?:[- ]emb(?:edding)?s?)?",
     "residual": r"(?:bias[- +])?dropout(?:[- +]add)?",
     "permutation": r"(?:moe[- ])?(?:un)?permut(?:e|ations?)(?:/unpermute)?",

@@ -39,7 +39,7 @@ FORCED = (
     rf"force(d|s)? (even(ly)?|uniform(ly)?|round[- ]robin|{BALANCE})\b"
     r"|force-balanced\b|balanced gate\b"
     rf"|(routing|routers?|gates?|experts|tokens|loads|(?<!load )(?<!router ){BALANCE}) "
-    r"((is|are|was|were) )?forced\b|recipes? forces? it\b"
+    r"((is|are|was|were) )?\(?forced\b|recipes? forces? it\b"
     r"|artificially balanced|balanced artificially|(fake|perfectly)[- ]balanced\b"
     r"|round[- ]robin (routing|routers?|dispatch|gates?)\b"
     rf"|(?=\w)(?<!\w-)(?<!no --)(?<!not --)(?<!without --){SWITCH}(?!{SWITCHED_OFF})"

@@ -93,7 +93,7 @@ FUSED_LOSS = (
     # As one of a list of what is fused.
     r"|(fused|triton kernels (for|of))"
     r" ((rms|layer)?-?norms?|rope|rotary|swiglu|activations?|softmax|[,/&+ ]|and)+"
-    rf" {CROSS_ENTROPY}"
+    rf"[ ,/&+]*{CROSS_ENTROPY}"
 )
 SEPARATE_LOSS = (
     rf"(loss|{CROSS_ENTROPY})( loss)?( is| was)?( in separate operators| unfused| not fused)\b"
@@ -121,6 +121,8 @@ NARROW_LOSS = (
 # and theirs, 4 bytes each, beside the logits (duoan/picotron, tests/bench_tp.py and bench_cp.py).
 WIDE_LOSS = (
     rf"{TAKES} ({WIDE})[- ]logits\b|{TAKES} logits (cast|upcast) to ({WIDE})\b"
+    rf"|\blogits (are |were )?(cast|upcast|converted) to ({WIDE}) (for|before) (the )?"
+    rf"(loss|{CROSS_ENTROPY})"
     rf"|logits\.float\(\) ?(->|=>|\u2192|into|then|before) ?(the )?(loss|{CROSS_ENTROPY})"
 )
 LOSS_OUTSIDE = (
@@ -209,7 +211,7 @@ LIGER_LIST = (
 # which huggingface/transformers casts to 32 bits for it (loss/loss_utils.py): 2 bytes, 4, and the
 # gradient in 2.
 LIGER_PLAIN_LOSS = (
-    rf"liger kernels with its plain cross-entropy|liger's (plain|unfused) {CROSS_ENTROPY}"
+    rf"liger kernels (with its|but) plain {CROSS_ENTROPY}|liger's (plain|unfused) {CROSS_ENTROPY}"
     rf"|{CROSS_ENTROPY} is liger's (non-fused|plain|unfused)"
     rf"|liger[^.;]*\b{CROSS_ENTROPY} (unfused|apart|separate) from the head"
     rf"|liger \((its )?(regular|plain|unfused|non-fused) {CROSS_ENTROPY}"
@@ -220,8 +222,9 @@ LIGER_PLAIN_LOSS = (
 LOSS_IN_PLACE = (
     rf"fused classifier|llm\.c\b|LLM\.Q\b|Primus\b(?!-)"
     rf"|(TE|Transformer ?Engine)('s)? (fused )?{CROSS_ENTROPY}|{CROSS_ENTROPY} (of|from|by) TE\b"
-    rf"|{CROSS_ENTROPY}[^.;,]{{0,25}}(with |through |via |\()(TE|Transformer ?Engine)\b"
-    r"|cross[-_]entropy[-_](fusion[-_]impl[ =:\"']*|loss[-_]fusion,? \(?)te\b"
+    rf"|{CROSS_ENTROPY}[^.;,]{{0,25}}(with |through |via |by |\()(TE|Transformer ?Engine)\b"
+    r"|cross[-_]entropy[-_]fusion[-_]impl[ =:\"']*te\b"
+    r"|cross[-_]entropy[-_]loss[-_]fusion[`'\"]*,? (in its |in the )?\(?te\b"
 )
 # AI-Hypercomputer/maxtext: num_vocab_tiling.
 TILED = r"(?:vocabulary tiled by|num_vocab_tiling)"

@@ -107,7 +107,9 @@ def _layers_of_transformer_engine(run: Run) -> bool:
 
     Hugging Face's models beside it have its linear layers, and their own norms and activations.
     """
-    named = rx.search(rf"{TAKEN_BACK}{ENGINE}(?! (attention|attn|fp8|cross))", run.framework, re.I)
+    named = rx.search(
+        rf"{TAKEN_BACK}{ENGINE}(?! (attention|attn|fp8|cross|off))", run.framework, re.I
+    )
     named = named if not said(run, HF) else None
     return bool(
         named or said(run, rf"with {ENGINE}|{ENGINE}('s)?[ .]({LAYERS})|layers of {ENGINE}")
@@ -141,7 +143,7 @@ GROUPED = r"(moe[-_])?grouped[- _]?(gemm|mm|matmul|products?)\b"
 MX = r"(mx-?fp8|fp8[-_ ]mx|mx[- ]?float8)"
 _GATE, _UP = r"(gate|w1)([-_ ]proj)?", r"(up|w[23])([-_ ]proj(ection)?s?)?"
 GATE_APART = (
-    rf"\b{_GATE}( and | ?/ ?| ?& ?|\+){_UP}( (is|are|as|run|kept|left|in|two|separately))* "
+    rf"\b{_GATE}( and | ?/ ?| ?& ?|\+){_UP}( (=|is|are|as|run|kept|left|in|two|separately))* "
     r"(apart|separate(ly)?|(two|separate|2) (gemms?|products?|matmuls?|linears?|calls)"
     r"|not (fused|merged|packed|joined))\b"
     rf"|\b(separate|unmerged|unpacked) {_GATE}( and | ?/ ?| ?& ?|\+){_UP}"
@@ -180,6 +182,7 @@ SCALINGS: dict[Fp8Scaling, str] = {
 OBSERVED = (
     r"(operations|FLOPs)( (are|were))? (counted )?(by|with|from|through) (an? |the )?"
     r"(op(erator)?s?|torch|flop)\b[- ]?(count(er|ing))?|flop[-_ ]?counter([-_ ]?mode)?\b"
+    r"|FLOPs op-counted\b"
 )
 OBSERVED_US = 27.0
 
@@ -356,6 +359,7 @@ EXPERTS_IN_TURN = (
     r" (one (after (an|the )other|by one|at a time)|sequentially|serially|in turn"
     r"|in a ((python|for|sequential|serial)[- ]?)*loop)\b"
     r"|\b((python|for)[- ]?)*loops? over (the |all )?experts\b"
+    r"|\b((python|HF|for)[- ]?)+experts? loops?\b"
     r"|\bloop(ed)? experts\b|\bSequentialMLP\b"
     r"|\b(no|without|w/o) (--)?(moe[-_])?grouped[-_ ]?(product|gemm|mm|matmul)"
     r"|\b(moe[-_])?grouped[-_ ]?(gemm|mm|matmul)( flag| option)?[ =:]*((is|was) )?"

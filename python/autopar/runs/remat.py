@@ -70,10 +70,10 @@ _PARTS = {
     r"mlpwo": "contraction",
 }
 _NAME = rf"\b(?:{'|'.join(_PARTS)})\b"
-_LIST = rf"({_NAME}(?:(?:,? ?and |, ?){_NAME})*)"
+_LIST = rf"({_NAME}(?:(?:,? ?and |, ?|/){_NAME})*)"
 _GO = (
     r"(?:(?:outputs?|both|all|are|is|being|gets?|moved|sent|kept|put|stays?|left|in|on|to|the"
-    r"|pinned|=) )*"
+    r"|pinned|=|->) )*"
 )
 _HOST = r"(?:(?:host|CPU)(?:[ -](?:memory|RAM))?|offload(?:ed)?(?! to (?:the )?device))\b"
 _DEVICE = r"(?:device|HBM|saved|kept)\b"

@@ -1,6 +1,7 @@
 """What the words of a row say, and what they take back."""
 
 import re
+from dataclasses import replace
 
 from autopar.runs import rx
 from autopar.runs.rows import Run
@@ -11,9 +12,25 @@ def said(run: Run, pattern: str) -> re.Match[str] | None:
     return rx.search(rf"{TAKEN_BACK}({pattern})", f"{run.framework} {run.notes}", re.I)
 
 
+def in_full(run: Run) -> Run:
+    """Returns a run whose software has its whole name: `pt2.4`, `ds 0.16`, `mbridge`."""
+
+    def named(text: str) -> str:
+        for short, whole in SHORT_NAMES.items():
+            text = rx.sub(short, whole, text, flags=re.I)
+        return text
+
+    return replace(run, framework=named(run.framework), notes=named(run.notes))
+
+
+SHORT_NAMES = {
+    r"(?<![\w.-])pt ?(?=\d\.\d)": "PyTorch ",
+    r"(?<![\w.-])ds ?(?=\d\.\d|z(ero)?[- ]?[0-3]\b)": "DeepSpeed ",
+    r"(?<![\w.-])mbridge(?= \d\d\.\d\d\b)": "Megatron-Bridge",
+}
 # What a row denies, and what it only sets itself against.
 TAKEN_BACK = (
-    r"(?<!no )(?<!not )(?<!without )"
+    r"(?<!no )(?<!not )(?<!without )(?<!w/o )"
     r"(?<!unlike )(?<!than )(?<!instead of )(?<!vs )(?<!vs\. )(?<!versus )(?<!against )\b"
 )
 # What takes back the name of a switch before it.

@@ -30,7 +30,7 @@ from autopar.runs.recompute import (
 )
 from autopar.runs.remat import NOTHING, kept
 from autopar.runs.rows import Run
-from autopar.runs.said import HF, said
+from autopar.runs.said import HF, in_full, said
 from autopar.runs.shards import KEPT_WHOLE, shard_group
 from autopar.runs.shelf import Shelf, devices, framework, words_of
 from autopar.runs.stages import schedule_of, stage_chips, stage_chunks, stage_layers
@@ -73,7 +73,7 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     """
     if rx.search(r"micro-?benchmark", run.notes, re.I) and not rx.search(PASSES, run.notes, re.I):
         raise SpecError("notes", "part of a model timed alone")
-    run = shards.in_known_words(checkpoints.in_known_words(run))
+    run = in_full(shards.in_known_words(checkpoints.in_known_words(run)))
     for key in ("seq_len", "gbs"):
         if not getattr(run, key):
             raise SpecError(key, "missing")
@@ -232,7 +232,7 @@ NO_DROPOUT = (
 )
 DROPOUT = (
     rf"dropouts?{IS}(?:0?\.\d*[1-9]|\d+ ?%|on\b|active|enabled|true|kept|used)"
-    r"|(?<![\d.])0?\.\d*[1-9] dropouts?\b"
+    r"|(?<![\d.])0?\.\d*[1-9] dropouts?\b|\bp_?drop[ =:]*0?\.\d*[1-9]"
     r"|\b(?:with|has|have|and|uses?) dropout\b(?! (?:and|,))|(?:^|[;,.] )dropout(?=$|[;,.])"
 )
 

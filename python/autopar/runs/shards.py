@@ -44,7 +44,7 @@ GROUPS = (
     r"\b(?:FSDP|weights|parameters|states)(?: \w+)? (?:split|sharded|cut) (\d+)[- ]ways?\b",
     r"\b(\d+)[- ]way (?:(?:fully|weights?|param(?:eter)?s?|states?)[- ])*"
     r"(?:shard(?:ing|ed)|FSDP)\b",
-    rf"{OF_EXPERTS}\b(?:FSDP|HSDP|sharded|sharding) (?:(?:in|by|over|with) )?groups of (\d+)\b",
+    rf"{OF_EXPERTS}\b(?:FSDP|HSDP|sharded|sharding) (?:(?:in|by|over|with) )?groups? of (\d+)\b",
     r"\b(?:P|params?|parameters|weights)(?: ?(?:[,/&+]|and) ?(?:G|grads?|gradients))?"
     rf" (?:over|across) (\d+) {UNIT}\b",
 )
@@ -57,12 +57,14 @@ DEGREES = (
 PARTS = r"(?:FSDP|HSDP|HYBRID_SHARD|hybrid[- ]shard\w*|shard\w*)"
 WITHIN = r"(?:with)?in(?:side)?(?: of)?(?: (?:a|an|one|each|every|the|its)(?: [\w-]+)??)?"
 NODE = r"(?:node|VM|host|machine|server)"
+STATES = r"\b(?:states|optimi[sz]er|weights|param(?:eter)?s?)"
 # Where shards are told to lie within a node, and where the strategy itself means that.
 OF_A_NODE = (
     rf"{OF_EXPERTS}{PARTS}(?: (?:over|across) (\d+) \w+)?(?: \w+)? {WITHIN} {NODE}\b"
     rf"|\bHYBRID_SHARD\b|\bshard(?:ing)? group (?:=|is|of) (?:a|one) (?:[\w-]+ )?{NODE}\b"
     rf"|{PARTS} across the (\d+) \w+ of (?:a|one|each) {NODE}\b"
     r"|\bshard(?:s|ed|ing)?(?:[ =:]*(\d+))?[ ,]+intra[- ]?node\b"
+    rf"|{STATES}(?: \w+)? (?:split|cut|sharded) (?:{WITHIN} {NODE}|(?:intra|in)[- ]node)\b"
     r"|\bHSDP\b(?! (?:is |was )?(?:off|not|disabled|unused)\b)"
 )
 OF_A_SLICE = rf"{OF_EXPERTS}{PARTS} {WITHIN} (?:slice|pod)\b"

@@ -140,6 +140,9 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         flags=re.I,
     )
     called = rx.sub(VERSIONED, r"\1", called, flags=re.I)
+    if rx.search(r"megatron[- ]bridge\b", called, re.I):
+        # Which trains by Megatron-Core.
+        called = rx.sub(r"\b(megatron[- ](core|lm)|m-?core)\b", "", called, flags=re.I)
     places = _places_of(shelf, called)
     known = bool(places)
     if not known:

@@ -142,6 +142,7 @@ NARROW_STATES = (
     r"|bf16 weights and (bf16 )?(adamw?|optimizer) states\b"
     r"|(no|without) ((fp32|32-bit) (copy|copies|master)|master (weights|copy|copies|params))\b"
     r"|master[-_ ](weights|copy|copies)[ =:]*(false|off|none|absent|missing)\b"
+    r"|(fp32|32-bit) master( copy| weights)? (does not exist|(is )?absent)\b"
     r"|bf16[-_ ]adamw?\b|adamw?[-_ ]?bf16\b"
     # AI-Hypercomputer/maxtext, configs/base.yml: mu_dtype inherits from weight_dtype, and so does
     # the second moment (optax: zeros like the parameters).
@@ -203,7 +204,9 @@ OPTIMIZER = r"optimi[sz]er|optim|adam[wW]?|moments?"
 # What is named for it: FSDP's `CPUOffload` updates there what it takes there.
 OFFLOADING_OPTIMIZER = r"CPU-?Offload\b|(DeepSpeed)?CPU[-_ ]?Adam\b|ZeRO-(Offload|Infinity)\b"
 # What FSDP is told to ignore (torch.distributed.fsdp, fully_shard: ignored_params).
-WHOLE_EXPERTS = r"experts (are )?(outside of|excluded from|left out of) FSDP"
+WHOLE_EXPERTS = (
+    r"experts (are )?(outside of|excluded from|left out of) FSDP|experts = ignored_params"
+)
 # PyTorch's own linear layer keeps a view of its weight for the backward pass, and with it what
 # ZeRO-3 gathered; DeepSpeed's in its place keeps the weight alone, unless it is turned off
 # (deepspeed/runtime/zero/linear.py; partition_parameters.py: mem_efficient_linear).
