@@ -91,6 +91,7 @@ def test_latent_attention_without_its_widths_is_not_read() -> None:
         ("sliding window of 512 except full attention in every 5th layer", 512, 5),
         ("FlexAttention: SWA-512, global in each fifth layer", 512, 5),
         ("flex_attention: window 512, and every fifth layer attends fully", 512, 5),
+        ("flex_attention with SWA 512, 1 in 5 layers global", 512, 5),
     ],
 )
 def test_windows_are_read_of_words(notes: str, size: int, every: int) -> None:
@@ -147,6 +148,7 @@ def test_leading_dense_layers_are_read_of_words(notes: str, dense: int | None) -
         ("Besides routed experts a 2560-wide shared one", None, 2560),
         ("experts 512 wide + 1 shared (512)", 512, 512),
         ("others 1 shared + 8 routed experts, all 512 wide", 512, 512),
+        ("expert + shared expert width 512 (one shared)", 512, 512),
         ("expert width 2048, one shared expert also 2048", 2048, 2048),
         ("moe_ffn_hidden_size=1408, 2 shared experts", 1408, 2816),
         ("--moe-shared-expert-intermediate-size 5632", None, 5632),

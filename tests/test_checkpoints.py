@@ -35,6 +35,11 @@ from stated import run_of
         ("moe_act + layernorm modules", "norm, act"),
         ("only RMSNorm and SwiGLU recomputed", "norm, act"),
         ("activation function only, 21 of 80 layers", "act"),
+        ("activation function (2 layers/chunk)", "act"),
+        (
+            "default remat: keep attention's qkv/o projection outputs, redo everything else",
+            "all but attention's projections",
+        ),
         ("activation checkpointing on one block out of 6", "1 of 6 layers"),
         ("block method, 1 layer in every virtual chunk", "block 1"),
         ("everything except the outputs of weight matmuls", "minimal"),

@@ -98,6 +98,7 @@ def test_all_states_are_narrow_where_no_copy_is_wider(notes: str, narrow: bool) 
         ("optimizer_memory_host_offload=true", {OPTIMIZER}),
         ("optimizer_cpu_offload: true", {OPTIMIZER}),
         ("param+optimizer -> cpu", {PARAMETERS, OPTIMIZER}),
+        ("--swap-attention (attention activations offloaded to host)", set()),
         ("offload_param to CPU", {PARAMETERS}),
         ("checkpoint activations offloaded to the host", {CHECKPOINTS}),
         ("cpu_checkpointing", {CHECKPOINTS}),

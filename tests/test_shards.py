@@ -17,6 +17,7 @@ from stated import run_of
         ("HSDP, shard degree 16", 16),
         ("HSDP: fsdp=16 x data=4", 16),
         ("HSDP: FSDP groups of 16", 16),
+        ("HSDP: ici/dcn FSDP group 16, DP 4 on top", 16),
         ("Hybrid sharding: FSDP group of 8 inside the node, replicated outside", 8),
         ("zero-1 w/ states split intra-node (8), replicated inter-node", 8),
         ("shard groups: P,G over 4 ranks, OS over 8", 4),

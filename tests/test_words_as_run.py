@@ -242,6 +242,24 @@ def of(shelf: Shelf, cells: dict[str, str]) -> Setup:
             8,
         ),
         (
+            {"framework": "torchtitan", "notes": "CrossEntropyLoss in a single chunk"},
+            lambda f: f.held.loss_pieces,
+            1,
+            8,
+        ),
+        (
+            {**WHOLE, "framework": "TE + FSDP", "notes": "CE loss computed 512 tokens at a time"},
+            lambda f: f.held.loss_pieces,
+            8,
+            1,
+        ),
+        (
+            {"framework": "PyTorch DDP", "notes": "SGD without momentum, states in bf16"},
+            lambda f: f.bytes.optimizer,
+            1,
+            8,
+        ),
+        (
             {"framework": "PyTorch DDP", "notes": "Adafactor"},
             lambda f: f.bytes.optimizer,
             1,
@@ -311,6 +329,7 @@ def test_a_trainer_without_python_launches_as_compiled_code_does(shelf: Shelf) -
         "Load balancing is natural (aux_loss only, not forced)",
         "pretrained checkpoint on FineWeb, so routing is realistic",
         "Starts from pretrained weights, so real trained routing",
+        "Starts from a checkpoint, so real router decisions, nothing forced",
         "continues from pretrained weights w/ real (unforced) routing",
     ],
 )
@@ -377,6 +396,14 @@ def test_software_may_have_a_short_name(shelf: Shelf) -> None:
 def test_what_is_not_interleaved_is_not(shelf: Shelf) -> None:
     cells = {"framework": "Megatron-LM", "pp": "2", "dp": "2", "notes": "non-interleaved 1F1B"}
     assert of(shelf, cells).plan.schedule == "1f1b"
+
+
+def test_pytorch_had_no_fused_attention_before_its_second_release(shelf: Shelf) -> None:
+    def attention(framework: str) -> str:
+        return of(shelf, {"framework": framework, "attention": ""}).problem.workload.attention
+
+    assert attention("PyTorch 1.13 DDP") == "unfused"
+    assert attention("PyTorch 2.0 DDP") == "flash"
 
 
 def test_mingpt_stores_its_scores(shelf: Shelf) -> None:

@@ -119,6 +119,7 @@ def test_no_run_stored_scores_that_exceed_its_device(shelf: Shelf) -> None:
         ),
         ("softmax", "--triangle-attn (scores kept, single-kernel softmax)"),
         ("norm", "LayerNorm kernel fused"),
+        ("norm", "fused CE, SwiGLU, rotary and RMSNorm CUDA ops"),
         ("norm", "fla Triton kernels for RoPE, RMSNorm, SwiGLU, CE"),
         ("norm", "Fused ops: dense+bias+GELU via cublasLt epilogue, LayerNorm first/last"),
         ("norm", "fuse_attention_qkv, fused RoPE + RMSNorm"),

@@ -32,12 +32,13 @@ END = r"(emb\w*|wte|lm[_ -]?head|(output )?head|output( layer| weights?)?|unembe
 TIED = (
     rf"\btied\b|\btie[-_]?(word[-_]?)?embeddings?\b(?! *[=:]+ *(false|no|0)\b)|\bweight[- ]tying\b"
     rf"|\bshare[-_]embeddings?[-_]and[-_]output[-_]weights\b|\bshared? {END}"
+    r"|\bshared input(/| and | & )output emb"
     rf"|\b{END}([ /]{END})* (is |are )?shared\b|\b{END} and {END} share (their )?weights\b"
 )
 APART = (
     r"\b(untied|untie[-_]embeddings\S*|not tied|un-tied|no[- ](weight[- ])?tying"
     r"|(without|no) (tied|shared) (emb\w*|weights)|tie[-_]?(word[-_]?)?embeddings?\W+(false|no|0)"
-    r"|(not|isn't|aren't) shared with the (lm[_ ]?)?head|separate (lm |output )?head"
+    r"|(not|isn't|aren't) shared with the (lm[_ ]?)?head|separate (lm[_ ]|output )?head"
     r"|(lm[_ -]?head|output head) (is )?(separate|of its own))\b"
 )
 # `tied or untied output: unknown`, `whether the head is tied is not told`.
@@ -124,6 +125,7 @@ WINDOW = (
 FULL_EVERY_NTH = (
     r"\b(?:full|global)(?: attention)?(?: in| on| at)? (?:every|each) "
     rf"(?:(\d+)(?:st|nd|rd|th)?|({'|'.join(ORDINALS)})) layers?\b"
+    r"|\b(?:1|one) (?:in|of|out of) (\d+) layers? (?:is |are |being )?(?:full|global)\b"
     rf"|\b(?:every|each) (?:(\d+)(?:st|nd|rd|th)?|({'|'.join(ORDINALS)})) layer (?:attends |is )"
     r"(?:fully|full|global)\b"
 )
@@ -146,7 +148,9 @@ def window(notes: str) -> Window | None:
             size = int((found[1] or found[3]).replace(",", "")) * (1024 if found[2] else 1)
             behind = clauses[place + 1] if place + 1 < len(clauses) else ""
             if rx.match(
-                r" (with|except|but|and|each|alternat|every|in|on|full|global)\b", behind, re.I
+                r" (with|except|but|and|each|(1|one) in|alternat|every|in|on|full|global)\b",
+                behind,
+                re.I,
             ):
                 clause += behind
             nth = rx.search(FULL_EVERY_NTH, clause, re.I)
@@ -175,6 +179,7 @@ EXPERT = r"(?<!shared[ -])\bexperts?"
 WIDTH = r"[ _-](?:ffn|intermediate(?:[ _]size)?|width)\D{0,3}(\d+)"
 ROUTED_WIDTHS = (
     rf"(?:\bmoe|{EXPERT}){WIDTH}",
+    rf"{EXPERT} ?(?:\+|and|/) ?shared[- ]experts?{WIDTH}",
     r"\bmoe[-_](?:ffn[-_]hidden|intermediate)[-_]size\D{0,3}(\d{3,})",
     r"\bmoe[-_]mlp[-_]dim\D{0,3}(\d{3,})",
     rf"{EXPERT},? (?:(?:of (?:width )?|x |at |are )|(?:all |each )(?=\d+ wide))?"

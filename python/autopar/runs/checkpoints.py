@@ -36,11 +36,11 @@ SPARED_ATTENTION = (
 )
 PROJECTIONS = (
     r"((attention|attn)('s)? proj\w*|proj\w* of (the )?attention"
-    r"|q/k/v/o([_ ]?proj\w*)?|q/k/v[_ ]proj\w*"
+    r"|((attention|attn)('s)? )?(q/k/v/o|qkv ?/ ?o)([_ ]?proj\w*)?|q/k/v[_ ]proj\w*"
     r"|qkv ?(/|,|\+|and|&) ?o(ut(put)?)?[_ ]?proj\w*)"
 )
 SPARED_PROJECTIONS = (
-    rf"\b({BUT}|saves?|saving|keeps?|keeping) (the )?{PROJECTIONS}"
+    rf"\b({BUT}|saves?|saving|keeps?|keeping) (the |all )?(outputs of )?{PROJECTIONS}"
     rf"|\b{PROJECTIONS}( \w+)? (saved|kept)\b"
 )
 # As JAX's policies save the results of products.
@@ -64,6 +64,7 @@ ABOUT = set(
 )
 # As a list of shares of the stages behind the name of what is computed again.
 BY_STAGE = r",? ?\d+(?:(?:[/, -]+\d+)+| of \d+) layers\b.*| (?:by|per|a) stage\b"
+BY_CHUNK = r" ?\(?\d+ layers? ?(?:/|per|a|in each) ?(?:chunk|stage)\)?"
 PARTS = {"rms": "norm", "ln": "norm", "rmsnorms": "norm", "layernorms": "norm", "silu": "act"}
 NUMBER = r"(\d+)"
 
@@ -108,7 +109,7 @@ def meant(column: str) -> str:
 
 def _parts(text: str) -> str:
     """Returns norms and activations alone where a text names nothing else."""
-    text = rx.sub(r"\bmoe[_ ]act", "act", rx.sub(BY_STAGE, "", text))
+    text = rx.sub(r"\bmoe[_ ]act", "act", rx.sub(f"{BY_CHUNK}|{BY_STAGE}", "", text))
     words = {PARTS.get(word, word) for word in words_of(text)} - ABOUT
     if not words or not words <= NORMS | ACTIVATIONS or words <= {"activations"}:
         return ""  # `activations` alone says that it is recompute that is meant.

@@ -58,7 +58,8 @@ EVEN = (
 )
 FREE = (
     rf"{UNEVEN}|{BALANCE} (is |was |stays )?(left )?natural\b"
-    r"|chooses? freely\b|routing is that of the (trained )?model\b"
+    r"|chooses? freely\b|real rout(er|ing) decisions\b|nothing forced\b"
+    r"|routing is that of the (trained )?model\b"
     r"|(balance( of the experts)?|balancing|routers?|routing|experts|tokens|loads) "
     r"((is|are|was|were) )?not forced\b"
     rf"|(no|not|without) {BALANCE}[- ]forc(e|ing)\b"

@@ -107,7 +107,7 @@ HF_LOSS_SINCE = "2024-11"
 HF_UNSHIFTED_SINCE = "2025-01"
 TAKES = (
     rf"(loss|{CROSS_ENTROPY}) (is |was )?((applied|computed|taken|done|sits|lies) )?"
-    r"(outside (of )?(the )?([\w-]+ )?(model|module),? )?(of|on"
+    r"(outside (of )?(the )?([\w-]+ )?(model|module),? )?(of|on|sees|gets"
     rf"|over|from|to)( the)?"
 )
 # F.cross_entropy of what the model returns, in separate operators: logits, their log-softmax, its
@@ -212,6 +212,7 @@ LIGER_LIST = (
 # gradient in 2.
 LIGER_PLAIN_LOSS = (
     rf"liger kernels (with its|but) plain {CROSS_ENTROPY}|liger's (plain|unfused) {CROSS_ENTROPY}"
+    rf"|liger[^.;]*\b{CROSS_ENTROPY} is the (plain|vanilla|regular|stock) one"
     rf"|{CROSS_ENTROPY} is liger's (non-fused|plain|unfused)"
     rf"|liger[^.;]*\b{CROSS_ENTROPY} (unfused|apart|separate) from the head"
     rf"|liger \((its )?(regular|plain|unfused|non-fused) {CROSS_ENTROPY}"
@@ -231,6 +232,7 @@ TILED = r"(?:vocabulary tiled by|num_vocab_tiling)"
 WHOLE = (
     rf"(loss|{CROSS_ENTROPY})[^.;,]{{0,25}} (un-?chunked|not chunked)\b"
     rf"|(loss|{CROSS_ENTROPY}) (over|of|on) (the )?(full|whole) logits\b"
+    rf"|(loss|{CROSS_ENTROPY})[^.;,]{{0,25}} in (a single|one|1) (chunk|piece)\b"
     rf"|unchunked (loss|{CROSS_ENTROPY})"
     r"|(full|whole) logits (are |were )?materiali[sz]ed\b"
     r"|logits (are |were )?fully materiali[sz]ed\b"
@@ -241,5 +243,6 @@ IN_PIECES = (
     rf"(loss in (\w+ (pieces|chunks)|blocks)|{TILED}|chunked[-_ ]?(loss|{CROSS_ENTROPY}|nll)"
     rf"|(loss|{CROSS_ENTROPY})[^.;,]{{0,20}} (in|over|by) (\d+ )?(chunks|pieces|tiles)\b"
     rf"|(loss|{CROSS_ENTROPY}) (is |was )?chunked\b"
+    rf"|(loss|{CROSS_ENTROPY})[^.;,]{{0,20}} \d+ tokens at a time\b"
     r"|CEWithChunkedOutputLoss|ChunkedCE(Loss)?\b|num_output_chunks)"
 )

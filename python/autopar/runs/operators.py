@@ -159,7 +159,7 @@ ALL_APART = (
 # Lumen transposes weights and the output's gradient where that has a format of its own, and nothing
 # where all are e4m3 (ZhangDanyang-AMD/Lumen, lumen/ops/quantize/linear.py: gemm_per_tensor_mixed,
 # gemm_wgrad_mixed, _gemm_wgrad_hipblas).
-ONE_FORMAT = r"e4m3 both ways\b"
+ONE_FORMAT = r"e4m3 (both ways|fwd ?[+/&] ?bwd|forward and backward)\b"
 
 # Transformer Engine's kernels of experts' products with what is beside them, in MXFP8
 # (NVTE_CUTEDSL_FUSED_GROUPED_MLP).
@@ -522,7 +522,7 @@ COMPOSABLE = r"(composable kernels?|ck) v2\b"
 # Its backward pass that adds up the queries' gradient in 16 bits (fmha_bwd_..._a16).
 NARROW_SUMS = r"aiter\W{0,3}a16\b"
 # Lumen's own kernel, its default until September 2026 (ZhangDanyang-AMD/Lumen@ba4d359).
-TRITON = r"triton (flash[- ]?)?attention\b"
+TRITON = r"(triton (flash[- ]?)?attention|attention in triton)\b"
 # And in 32 bits, as Lumen calls it (ROCm/aiter, aiter/ops/mha.py: flash_attn_func).
 WIDE_SUMS = r"aiter\W{0,3}a32\b|\blumen\b"
 KERNELS = {"1": ("fa1",), "2": ("fa2",), "3": ("fa3",), "4": ("cudnn",)}

@@ -169,6 +169,8 @@ def _is_left_in_32_bits(run: Run, entry: FrameworkEntry, degrees: dict[str, int]
     )
 
 
+# PyTorch's own fused attention came with its release 2.0 of March 2023.
+TORCH_ATTENTION_SINCE = "2023-03"
 HF_ATTENTION_SINCE = "2023-12"
 
 
@@ -191,7 +193,8 @@ def _attention(
     if told := attention_said(run):
         return told
     early = run.month < HF_ATTENTION_SINCE and not rx.search("falcon", run.model, re.I)
-    stored = said(run, HF) and (early or rx.search(r"gpt-?oss", run.model, re.I))
+    own = entry.framework.name in ("pytorch-ddp", "fsdp") and run.month < TORCH_ATTENTION_SINCE
+    stored = own or (said(run, HF) and (early or rx.search(r"gpt-?oss", run.model, re.I)))
     usual: Attention = "unfused" if stored else entry.run.attention
     if usual == "unfused" and _scores_exceed(run, model, device, degrees):
         usual = "flash"

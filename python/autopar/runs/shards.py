@@ -44,7 +44,8 @@ GROUPS = (
     r"\b(?:FSDP|weights|parameters|states)(?: \w+)? (?:split|sharded|cut) (\d+)[- ]ways?\b",
     r"\b(\d+)[- ]way (?:(?:fully|weights?|param(?:eter)?s?|states?)[- ])*"
     r"(?:shard(?:ing|ed)|FSDP)\b",
-    rf"{OF_EXPERTS}\b(?:FSDP|HSDP|sharded|sharding) (?:(?:in|by|over|with) )?groups? of (\d+)\b",
+    rf"{OF_EXPERTS}\b(?:FSDP|HSDP|sharded|sharding) (?:(?:in|by|over|with) )?"
+    r"groups?(?: of)? (\d+)\b",
     r"\b(?:P|params?|parameters|weights)(?: ?(?:[,/&+]|and) ?(?:G|grads?|gradients))?"
     rf" (?:over|across) (\d+) {UNIT}\b",
 )

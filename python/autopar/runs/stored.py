@@ -50,13 +50,15 @@ def stored(framework: Framework, run: Run) -> Framework:
         update = min(framework.held.update_bytes, copy) if copy else framework.held.update_bytes
         held = replace(framework.held, fp32_residual=False, update_bytes=update)
         framework = replace(framework, casts_weights=False, held=held)
-    elif said(run, WITHOUT_MOMENTS):
-        kept = 2 if told.get("weights") and told.get("copy") is None else numbers.parameter
-        numbers = replace(numbers, parameter=kept, optimizer=max(numbers.optimizer - 8, 1))
     elif rx.search(r"8-?bit adam", run.notes, re.I):
         numbers = replace(numbers, optimizer=max(numbers.optimizer - 6, 2))
     elif told.get("moments"):
         numbers = replace(numbers, optimizer=max(numbers.optimizer - 4, 4))
+    if said(run, WITHOUT_MOMENTS):
+        if told.get("weights") and told.get("copy") is None:
+            numbers = replace(numbers, parameter=2)
+        moments = 4 if narrow_states(run) else 8
+        numbers = replace(numbers, optimizer=max(numbers.optimizer - moments, 1))
     if said(run, DROPPED_GRADIENTS):
         framework = replace(framework, held=replace(framework.held, gradients="passing"))
     offloaded = run.offload_fraction
@@ -120,8 +122,8 @@ def offloaded(framework: Framework, run: Run) -> Framework:
     return replace(framework, offload=replace(offload, threads=threads, pinned=pinned))
 
 
-# Rows and columns of second moments for whole matrices, and no first (arXiv:1804.04235).
-WITHOUT_MOMENTS = r"adafactor\b"
+# Rows and columns of second moments for whole matrices, and no first (arXiv:1804.04235); none.
+WITHOUT_MOMENTS = r"(adafactor|SGD without momentum|plain SGD)\b"
 PINNED = r"pinned memory\b|pin_memory[ =:\"']*(true|on|1)\b"
 NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
 # volcengine/verl sets it for FSDP unless a configuration says otherwise
@@ -187,7 +189,8 @@ AMONG = (
 )
 CHECKPOINTS = (
     r"(activation |layer |gradient |saved |kept )?checkpoint(s|ed|ing)?( activations?| inputs?)?"
-    r"|(saved |kept |stored )?((decoder|layer)[_ ])+inputs?|activations?|acts?|inputs"
+    r"|(saved |kept |stored )?((decoder|layer)[_ ])+inputs?"
+    r"|(?<!attention )activations?|acts?|inputs"
 )
 # NVIDIA/Megatron-LM: --fine-grained-activation-offloading of what --offload-modules names.
 BY_NAME = (
@@ -206,6 +209,7 @@ OFFLOADING_OPTIMIZER = r"CPU-?Offload\b|(DeepSpeed)?CPU[-_ ]?Adam\b|ZeRO-(Offloa
 # What FSDP is told to ignore (torch.distributed.fsdp, fully_shard: ignored_params).
 WHOLE_EXPERTS = (
     r"experts (are )?(outside of|excluded from|left out of) FSDP|experts = ignored_params"
+    r"|experts[^.;]{0,60} outside (of )?FSDP"
 )
 # PyTorch's own linear layer keeps a view of its weight for the backward pass, and with it what
 # ZeRO-3 gathered; DeepSpeed's in its place keeps the weight alone, unless it is turned off
