@@ -93,6 +93,8 @@ class Held:
             backward pass of their layer, in the first micro-batch of a step, to the optimizer's
             step; or in the place of their parameters, which they `replace`.
         bucket_copies: Every gradient has a place in a bucket beside its own.
+        waiting_sums: What replicas of shards sum waits in the type that it travels in until the
+            backward pass ends, unless gradients are stored in that type.
         planned: Memory is laid out before the first step: what is reserved is the peak, and
             nothing that was freed waits for its like.
         gathered_copy_bytes: Where ZeRO stages 1 and 2 slice parameters and reduced gradients with
@@ -140,6 +142,7 @@ class Held:
     narrow_weights: bool = False
     gradients: Gradients = "kept"
     bucket_copies: bool = False
+    waiting_sums: bool = False
     planned: bool = False
     gathered_copy_bytes: int = 0
     update_bytes: int = 0

@@ -58,6 +58,9 @@ def loss(framework: Framework, entry: FrameworkEntry, run: Run) -> Framework:
         return _with_loss(replace(framework, loss_in_16_bits=True), True, width, 0)
     if fused:
         return framework
+    if framework.name == "ddp-compiled" and said(run, LOSS_ALONE):
+        # Nobody holds the logits, and no gradient of theirs comes from outside.
+        return _with_loss(framework, False, 4 if run.month < DONATES_SINCE else 2, 0)
     if usual.loss_bytes:
         return _with_loss(framework, False, usual.loss_bytes, usual.cached_loss_bytes)
     if compiled:
@@ -130,6 +133,11 @@ LOSS_OUTSIDE = (
     r"|(gives|returns|yields) (the )?(bare )?logits (alone|only)|only (gives|returns"
     r"|yields) (the )?logits"
 )
+# A compiled model that holds its loss, as karpathy/nanochat's: what its passes keep is the compiler's
+# to write over, gradients of logits in their place (pytorch/pytorch, torch/_functorch/config.py:
+# donated_buffer, on since PyTorch 2.6).
+LOSS_ALONE = r"returns (the |its )?(bare )?loss (alone|only)|only returns (the |its )?loss|nanochat"
+DONATES_SINCE = "2025-02"
 # Dao-AILab/flash-attention, losses/cross_entropy.py.
 LOSS_KERNEL = r"xentropy\b"
 

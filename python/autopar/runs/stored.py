@@ -32,13 +32,17 @@ def stored(framework: Framework, run: Run) -> Framework:
     narrow = said(run, rf"({NARROW_GRADIENTS})\b") or told.get("reduced")
     reduced = said(run, WIDE_REDUCTION) or told.get("reduced") is False
     narrow = narrow or (told.get("gradients") and not reduced)
-    wide = run.shards_parameters and not narrow and reduced
+    # FSDP's hooks reduce in 32 bits in torchtitan, whatever its weights are in
+    # (torchtitan/config/job_config.py: mixed_precision_reduce is float32 alone).
+    titan = framework.name.startswith("torchtitan")
+    hooked = run.shards_parameters or (titan and framework.hooks_replicas)
+    wide = hooked and not narrow and (reduced or titan)
     if narrow:
         # Where sums lie beside the gradients that are added to them, only what travels is narrow.
         # FSDP casts what it reduced to the width of its parameters (pytorch/pytorch, torch/
         # distributed/fsdp/_fully_shard/_fsdp_collectives.py: foreach_reduce, to orig_dtype;
         # fsdp/_runtime_utils.py: _cast_grad_to_param_dtype).
-        sums = numbers.gradient > numbers.gradient_sent or framework.name.startswith("torchtitan")
+        sums = numbers.gradient > numbers.gradient_sent or titan
         numbers = replace(numbers, gradient=numbers.gradient if sums else 2, gradient_sent=2)
     elif wide:
         numbers = replace(numbers, gradient_sent=4)

@@ -289,6 +289,7 @@ pub fn held() -> Held {
         narrow_weights: false,
         gradients: Gradients::Kept,
         bucket_copies: false,
+        waiting_sums: false,
         planned: false,
         gathered_copy_bytes: 0,
         update_bytes: 0,

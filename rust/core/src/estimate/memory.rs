@@ -191,7 +191,8 @@ pub fn items(
     let reduces = reduces_each_pass(shard, framework);
     // Parameters and gradients stay whole when they are gathered and reduced once a step.
     let (mut parameters, mut gradients, mut optimizer, mut buffers) = (0u64, 0u64, 0u64, 0u64);
-    let (mut updated, mut roots) = (0u64, 0u64);
+    let (mut updated, mut roots, mut waiting) = (0u64, 0u64, 0u64);
+    let hooked = framework.hooks_replicas && shard.zero == 0 && !shard.alone();
     let mut working_set = held.working_set.0;
     let (dense_again, expert_again) = held.regathered_parameters;
     let cast_dense = held.dense_parameters - held.end_parameters;
@@ -260,8 +261,13 @@ pub fn items(
             continue;
         }
         // What is gathered and kept whole lies beside the shards that are updated, where the optimizer has no copy of its own.
-        let kept = shard.zero == 2 && each && ranks > 1 && !bytes.updates_a_copy();
-        let beside = if kept { share(2) - left } else { 0 };
+        // So is what replicas compute with that are hooked as shards of themselves.
+        let kept = (shard.zero == 2 && each && ranks > 1) || (hooked && replicas.size > 1);
+        let beside = if kept && !bytes.updates_a_copy() { share(2) - left } else { 0 };
+        let summed = hooked || (shard.zero >= 2 && each && replicas.size > ranks);
+        if framework.held.waiting_sums && summed && bytes.gradient_sent != bytes.gradient {
+            waiting += share(2) * bytes.gradient_sent;
+        }
         parameters += stored(share(3) + whole + beside);
         if !(gathers && framework.held.gradients == Gradients::Replace) {
             let reduced = (if each { share(2) } else { count }) * bytes.gradient;
@@ -290,7 +296,7 @@ pub fn items(
     // What is gathered and kept whole is reduced layer by layer all the same.
     let keeps = shard.zero == 2 && each && !shard.alone() && !bytes.updates_a_copy();
     let passed_on = gathers || fetches;
-    if passed_on || keeps {
+    if passed_on || keeps || hooked {
         buffers += if passed_on { held.gathered_parameters * bytes.parameter } else { 0 };
         // The gradient as it is computed, and the one before it as it travels, if that is wider.
         let wider = if bytes.gradient_sent > bytes.parameter { bytes.gradient_sent } else { 0 };
@@ -335,7 +341,7 @@ pub fn items(
         activations: held.activations,
         logits: held.logits,
         working_set: Bytes(working_set),
-        buffers: Bytes(buffers),
+        buffers: Bytes(buffers + waiting),
         cached: Bytes::ZERO,
         context: context(framework, shard),
     };
@@ -348,9 +354,15 @@ pub fn items(
     let late = if passing { late_gradients(held, shard, framework) } else { Bytes::ZERO };
     let gone = MemoryItems { activations: held.held_balancing, logits: Bytes::ZERO, ..whole_step };
     let at_update = MemoryItems { activations: gone.activations, ..at_update };
-    let mut items =
-        whole_step.at_peak(gone, at_update, passing.then_some(late), framework.held.planned);
-    items.cached += held.cached_logits;
+    let before = passing.then_some(late);
+    let planned = framework.held.planned;
+    let mut items = whole_step.at_peak(gone, at_update, before, Bytes(waiting), planned);
+    items.cached += if framework.held.gradients == Gradients::Passing {
+        // The first step, which makes gradients and moments when logits are gone, puts them there.
+        held.cached_logits.beyond(whole_step.gradients + whole_step.optimizer)
+    } else {
+        held.cached_logits
+    };
     items.cached += gather_buffers(held, framework, gathers, keeps);
     items
 }
@@ -428,7 +440,8 @@ impl MemoryItems {
     /// Of all that a step needs at one time or another, what is there when it needs most: as the backward pass begins, as it
     /// ends, or during the optimizer's step, which needs what `update` says but for activations. Gradients that are `passing` grow from
     /// nothing as activations go, both layer by layer, so that one of its ends is its peak; so many bytes of them come after the
-    /// first layer has worked. What is left of activations is there when the others are `gone`.
+    /// first layer has worked. What is left of activations is there when the others are `gone`. Sums over replicas are `waiting`
+    /// only as the backward pass ends.
     ///
     /// Unless memory is `planned`, PyTorch's caching allocator has all of it at the end: freed blocks serve the stream that they
     /// were allocated on, FSDP's gradients another one, and what is left of them between the states that the first step put into what
@@ -439,11 +452,13 @@ impl MemoryItems {
         gone: MemoryItems,
         update: MemoryItems,
         passing: Option<Bytes>,
+        waiting: Bytes,
         planned: bool,
     ) -> MemoryItems {
         let none = Bytes::ZERO;
         let begin = MemoryItems {
             gradients: if passing.is_some() { none } else { self.gradients },
+            buffers: self.buffers.beyond(waiting),
             update: none,
             ..self
         };

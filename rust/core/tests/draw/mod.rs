@@ -279,6 +279,7 @@ fn held(draw: &mut Draw) -> Held {
         narrow_weights: draw.pick(&[false, true]),
         gradients: draw.pick(&[Gradients::Kept, Gradients::Passing, Gradients::Replace]),
         bucket_copies: draw.once_in(4),
+        waiting_sums: draw.once_in(4),
         planned: draw.once_in(3),
         gathered_copy_bytes: draw.pick(&[0, 0, 2]),
         update_bytes: draw.pick(&[0, 4, 8]),

@@ -54,6 +54,9 @@ pub struct Held {
     /// Every gradient has a place in a bucket beside its own (PyTorch's DistributedDataParallel without
     /// `gradient_as_bucket_view`).
     pub bucket_copies: bool,
+    /// What replicas of shards sum waits in the type that it travels in until the backward pass ends, unless gradients are stored
+    /// in that type (FSDP2 before pytorch/pytorch pull request 179443).
+    pub waiting_sums: bool,
     /// Memory is laid out before the first step: what is reserved is the peak, and nothing that was freed waits for its like.
     pub planned: bool,
     /// Where ZeRO stages 1 and 2 slice parameters and reduced gradients with the optimizer's state, bytes of a parameter as it lies
