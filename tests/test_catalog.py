@@ -289,11 +289,14 @@ def test_a_framework_may_be_another_before_a_month(tmp_path: Path) -> None:
     months = ["2023-01", "2024-02", "2024-10", "2025-03", "2025-04", "2025-08", "2025-10"]
     later = ["2025-11", "2026-02", "2026-03", "2026-04", "2026-05", "2026-10"]
     assert list(mine.before) == [*months, *later]
+    months = ["2023-01", "2024-02", "2024-07", "2025-03", "2025-04", "2025-08", "2025-10"]
+    newest = ["2025-11", "2026-02", "2026-03", "2026-04", "2026-05", "2026-07", "2026-10"]
+    assert list(mine.before) == months + newest
     early, later, last, *_ = mine.before.values()
     # What changed at a later month had not changed before an earlier one either.
     assert (early.held.logit_bytes, early.launch_us) == (3, 9.0)
-    assert (later.held.logit_bytes, later.launch_us) == (14, 9.0)
-    assert (last.held.logit_bytes, last.launch_us) == (14, mine.framework.launch_us)
+    assert (later.held.logit_bytes, later.launch_us) == (18, 9.0)
+    assert (last.held.logit_bytes, last.launch_us) == (18, mine.framework.launch_us)
     file.write_text('follows = "torchtitan"\nbefore = 3\n')
     with pytest.raises(SpecError, match="before: must hold a table a month"):
         catalog.framework(str(file))

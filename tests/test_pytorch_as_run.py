@@ -165,3 +165,44 @@ def test_torchtitan_wraps_replicas_as_it_wraps_shards_since_april_2026(shelf: Sh
     assert hooked("2026-04")
     assert not hooked("2026-03")
     assert not hooked("2026-04", "DDP under autocast")
+
+
+def test_torchtitan_sends_32_bits_whatever_its_weights_are_in(shelf: Shelf) -> None:
+    def sent(framework: str, zero: str, date: str = "2026-05") -> int:
+        degrees = {"gpus": "8", "dp": "8", "tp": "1", "pp": "1", "sp": "0", "zero": zero}
+        run = run_of(framework=framework, date=date, notes="states all bf16", **degrees)
+        return setup(run, shelf).problem.framework.bytes.gradient_sent
+
+    assert sent("torchtitan", "fsdp") == sent("torchtitan", "0") == 4
+    # DistributedDataParallel, which that was, sums gradients as they are.
+    assert sent("torchtitan", "0", "2025-05") == sent("FSDP2", "fsdp") == 2
+
+
+def test_a_compiled_model_that_returns_its_loss_alone_holds_no_more_than_logits(
+    shelf: Shelf,
+) -> None:
+    def held(date: str, notes: str = "") -> tuple[int, int]:
+        run = run_of(framework="nanoGPT DDP", date=date, notes=f"torch.compile; {notes}")
+        used = setup(run, shelf).problem.framework.held
+        return used.logit_bytes, used.cached_logit_bytes
+
+    # Logits that are returned have a gradient of zeros beside the loss's.
+    assert held("2025-05") == held("2025-05", "does not return the loss alone") == (6, 2)
+    # PyTorch 2.6 writes the gradient over them.
+    assert held("2025-05", "the model returns the loss alone") == (2, 0)
+    assert held("2025-01", "the model returns the loss alone") == (4, 0)
+
+
+def test_llm_c_computes_gelu_again_unless_a_row_says_otherwise(shelf: Shelf) -> None:
+    degrees = {"gpus": "4", "dp": "4", "tp": "1", "pp": "1", "sp": "0", "zero": "1"}
+    for framework in ("llm.c", "llm.c (C/CUDA)", "C/CUDA trainer (llm.c style)"):
+        known = setup(run_of(framework=framework, recompute="", **degrees), shelf)
+        assert known.problem.framework.name == "llm-c"
+        assert known.plan.stages[0].recompute.granularity == "selective"
+        stored = known.problem.framework.bytes
+        assert (stored.parameter, stored.gradient, stored.optimizer) == (2, 2, 12)
+    none = setup(run_of(framework="llm.c", recompute="none", **degrees), shelf)
+    assert none.plan.stages[0].recompute.granularity == "none"
+    # Its trainer in Python is PyTorch's.
+    python = run_of(framework="PyTorch DDP, torch.compile (llm.c trainer)", **degrees)
+    assert setup(python, shelf).problem.framework.name == "ddp-compiled"

@@ -249,7 +249,9 @@ def test_an_open_setting_is_the_framework_s_habit_where_it_has_one(shelf: Shelf)
     assert known.open == ("vpp",)
 
 
-@pytest.mark.parametrize(("date", "logit_bytes"), [("2025-03", 14), ("2025-04", 4), ("", 4)])
+@pytest.mark.parametrize(
+    ("date", "logit_bytes"), [("2024-06", 18), ("2025-03", 14), ("2025-04", 4), ("", 4)]
+)
 def test_a_run_had_its_framework_as_it_was_then(shelf: Shelf, date: str, logit_bytes: int) -> None:
     run = run_of(framework="torchtitan", notes="torch.compile", date=date)
     assert setup(run, shelf).problem.framework.held.logit_bytes == logit_bytes
