@@ -133,9 +133,9 @@ LOSS_OUTSIDE = (
     r"|(gives|returns|yields) (the )?(bare )?logits (alone|only)|only (gives|returns"
     r"|yields) (the )?logits"
 )
-# A compiled model that holds its loss, as karpathy/nanochat's: what its passes keep is the compiler's
-# to write over, gradients of logits in their place (pytorch/pytorch, torch/_functorch/config.py:
-# donated_buffer, on since PyTorch 2.6).
+# A compiled model that holds its loss, as karpathy/nanochat's: what its passes keep is for the
+# compiler to write over, gradients of logits in their place (pytorch/pytorch,
+# torch/_functorch/config.py: donated_buffer, on since PyTorch 2.6).
 LOSS_ALONE = r"returns (the |its )?(bare )?loss (alone|only)|only returns (the |its )?loss|nanochat"
 DONATES_SINCE = "2025-02"
 # Dao-AILab/flash-attention, losses/cross_entropy.py.

@@ -551,11 +551,8 @@ fn the_first_step_puts_gradients_and_moments_where_logits_had_been() {
     let mut f = testing::framework();
     (f.bytes.optimizer, f.held.gradients) = (4, Gradients::Passing);
     let cached = |f: &Framework, block: u64| {
-        let held = Holdings {
-            dense_parameters: 1050,
-            cached_logits: Bytes(block),
-            ..Holdings::default()
-        };
+        let held =
+            Holdings { dense_parameters: 1050, cached_logits: Bytes(block), ..Holdings::default() };
         memory::items(&held, &whole(), false, f).cached
     };
     let more = |f: &Framework, block| cached(f, block) - cached(f, 0);
