@@ -435,3 +435,26 @@ def test_a_script_of_pytorch_is_called_by_what_it_calls(
 def test_rocm_is_of_no_other_maker_s_chips(shelf: Shelf) -> None:
     run = run_of(framework="Megatron-LM", chip="B200-180GB", notes="the reference of an MI355X")
     assert framework(run, shelf)[0].framework.name == "megatron-core"
+
+
+def test_whether_products_add_gradients_is_read_from_words(shelf: Shelf) -> None:
+    def added(notes: str) -> bool:
+        run = run_of(framework="Megatron-LM", notes=notes)
+        return setup(run, shelf).problem.framework.fused.gradient_accumulation
+
+    assert added("") and added("gradient accumulation fused")
+    assert not added("gradients not added by the products (--no-gradient-accumulation-fusion)")
+    assert not added("no gradient-accumulation fusion") and not added(
+        "gradient accumulation not fused"
+    )
+
+
+def test_paddle_s_gradients_are_as_wide_and_as_whole_as_its_switches_say(shelf: Shelf) -> None:
+    def stored(notes: str) -> tuple[int, int, bool]:
+        run = run_of(framework="PaddleNLP", zero="2", tp="1", dp="8", sp="0", notes=notes)
+        used = setup(run, shelf).problem.framework
+        return used.bytes.gradient, used.bytes.gradient_sent, used.reduces_once
+
+    assert stored("") == stored("no amp_master_grad") == (2, 2, False)
+    assert stored("amp_master_grad") == stored("master grads on") == (4, 4, False)
+    assert stored("gradient_sync_after_accumulate") == (2, 2, True)

@@ -70,7 +70,8 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
         framework = replace(framework, shared_edges=False)
     several = run.gbs != (run.dp or 1) * (run.mbs or 0)
     fully_sharded = framework.name.startswith(("fsdp", "torchtitan"))
-    if several and fully_sharded and said(run, UNSYNCHRONISED):
+    once = said(run, UNSYNCHRONISED) if fully_sharded else said(run, ACCUMULATES_FIRST)
+    if several and once:
         framework = replace(framework, reduces_once=True)
     return framework
 
@@ -88,6 +89,8 @@ UNSYNCHRONISED = (
     r"|reduc\w+ (((is|are|was|were) )?(deferred|delayed|postponed)|left|only)"
     r" (to|until|till|with|at|after|in) the last\b"
 )
+# PaddlePaddle/PaddleNLP, paddlenlp/trainer/training_args.py, of its parallel configurations.
+ACCUMULATES_FIRST = r"gradient_sync_after_accumulate\b"
 
 
 def _overlapped(framework: Framework, run: Run) -> Framework:

@@ -16,6 +16,7 @@ OPERATORS = {
     "residual": r"(?:bias[- +])?dropout(?:[- +]add)?",
     "permutation": r"(?:moe[- ])?(?:un)?permut(?:e|ations?)(?:/unpermute)?",
     "router": r"(?:moe[- ])?(?:router|gating)",
+    "accumulation": r"(?:gradient|grad|wgrad)[- ]accumulation",
     "softmax": r"(?:(?:scaled|masked|upper-triang)[- ])*softmax",
 }
 # And what else stands in lists of them.

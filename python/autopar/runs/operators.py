@@ -30,6 +30,8 @@ def fused(framework: Framework, run: Run) -> Framework:
         one = replace(one, norm="fused", activation=True, gate=True, rope="fused")
     if said(run, r"(triton|turbo) (layer|rms)?[- ]?norms?\b"):
         one = replace(one, general_norms="absent")
+    if (added := joined(run, "accumulation")) is not None:
+        one = replace(one, gradient_accumulation=added)
     if one.norm != "tuned" and joined(run, "norm"):
         one = replace(one, norm="fused")
     if joined(run, "activation"):

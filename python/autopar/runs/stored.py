@@ -46,6 +46,8 @@ def stored(framework: Framework, run: Run) -> Framework:
         numbers = replace(numbers, gradient=numbers.gradient if sums else 2, gradient_sent=2)
     elif wide:
         numbers = replace(numbers, gradient_sent=4)
+    elif said(run, MASTER_GRADIENTS):
+        numbers = replace(numbers, gradient=4, gradient_sent=4)
     if narrow_states(run):
         copy = 2 if said(run, NARROW_COPY) else 0
         sent = 4 if wide else 2  # FSDP casts gradients as it reduces them.
@@ -137,6 +139,8 @@ WIDE_REDUCTION = (
     r"|(fp32|32-bit) gradients (on the wire|reduced|communicated)\b"
     r"|reduce[-_ ]d?type[ =:]+(torch\.)?(fp32|float32)|verl\b"
 )
+# PaddlePaddle, python/paddle/amp/auto_cast.py: weight gradients of 32 bits under level O2.
+MASTER_GRADIENTS = r"(amp_)?master[_ ]?grads?( is| =|=| on| true)*\b"
 # Of no gradient memory is left when a forward pass begins (torch.optim: zero_grad(set_to_none)).
 DROPPED_GRADIENTS = (
     r"(param\.|p\.)?grad(ient)?s?,? (are |were |is )?(dropped|freed|set to none)\b"
