@@ -442,11 +442,11 @@ def test_whether_products_add_gradients_is_read_from_words(shelf: Shelf) -> None
         run = run_of(framework="Megatron-LM", notes=notes)
         return setup(run, shelf).problem.framework.fused.gradient_accumulation
 
-    assert added("") and added("gradient accumulation fused")
+    assert added("")
+    assert added("gradient accumulation fused")
     assert not added("gradients not added by the products (--no-gradient-accumulation-fusion)")
-    assert not added("no gradient-accumulation fusion") and not added(
-        "gradient accumulation not fused"
-    )
+    assert not added("no gradient-accumulation fusion")
+    assert not added("gradient accumulation not fused")
 
 
 def test_paddle_s_gradients_are_as_wide_and_as_whole_as_its_switches_say(shelf: Shelf) -> None:
