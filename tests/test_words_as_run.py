@@ -458,3 +458,12 @@ def test_paddle_s_gradients_are_as_wide_and_as_whole_as_its_switches_say(shelf: 
     assert stored("") == stored("no amp_master_grad") == (2, 2, False)
     assert stored("amp_master_grad") == stored("master grads on") == (4, 4, False)
     assert stored("gradient_sync_after_accumulate") == (2, 2, True)
+
+
+def test_whoever_saves_grouped_products_beside_single_ones_is_read(shelf: Shelf) -> None:
+    def kept(notes: str) -> bool:
+        run = run_of(framework="torchtitan", notes=notes)
+        return setup(run, shelf).problem.framework.keeps_grouped_products
+
+    assert kept("SelectiveAC that also saves the expert grouped GEMMs")
+    assert not kept("SelectiveAC recomputes the expert grouped GEMMs")

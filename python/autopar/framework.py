@@ -417,6 +417,7 @@ class Framework:
         named: The operators that it computes again where these are named.
         keeps_biased_products: Where it is of single operators, products with a bias are all kept
             and none is counted among the others; else all are computed again.
+        keeps_grouped_products: So are experts' grouped products.
         keeps_attention_inputs: Where it is of single operators, queries and keys are kept with what
             attention makes of them: its compiled kernel returns what its backward pass reads.
         context_gib: Memory of one process outside the allocator beside communicators: device
@@ -525,6 +526,7 @@ class Framework:
     selective: Selective = "attention"
     named: Named = Named()
     keeps_biased_products: bool = False
+    keeps_grouped_products: bool = False
     keeps_attention_inputs: bool = False
     context_gib: float
     held: Held = field(default_factory=Held)

@@ -73,6 +73,8 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     once = said(run, UNSYNCHRONISED) if fully_sharded else said(run, ACCUMULATES_FIRST)
     if several and once:
         framework = replace(framework, reduces_once=True)
+    if said(run, KEEPS_EXPERTS):
+        framework = replace(framework, keeps_grouped_products=True)
     return framework
 
 
@@ -88,6 +90,10 @@ UNSYNCHRONISED = (
     r"|reduced with the last micro-batch"
     r"|reduc\w+ (((is|are|was|were) )?(deferred|delayed|postponed)|left|only)"
     r" (to|until|till|with|at|after|in) the last\b"
+)
+# Whoever adds PyTorch's grouped products to what recompute of single operators saves.
+KEEPS_EXPERTS = (
+    r"(saves|keeps|saving|keeping) (the )?(experts?'? )?grouped[- _]?(gemm|mm|matmul|product)s?\b"
 )
 # PaddlePaddle/PaddleNLP, paddlenlp/trainer/training_args.py, of its parallel configurations.
 ACCUMULATES_FIRST = r"gradient_sync_after_accumulate\b"

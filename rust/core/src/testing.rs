@@ -231,6 +231,7 @@ pub fn framework() -> Framework {
         selective: Selective::Attention,
         named: named(),
         keeps_biased_products: false,
+        keeps_grouped_products: false,
         keeps_attention_inputs: false,
         context_gib: 0.5,
         held: held(),

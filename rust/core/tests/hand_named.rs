@@ -280,3 +280,20 @@ fn copies_and_results_of_experts_on_one_rank_are_made_again_by_name() {
     assert_eq!(dropped(&contraction), Bytes(SH * 4));
     assert!(contraction.recompute_selective.compute > dispatch.recompute_selective.compute);
 }
+
+#[test]
+fn single_operators_may_keep_grouped_products_too() {
+    // Two experts that each of 512 tokens visits: 1,024 inner channels and 1,024 of the result, 2 bytes each. What made them is not
+    // computed again.
+    let mut problem = gpt_problem(1024, 512);
+    problem.model.moe = Some(testing::moe(2, 2, 1024));
+    problem.framework.selective = Selective::Operators;
+    let kind = LayerKind { moe: true, windowed: false };
+    let priced = |problem: &Problem| block::price(&Pricer::new(problem, 0, whole()), kind).cost;
+    let again = priced(&problem);
+    problem.framework.keeps_grouped_products = true;
+    let kept = priced(&problem);
+    assert_eq!(kept.kept_selective - again.kept_selective, Bytes(2 * 512 * (1024 + 1024) * 2));
+    let compute = |cost: LayerCost| cost.recompute_selective.compute.seconds();
+    assert!(compute(kept) < compute(again));
+}

@@ -410,10 +410,14 @@ impl Block<'_, '_> {
     fn expert_products(&mut self, g: Gemm, casts: Casts) {
         let narrow = !self.p.framework.wide_experts;
         if self.p.framework.fused.grouped_gemm {
-            // No matrix product of those that recompute of single operators tells apart.
+            // No matrix product of those that recompute of single operators counts.
             let products = self.products;
             self.linear_in(g, narrow, casts);
-            self.products = products;
+            let kept = self.p.framework.keeps_grouped_products;
+            self.products = self.products.uncounted_since(products, kept);
+            if kept {
+                self.saved.save((g.batch * g.m * g.n) as f64, true);
+            }
         } else {
             let mut one = g;
             one.batch = 1;

@@ -204,6 +204,8 @@ pub struct Framework {
     /// Where it is of single operators, products with a bias are all kept and none is counted among the others; else all are
     /// computed again.
     pub keeps_biased_products: bool,
+    /// So does it of experts' grouped products; else these run again.
+    pub keeps_grouped_products: bool,
     /// Where it is of single operators, queries and keys are kept with what attention makes of them: its compiled kernel returns
     /// what its backward pass reads.
     pub keeps_attention_inputs: bool,

@@ -237,6 +237,7 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         (true, true) => (NormKernel::Tuned, RotaryKernel::ByToken),
     };
     f.keeps_biased_products = f.repeats_key_heads;
+    f.keeps_grouped_products = f.repeats_key_heads;
     f.keeps_attention_inputs = f.repeats_key_heads;
     f.named = Named {
         norm: true,
