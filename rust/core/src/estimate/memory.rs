@@ -191,7 +191,7 @@ pub fn items(
     let reduces = reduces_each_pass(shard, framework);
     // Parameters and gradients stay whole when they are gathered and reduced once a step.
     let (mut parameters, mut gradients, mut optimizer, mut buffers) = (0u64, 0u64, 0u64, 0u64);
-    let (mut updated, mut roots, mut waiting) = (0u64, 0u64, 0u64);
+    let (mut updated, mut roots, mut waiting, mut reduced_late) = (0u64, 0u64, 0u64, 0u64);
     let hooked = framework.hooks_replicas && shard.zero == 0 && !shard.alone();
     let mut working_set = held.working_set.0;
     let (dense_again, expert_again) = held.regathered_parameters;
@@ -275,7 +275,10 @@ pub fn items(
             let waits = each && framework.reduces_once && shard.zero >= 2 && !held.single;
             let whole_sums = (count - left) * bytes.gradient_sent + left * bytes.gradient;
             gradients += if waits { reduced.max(whole_sums) } else { reduced };
-            gradients += if whole > 0 { share(3) * bytes.gradient } else { 0 };
+            // Where none are left of the step before, each that is reduced leaves its share in its place.
+            let stay = framework.held.gradients != Gradients::Passing;
+            let shares = if whole > 0 { share(3) * bytes.gradient } else { 0 };
+            *(if stay { &mut gradients } else { &mut reduced_late }) += shares;
         }
         optimizer += state(share(1));
         updated += share(1);
@@ -364,6 +367,8 @@ pub fn items(
         held.cached_logits
     };
     items.cached += gather_buffers(held, framework, gathers, keeps);
+    // They lie on the stream that reduces, which has nothing of what whole ones leave.
+    items.cached += Bytes(if framework.shard_copies.reduced { reduced_late } else { 0 });
     items
 }
 
