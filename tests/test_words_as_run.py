@@ -256,13 +256,19 @@ def of(shelf: Shelf, cells: dict[str, str]) -> Setup:
         (
             {"framework": "PyTorch DDP", "notes": "SGD without momentum, states in bf16"},
             lambda f: f.bytes.optimizer,
-            1,
+            0,
             8,
+        ),
+        (
+            {"framework": "HF Transformers", "zero": "0", "notes": "no DDP, reduced by hand"},
+            lambda f: f.held.bucket_copies,
+            False,
+            True,
         ),
         (
             {"framework": "PyTorch DDP", "notes": "Adafactor"},
             lambda f: f.bytes.optimizer,
-            1,
+            0,
             8,
         ),
         (

@@ -259,7 +259,7 @@ class NumberBytes:
         parameter: Parameters as the layers read them.
         gradient: Gradients as they are accumulated.
         gradient_sent: Gradients as they travel.
-        optimizer: Optimizer state: a copy in full precision and two moments.
+        optimizer: Optimizer state: a copy in full precision and two moments; 0 where it keeps none.
     """
 
     parameter: int

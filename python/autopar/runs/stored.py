@@ -61,10 +61,11 @@ def stored(framework: Framework, run: Run) -> Framework:
     elif told.get("moments"):
         numbers = replace(numbers, optimizer=max(numbers.optimizer - 4, 4))
     if said(run, WITHOUT_MOMENTS):
-        if told.get("weights") and told.get("copy") is None:
-            numbers = replace(numbers, parameter=2)
         moments = 4 if narrow_states(run) else 8
-        numbers = replace(numbers, optimizer=max(numbers.optimizer - moments, 1))
+        numbers = replace(numbers, optimizer=max(numbers.optimizer - moments, 0))
+    if rx.search(r"\b(no|not|without|w/o) DDP\b", f"{run.framework} {run.notes}", re.I):
+        # Whose buckets are gradients beside the gradients.
+        framework = replace(framework, held=replace(framework.held, bucket_copies=False))
     if said(run, DROPPED_GRADIENTS):
         framework = replace(framework, held=replace(framework.held, gradients="passing"))
     offloaded = run.offload_fraction
@@ -102,7 +103,9 @@ def stored(framework: Framework, run: Run) -> Framework:
 def narrow_states(run: Run) -> bool:
     """Returns whether a row says that all that is trained was in 16 bits."""
     eight = rx.search(r"8-?bit adam", run.notes, re.I)
-    return bool(said(run, NARROW_STATES)) or (all_narrow(run) and not eight)
+    told = formats(run)
+    alone = said(run, WITHOUT_MOMENTS) and told.get("weights") and told.get("copy") is None
+    return bool(said(run, NARROW_STATES) or alone) or (all_narrow(run) and not eight)
 
 
 def optimizer_on_host(run: Run) -> bool:

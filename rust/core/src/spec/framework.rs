@@ -579,7 +579,6 @@ impl Framework {
             (self.bytes.parameter, "bytes.parameter"),
             (self.bytes.gradient, "bytes.gradient"),
             (self.bytes.gradient_sent, "bytes.gradient_sent"),
-            (self.bytes.optimizer, "bytes.optimizer"),
         ] {
             require(
                 (1..=32).contains(&v),
@@ -588,6 +587,13 @@ impl Framework {
                 "Give the bytes of one number.",
             )?;
         }
+        let kept = self.bytes.optimizer;
+        require(
+            kept <= 32,
+            "bytes.optimizer",
+            || format!("must be at most 32, found {kept}"),
+            "Give the bytes of all that an optimizer keeps of a parameter, 0 if it keeps nothing.",
+        )?;
         self.operands_across.validate()?;
         self.held.validate()
     }
