@@ -297,6 +297,17 @@ def test_networks_of_google_s_nodes_take_what_gathers_over_two_of_them_took() ->
         assert rate == pytest.approx(measured, rel=0.01)
 
 
+def test_old_hosts_issue_operators_more_slowly(shelf: Shelf) -> None:
+    def pace(internode: str) -> float:
+        return chip(run_of(chip="V100-16GB", internode=internode), shelf).host.pace
+
+    # One step of `lightv100` without checkpoints, 1.5B, one sequence: 0.823 s, and 0.554 elsewhere.
+    assert pace("25Gb Ethernet (4x p3.16xlarge)") / pace("") == pytest.approx(
+        0.823 / 0.554, rel=0.02
+    )
+    assert pace("p3dn.24xlarge") == pace("")
+
+
 def test_a_core_of_a_tpu_chip_is_half_of_it(shelf: Shelf) -> None:
     whole = catalog.chip("tpu_v3").chip
     for words in ("TPU v3", "TPU v3 32GB"):
