@@ -1,24 +1,12 @@
 //! What FSDP2's hooks hold beside parameters and their gradients, worked by hand.
 
-use autopar_core::estimate::memory::{self, Holdings};
+mod sums;
+
 use autopar_core::estimate::shard::Shard;
-use autopar_core::estimate::MemoryItems;
 use autopar_core::spec::framework::{Framework, Gathers};
 use autopar_core::testing::{self, whole};
 use autopar_core::units::Bytes;
-
-/// 1050 parameters, of which 200 are gathered at a time and 100 have gradients that travel; 7 bytes beside them.
-fn sharded(framework: &Framework, shard: Shard) -> MemoryItems {
-    let held = Holdings {
-        dense_parameters: 1050,
-        end_parameters: 50,
-        gathered_parameters: 200,
-        unreduced_parameters: 100,
-        working_set: Bytes(7),
-        ..Holdings::default()
-    };
-    memory::items(&held, &shard, false, framework)
-}
+use sums::sharded;
 
 #[test]
 fn sums_over_replicas_of_shards_wait_where_they_are_wider_than_gradients() {

@@ -15,7 +15,7 @@ use autopar_core::spec::problem::{Problem, Schedule};
 use autopar_core::spec::workload::Precision;
 use autopar_core::testing::{self, whole};
 use autopar_core::units::Bytes;
-use sums::{close, gpt_problem, layer, llama, DENSE, H, S, SH};
+use sums::{close, gpt_problem, layer, llama, sharded, DENSE, H, S, SH};
 
 /// Sharded as FSDP does over eight ranks.
 fn fsdp() -> Shard {
@@ -43,19 +43,6 @@ fn a_process_has_a_context_and_a_communicator_for_each_group_that_it_belongs_to(
 }
 
 // ---- Sharded parameters ----------------------------------------------------------------------------------------------
-
-/// 1000 parameters in layers of 100, and 50 of embedding and head beside them, with 2-byte parameters and 4-byte gradients.
-fn sharded(framework: &Framework, shard: Shard) -> MemoryItems {
-    let held = Holdings {
-        dense_parameters: 1050,
-        end_parameters: 50,
-        gathered_parameters: 200,
-        unreduced_parameters: 100,
-        working_set: Bytes(7),
-        ..Holdings::default()
-    };
-    memory::items(&held, &shard, false, framework)
-}
 
 #[test]
 fn sharded_layers_are_gathered_two_at_a_time_and_their_gradients_travel_one_behind_the_other() {

@@ -4,12 +4,15 @@
 
 use autopar_core::estimate::block;
 use autopar_core::estimate::layer::Pricer;
+use autopar_core::estimate::memory::{self, Holdings};
 use autopar_core::estimate::shard::{LayerCost, Shard};
-use autopar_core::estimate::{estimate, Estimate};
+use autopar_core::estimate::{estimate, Estimate, MemoryItems};
 use autopar_core::plan::{Plan, Recompute, Stage};
+use autopar_core::spec::framework::Framework;
 use autopar_core::spec::model::{Activation, LayerKind, Norm, Position};
 use autopar_core::spec::problem::Problem;
 use autopar_core::testing;
+use autopar_core::units::Bytes;
 
 /// A layer of no experts and no window.
 pub const DENSE: LayerKind = LayerKind { moe: false, windowed: false };
@@ -26,6 +29,19 @@ pub fn gpt_problem(hidden: u64, sequence: u64) -> Problem {
 /// What a dense layer costs.
 pub fn layer(problem: &Problem, shard: Shard) -> LayerCost {
     block::price(&Pricer::new(problem, 0, shard), DENSE).cost
+}
+
+/// 1000 parameters in layers of 100, and 50 of embedding and head beside them, with 2-byte parameters and 4-byte gradients.
+pub fn sharded(framework: &Framework, shard: Shard) -> MemoryItems {
+    let held = Holdings {
+        dense_parameters: 1050,
+        end_parameters: 50,
+        gathered_parameters: 200,
+        unreduced_parameters: 100,
+        working_set: Bytes(7),
+        ..Holdings::default()
+    };
+    memory::items(&held, &shard, false, framework)
 }
 
 /// A plan of one stage with `dp` replicas.
