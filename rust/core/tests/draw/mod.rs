@@ -197,6 +197,9 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
     if f.held.fp32_residual && f.casts_weights {
         f.bytes.parameter = 6;
     }
+    if f.casts_weights && f.recompute_gathers {
+        f.bytes.optimizer = 0;
+    }
     f.wide_router = f.recompute_gathers;
     f.softmax_longest = 128 * u64::from(f.sequence_copies);
     f.sliced_experts = f.casts_weights;
