@@ -147,9 +147,10 @@ def test_runs_out_of_memory_are_held_against_what_fits() -> None:
         {"id": "a-refused", **alone, "iter_time_s": "9"},
         {"id": "a-out", **alone, "notes": "OOM"},
         {"id": "a-wrong", "notes": "OOM", "iter_time_s": ""},
+        {"id": "a-told", "notes": "with a micro-batch of 2 OOM"},
     )
     fit = summarise(rows).fit
-    assert (fit.ran_and_fits, fit.failed_and_refused) == (1, 1)
+    assert (fit.ran_and_fits, fit.failed_and_refused) == (2, 1)
     assert fit.ran_but_refused == ("a-refused",)
     assert fit.failed_but_fits == ("a-wrong",)
 

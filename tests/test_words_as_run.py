@@ -260,6 +260,42 @@ def of(shelf: Shelf, cells: dict[str, str]) -> Setup:
             8,
         ),
         (
+            {"framework": "PyTorch DDP", "notes": "SGD with weight decay, no momentum"},
+            lambda f: f.bytes.optimizer,
+            0,
+            8,
+        ),
+        (
+            {**WHOLE, "framework": "TE + FSDP", "notes": "loss computed chunkwise"},
+            lambda f: f.held.loss_pieces,
+            8,
+            1,
+        ),
+        (
+            {"framework": "FSDP2", "notes": "Liger but with the ordinary (not FLCE) cross-entropy"},
+            lambda f: f.held.loss_pieces,
+            1,
+            1,
+        ),
+        (
+            {"framework": "PyTorch FSDP", "notes": "model and loss both under torch.compile"},
+            lambda f: f.fused.norm,
+            "compiled",
+            "eager",
+        ),
+        (
+            {"framework": "Megatron-LM", "date": "2026-01", "notes": "permute fusion unavailable"},
+            lambda f: f.fused.permutation,
+            False,
+            True,
+        ),
+        (
+            {"framework": "Megatron-LM", "notes": "Neither grad-reduce nor param-gather overlap"},
+            lambda f: f.overlap.gradient_reduce,
+            False,
+            True,
+        ),
+        (
             {"framework": "HF Transformers", "zero": "0", "notes": "no DDP, reduced by hand"},
             lambda f: f.held.bucket_copies,
             False,

@@ -169,6 +169,7 @@ BESIDE_BY_FLAG = tuple(
 _REDUCTION = r"grad(?:ient)?s?(?: (?:reduc\w+|all-?reduc\w+|sync\w*))?"
 REDUCED_IN_THE_OPEN = (
     rf"\b{_REDUCTION} (?:(?:is|are|was|were) )?(?:not|(?:is|are|was|were)n't) overlapped\b"
+    rf"|\b(?:neither|no|without) grad[- _]reduc\w+(?: (?:n?or|and) param\w*[- _]\w+)? overlap\b"
     rf"|\bno (?:\w+ )?overlap for (?:the )?{_REDUCTION}\b"
     rf"|\bnothing (?:to )?(?:overlaps?|hides?) (?:(?:the|a|bare) )*{_REDUCTION}\b"
 )

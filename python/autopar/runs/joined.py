@@ -54,7 +54,8 @@ SWITCHES = r"(?:\s*(?:,|and|or|nor|/|&)\s*(?:--?[-\w]+|[-\w]+-fus(?:ion|ed)))*"
 OFF = (
     r"(?: \([^)]*\))?[ =:\"']*(?:(?:is|was|are|were|both|all|flag|option) )*"
     r"(?:(?:turned |switched )?off|false|no|0|disabled|missing"
-    r"|absent|unset|unused|(?:not|(?:is|was|are|were)n't) (?:used|set|enabled|passed|given))\b"
+    r"|absent|unset|unused|(?:un|not )available"
+    r"|(?:not|(?:is|was|are|were)n't) (?:used|set|enabled|passed|given))\b"
 )
 BEING = r"(?:all|both|is|was|are|were|left|in|as|runs?|ran|stays?|kept|likewise|also)"
 NOT_ONE = (

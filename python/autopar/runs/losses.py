@@ -218,8 +218,10 @@ LIGER_LIST = (
 # linkedin/Liger-Kernel, ops/cross_entropy.py: gradients are written in the place of the logits,
 # which huggingface/transformers casts to 32 bits for it (loss/loss_utils.py): 2 bytes, 4, and the
 # gradient in 2.
+PLAIN = r"(plain|ordinary|vanilla|regular|standard|stock|unfused|non-fused)"
 LIGER_PLAIN_LOSS = (
-    rf"liger kernels (with its|but) plain {CROSS_ENTROPY}|liger's (plain|unfused) {CROSS_ENTROPY}"
+    rf"liger[^.;]*\b(with|but)( its| the| an?)* {PLAIN} (\([^)]*\) )?{CROSS_ENTROPY}"
+    rf"|liger's (plain|unfused) {CROSS_ENTROPY}"
     rf"|liger[^.;]*\b{CROSS_ENTROPY} is the (plain|vanilla|regular|stock) one"
     rf"|{CROSS_ENTROPY} is liger's (non-fused|plain|unfused)"
     rf"|liger[^.;]*\b{CROSS_ENTROPY} (unfused|apart|separate) from the head"
@@ -251,6 +253,6 @@ IN_PIECES = (
     rf"(loss in (\w+ (pieces|chunks)|blocks)|{TILED}|chunked[-_ ]?(loss|{CROSS_ENTROPY}|nll)"
     rf"|(loss|{CROSS_ENTROPY})[^.;,]{{0,20}} (in|over|by) (\d+ )?(chunks|pieces|tiles)\b"
     rf"|(loss|{CROSS_ENTROPY}) (is |was )?chunked\b"
-    rf"|(loss|{CROSS_ENTROPY})[^.;,]{{0,20}} \d+ tokens at a time\b"
+    rf"|(loss|{CROSS_ENTROPY})[^.;,]{{0,20}} (\d+ tokens at a time|chunk-?wise|piece-?wise)\b"
     r"|CEWithChunkedOutputLoss|ChunkedCE(Loss)?\b|num_output_chunks)"
 )

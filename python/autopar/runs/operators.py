@@ -514,7 +514,10 @@ FLASH_RELEASE = (
     r"(?:[-_ ]*\(?(?:v|version |==)?([1-4])(?:\.\d[\d.]*)?\b|[^;.,]{0,8}\(v([1-4])\b"
     r"|=([1-4])\.\d)"
 )
-PALLAS = r"\bpallas\b[\w ]*\bflash|\bflash[\w ]*\(pallas\b|\bpallas att"
+PALLAS = (
+    r"\bpallas\b[\w ]*\bflash|\bflash[\w ]*\(pallas\b|\bpallas att"
+    r"|\bflash[- ]?att\w* (kernels? )?(is |are )?(in|of|by|from|written in) pallas\b"
+)
 # Primus takes AITER's kernels under each of its frameworks, torchtitan too (AMD-AGI/Primus,
 # examples/torchtitan/configs: use_turbo_attention). The third version of Transformer Engine's
 # composable kernels is theirs too (ROCm/TransformerEngine: NVTE_CK_USES_BWD_V3).

@@ -167,8 +167,15 @@ class Run:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether the run is one that did not fit."""
-        return rx.search(r"\b(OOM|out of memory)\b", self.notes) is not None
+        """Whether the run is one that did not fit: what has a rate ran, whatever else did not."""
+        rates = (
+            self.iter_time_s,
+            self.tokens_per_s_per_gpu,
+            self.model_tflops_per_gpu,
+            self.mfu,
+        )
+        told = rx.search(r"\b(OOM|out of memory)\b", self.notes) is not None
+        return told and all(rate is None for rate in rates)
 
     @property
     def month(self) -> str:

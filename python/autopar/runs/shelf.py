@@ -232,7 +232,8 @@ COMPILED = (
 )
 _BOTH = r"(model|layers|blocks) (and|&|\+|as well as) (the )?loss"
 MODEL_AND_LOSS_COMPILED = (
-    rf"\b{_BOTH}( (function|fn))?( (is|are|was|were|both|alike))* (torch\.)?compiled\b"
+    rf"\b{_BOTH}( (function|fn))?( (is|are|was|were|both|alike|go|run|ran|under|by|with|through))*"
+    r" (torch\.)?compiled?\b"
     rf"|(?<![a-z])(torch[._ ])?compil(ed?|ation)( of| for|:)?( both)?( the)? {_BOTH}\b"
 )
 LOSS_COMPILED = (

@@ -87,7 +87,7 @@ def stored(framework: Framework, run: Run) -> Framework:
     if not run.shards_parameters and said(run, r"(\w+_)?(float|fp)8[-_ ]all[-_ ]?gather\b"):
         # What is gathered once a step lies in 8 bits, and beside it as the backward pass wants it,
         # unless that casts it again.
-        beside = 0 if said(run, r"weights cast again in backward") else 1
+        beside = 0 if said(run, CAST_AGAIN) else 1
         held = replace(held, gathered_copy_bytes=1, fp8_weight_bytes=beside)
         gathers = replace(framework.eight_bit_gathers, parameters=True)
         framework = replace(framework, eight_bit_gathers=gathers)
@@ -131,8 +131,16 @@ def offloaded(framework: Framework, run: Run) -> Framework:
     return replace(framework, offload=replace(offload, threads=threads, pinned=pinned))
 
 
+# pytorch/ao, torchao/float8/config.py: force_recompute_fp8_weight_in_bwd.
+CAST_AGAIN = (
+    r"weights (are |were )?(re-?cast|cast again) in (the )?backward\b"
+    r"|force_recompute_(fp8|float8)_weight_in_bwd\b(?![ =:]*(false|off|0)\b)"
+)
 # Rows and columns of second moments for whole matrices, and no first (arXiv:1804.04235); none.
-WITHOUT_MOMENTS = r"(adafactor|SGD without momentum|plain SGD)\b"
+WITHOUT_MOMENTS = (
+    r"(adafactor|plain SGD"
+    r"|SGD\b[^.;]{0,30}\b((without|with no|no|w/o|zero) momentum|momentum[ =:]+0))\b"
+)
 PINNED = r"pinned memory\b|pin_memory[ =:\"']*(true|on|1)\b"
 NARROW_GRADIENTS = r"bf16 gradients|gradients (reduced |accumulated |held )?in (16 bits|bf16)"
 # volcengine/verl sets it for FSDP unless a configuration says otherwise
