@@ -18,7 +18,7 @@ def test_the_width_of_moments_is_read_from_words(shelf: Shelf) -> None:
 
     # A 32-bit copy and two moments of 32, 16 or 8 bits.
     assert said("") == 12
-    assert said("moments in 16 bits") == said("bf16 moments") == 8
+    assert said("moments in 16 bits") == said("bf16 moments") == said("bf16 Adam moments") == 8
     assert said("8-bit Adam") == 6
     # torchtune's have 16 bits as it is, and no copy.
     assert said("", "torchtune") == said("bf16 moments", "torchtune") == 4
@@ -262,6 +262,7 @@ def test_who_reduces_gradients_once_a_step_is_read_from_words(shelf: Shelf) -> N
     assert not said("LitGPT", gbs="4")  # nothing to accumulate
     last = "gradients reduced with the last micro-batch"
     assert said("torchtitan", last)
+    assert said("torchtitan", "Grad reduction once, on the final microbatch")
     assert not said("torchtitan")
     # DeepSpeed reduces them in every backward pass.
     assert not said("HF Trainer + DeepSpeed ZeRO-3")

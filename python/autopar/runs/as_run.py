@@ -89,7 +89,8 @@ UNSYNCHRONISED = (
     r"(HF|Hugging ?Face) Trainer|TRL|LitGPT|lit-gpt|TinyLlama|no_sync"
     r"|reduced with the last micro-batch"
     r"|reduc\w+ (((is|are|was|were) )?(deferred|delayed|postponed)|left|only)"
-    r" (to|until|till|with|at|after|in) the last\b"
+    r" (to|until|till|with|at|after|in) the (last|final)\b"
+    r"|reduc\w+ once,? (on|to|until|with|at|after|in) the (last|final)\b"
 )
 # Whoever adds PyTorch's grouped products to what recompute of single operators saves.
 KEEPS_EXPERTS = (

@@ -164,7 +164,7 @@ NARROW_STATES = (
     r"|(no|without) ((fp32|32-bit) (copy|copies|master)|master (weights|copy|copies|params))\b"
     r"|master[-_ ](weights|copy|copies)[ =:]*(false|off|none|absent|missing)\b"
     r"|(fp32|32-bit) master( copy| weights)? (does not exist|(is )?absent)\b"
-    r"|bf16[-_ ]adamw?\b|adamw?[-_ ]?bf16\b"
+    r"|bf16[-_ ]adamw?\b(?! (moments?|momenta|m\b|mu\b))|adamw?[-_ ]?bf16\b"
     # AI-Hypercomputer/maxtext, configs/base.yml: mu_dtype inherits from weight_dtype, and so does
     # the second moment (optax: zeros like the parameters).
     r"|weight_dtype[ =]*b(f|float)16\b"
