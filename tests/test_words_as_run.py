@@ -291,9 +291,9 @@ def of(shelf: Shelf, cells: dict[str, str]) -> Setup:
         ),
         (
             {"framework": "Megatron-LM", "notes": "Neither grad-reduce nor param-gather overlap"},
-            lambda f: f.overlap.gradient_reduce,
-            False,
-            True,
+            lambda f: (f.overlap.gradient_reduce, f.overlap.parameter_gather),
+            (False, False),
+            (True, True),
         ),
         (
             {"framework": "HF Transformers", "zero": "0", "notes": "no DDP, reduced by hand"},

@@ -16,7 +16,7 @@ from autopar.entries import ChipEntry
 from autopar.errors import SpecError
 from autopar.fit import Figure, MeasuredRun, Point
 from autopar.runs import Run
-from autopar.runs.hardware import chip_as_written
+from autopar.runs.hardware import OLD_PACE, chip_as_written
 from autopar.runs.shelf import Shelf
 from autopar.validate import Checked, check_one
 
@@ -66,6 +66,8 @@ def leave_out(
                 fallen.append(f"{figure} of {name} ({reason})")
     launch = _launch(source, own, [*known, *alone])
     pace = _pace(source, own, known)
+    if source == OLD_HOSTS_SOURCE:
+        fallen.append("host.pace of p3 (as of other hosts)")
     if not factors and launch is None and pace == 1.0:
         return LeftOut(rows=own, refitted=(), fallen=())
     shelf = replace(_shelf(), chips={})
@@ -80,12 +82,12 @@ def leave_out(
             else entry
             for entry in shelf.frameworks
         )
-    if pace != 1.0:
+    if pace != 1.0 and source != OLD_HOSTS_SOURCE:
         refitted.append(f"host.pace x {pace:.3f}")
     for row in own:
         if isinstance(row.run, Run) and row.setup and not is_mixed(row):
             chip = changed(_chip_as_written(row.run.chip), factors.get(root(chip_of(row).name), {}))
-            if source in _pace_sources(chip.name):
+            if source in (OLD_HOSTS_SOURCE, *_pace_sources(chip.name)):
                 chip = replace(chip, host=replace(chip.host, pace=chip.host.pace * pace))
             shelf.chips[row.run.chip] = chip
     return LeftOut(
@@ -127,6 +129,8 @@ def is_mixed(row: Checked) -> bool:
     return row.setup is not None and len(row.setup.problem.cluster.groups) > 1
 
 
+# Whose runs alone tell the pace of the hosts of AWS's p3.
+OLD_HOSTS_SOURCE = "lightv100"
 _shelf = cache(Shelf)
 _chip_entry = cache(catalog.chip)
 _framework_entry = cache(catalog.framework)
@@ -186,6 +190,8 @@ def _pace(source: str, own: Sequence[Checked], known: Sequence[Checked]) -> floa
 
     A step depends on the pace times the time an operator, so the fit of that one finds it.
     """
+    if source == OLD_HOSTS_SOURCE:
+        return 1 / OLD_PACE
     names = {chip_of(row).name for row in own if row.setup and not is_mixed(row)}
     told = next((s for name in sorted(names) if source in (s := _pace_sources(name))), ())
     if not told:

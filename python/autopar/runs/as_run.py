@@ -42,7 +42,6 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
         attention: How the row's attention was computed: where it was fused under a profile that
             knows no kernel, FlashAttention of the time it was.
     """
-    run = replace(run, notes=rx.sub(r"\bCGs?\b", "CUDA graphs", run.notes))
     if run.month == PRESENT and entry.run.attention == attention == "unfused":
         # The profile was chosen for a time before fused attention; so are its kernels.
         run = replace(run, date=BEFORE_FUSED)
@@ -170,12 +169,13 @@ BESIDE_BY_FLAG = tuple(
 _REDUCTION = r"grad(?:ient)?s?(?: (?:reduc\w+|all-?reduc\w+|sync\w*))?"
 REDUCED_IN_THE_OPEN = (
     rf"\b{_REDUCTION} (?:(?:is|are|was|were) )?(?:not|(?:is|are|was|were)n't) overlapped\b"
-    rf"|\b(?:neither|no|without) grad[- _]reduc\w+(?: (?:n?or|and) param\w*[- _]\w+)? overlap\b"
+    r"|\b(?:no|without) grad[- _]reduc\w+ overlap\b"
     rf"|\bno (?:\w+ )?overlap for (?:the )?{_REDUCTION}\b"
     rf"|\bnothing (?:to )?(?:overlaps?|hides?) (?:(?:the|a|bare) )*{_REDUCTION}\b"
 )
 BESIDE_THE_PASSES = (
-    r"\b((?:no|without) )?(?:overlap of gradients (?:(alone)|(?:or|and|nor) parameters)"
+    r"\b((?:no|without|neither) )?(?:overlap of gradients (?:(alone)|(?:or|and|nor) parameters)"
+    r"|grad[- _]reduc\w+ (?:n?or|and) param\w*[- _]gather\w* overlap"
     r"|overlapped distributed optimizer)\b"
 )
 

@@ -16,7 +16,7 @@ OPERATORS = {
     "residual": r"(?:bias[- +])?dropout(?:[- +]add)?",
     "permutation": r"(?:moe[- ])?(?:un)?permut(?:e|ations?)(?:/unpermute)?",
     "router": r"(?:moe[- ])?(?:router|gating)",
-    "accumulation": r"(?:gradient|grad|wgrad)[- ]accumulation",
+    "accumulation": r"(?:gradient|grad|wgrad)[- ]accum(?:ulation)?",
     "softmax": r"(?:(?:scaled|masked|upper-triang)[- ])*softmax",
 }
 # And what else stands in lists of them.

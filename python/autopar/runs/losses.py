@@ -215,17 +215,16 @@ LIGER_LIST = (
     r"(?<![a-z])liger[-_ ]?(kernels? )?( ?for |: ?|\()[^.;)]*\b(norm"
     r"|rms_?norm|rope|swiglu)\b[^.;)]*"
 )
+PLAIN = r"(plain|ordinary|vanilla|regular|standard|stock|unfused|non-fused)"
 # linkedin/Liger-Kernel, ops/cross_entropy.py: gradients are written in the place of the logits,
 # which huggingface/transformers casts to 32 bits for it (loss/loss_utils.py): 2 bytes, 4, and the
 # gradient in 2.
-PLAIN = r"(plain|ordinary|vanilla|regular|standard|stock|unfused|non-fused)"
 LIGER_PLAIN_LOSS = (
     rf"liger[^.;]*\b(with|but)( its| the| an?)* {PLAIN} (\([^)]*\) )?{CROSS_ENTROPY}"
-    rf"|liger's (plain|unfused) {CROSS_ENTROPY}"
-    rf"|liger[^.;]*\b{CROSS_ENTROPY} is the (plain|vanilla|regular|stock) one"
-    rf"|{CROSS_ENTROPY} is liger's (non-fused|plain|unfused)"
+    rf"|liger's {PLAIN} {CROSS_ENTROPY}|{CROSS_ENTROPY} is liger's {PLAIN}"
+    rf"|liger[^.;]*\b{CROSS_ENTROPY} is the {PLAIN} one"
     rf"|liger[^.;]*\b{CROSS_ENTROPY} (unfused|apart|separate) from the head"
-    rf"|liger \((its )?(regular|plain|unfused|non-fused) {CROSS_ENTROPY}"
+    rf"|liger \((its )?{PLAIN} {CROSS_ENTROPY}"
     r"|liger_cross_entropy[ =:]*true|fused_linear_cross_entropy[ =:]*false"
 )
 # karpathy/llm.c, llmc/fused_classifier.cuh, and IST-DASLab/llmq, src/kernels/fused_classifier.cu,

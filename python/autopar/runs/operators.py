@@ -30,7 +30,8 @@ def fused(framework: Framework, run: Run) -> Framework:
         one = replace(one, norm="fused", activation=True, gate=True, rope="fused")
     if said(run, r"(triton|turbo) (layer|rms)?[- ]?norms?\b"):
         one = replace(one, general_norms="absent")
-    if (added := joined(run, "accumulation")) is not None:
+    added = False if rx.search(ADDED_APART, run.notes, re.I) else joined(run, "accumulation")
+    if added is not None:
         one = replace(one, gradient_accumulation=added)
     if one.norm != "tuned" and joined(run, "norm"):
         one = replace(one, norm="fused")
@@ -85,8 +86,6 @@ def fused(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, wide_experts=True)
     if joined(run, "permutation") is False:
         one = replace(one, permutation=False)
-    if rx.search(ADDED_APART, f"{run.framework}; {run.notes}", re.I):
-        one = replace(one, gradient_accumulation=False)
     if said(run, EMBEDS_BY_PRODUCT):
         framework = replace(framework, embeds_by_product=True)
     framework = _tiled(framework, run)
@@ -119,11 +118,7 @@ def _layers_of_transformer_engine(run: Run) -> bool:
 
 
 # Weight gradients that a product does not add to the stored ones.
-ADDED_APART = (
-    r"\b(no|not|without|w/o)[- ](fused )?grad(ient)?[-_ ]accum(ulation)?[-_ ]fusion\b"
-    r"|\bgrad(ient)?[-_ ]accum(ulation)?[-_ ]fusion( is| was)?[ =:]*(off|false|disabled|not used)\b"
-    r"|\bgradients not added by (the )?products\b"
-)
+ADDED_APART = r"\bgradients not added by (the )?products\b"
 ENGINE = r"(TE|Transformer[- ]?Engine)\b"
 LAYERS = r"(transformer[- ]?)?(layers?|modules?|blocks?)\b"
 FUSED_ADAM = (

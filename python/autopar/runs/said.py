@@ -13,7 +13,7 @@ def said(run: Run, pattern: str) -> re.Match[str] | None:
 
 
 def in_full(run: Run) -> Run:
-    """Returns a run whose software has its whole name: `pt2.4`, `ds 0.16`, `mbridge`."""
+    """Returns a run whose software has its whole name: `pt2.4`, `ds 0.16`, `mbridge`, `CG`."""
 
     def named(text: str) -> str:
         for short, whole in SHORT_NAMES.items():
@@ -24,6 +24,7 @@ def in_full(run: Run) -> Run:
 
 
 SHORT_NAMES = {
+    r"\b(?-i:CGs?)\b": "CUDA graphs",
     r"(?<![\w.-])pt ?(?=\d\.\d)": "PyTorch ",
     r"(?<![\w.-])ds ?(?=\d\.\d|z(ero)?[- ]?[0-3]\b)": "DeepSpeed ",
     r"(?<![\w.-])mbridge(?= \d\d\.\d\d\b)": "Megatron-Bridge",
