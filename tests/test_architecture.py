@@ -19,7 +19,8 @@ RUST_ORDER = """
     units error
     spec::model spec::workload spec::exchange spec::attention spec::cluster spec::kernels
     spec::framework::bytes spec::framework::fused spec::framework::held
-    spec::framework::offload spec::framework spec::problem
+    spec::framework::offload spec::framework::orthogonal spec::framework::overlap spec::framework
+    spec::problem
     spec::tensors spec
     plan plan::rules
     estimate::flops estimate::torus estimate::choice estimate::collective estimate::chain
@@ -35,7 +36,7 @@ RUST_ORDER = """
     estimate::memory estimate::longest
     estimate::pipeline::order
     estimate::pipeline estimate::pipeline::late estimate::pipeline::tape
-    estimate::replica estimate::servers estimate::least
+    estimate::orthogonal estimate::replica estimate::servers estimate::least
     estimate::stage estimate::stage::held estimate::stage::parts
     estimate
     search::watch search::report search::cell search::counts search::space search::bound
@@ -68,7 +69,8 @@ PYTHON_ORDER = """
     runs.rx runs.releases runs.rows runs runs.said runs.formats runs.anatomy runs.joined
     runs.attention runs.loads runs.remat runs.hardware runs.shelf runs.trained runs.exchange
     runs.operators
-    runs.losses runs.stored runs.as_run runs.checkpoints runs.recompute runs.stages runs.shards
+    runs.losses runs.stored runs.orthogonal runs.as_run runs.checkpoints runs.recompute
+    runs.stages runs.shards
     frontends frontends.apss frontends.hf_config frontends.hf
     frontends.shell_words frontends.shell frontends.places frontends.launch
     frontends.mindformers_operators frontends.mindformers_recompute

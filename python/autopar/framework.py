@@ -106,6 +106,7 @@ class Overlap:
 
     Attributes:
         gradient_reduce: Gradient reduction behind the last backward pass.
+        reduce_from_stage: Of these, those from this ZeRO stage on alone.
         gradient_scatter: Of these, what every pass scatters (ZeRO stage 3): behind the rest of the
             backward pass, else in the open, by the cores that compute (XLA on TensorCores).
         parameter_gather: Parameter all-gather behind the first forward pass.
@@ -128,6 +129,7 @@ class Overlap:
 
     gradient_reduce: bool
     parameter_gather: bool
+    reduce_from_stage: int = 0
     tensor: TensorOverlap
     pipeline: bool
     context: bool
@@ -190,6 +192,25 @@ class Offload:
     pinned: bool = True
     pass_bytes: int = 0
     step_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orthogonal:
+    """What is done to the updates of a layer's matrices before they are applied (Muon).
+
+    Embedding, head, router and vectors are stepped by Adam; of a matrix one moment is kept.
+
+    Attributes:
+        iterations: Of Newton and Schulz; 0 where nothing is made orthogonal.
+        shared: Each replica takes some of the matrices and all get the results; else each takes
+            all of them.
+        batched: Matrices that are alike are one batched product, of which a device launches nothing
+            by itself (XLA, compiled steps).
+    """
+
+    iterations: int = 0
+    shared: bool = False
+    batched: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +306,8 @@ class Framework:
             micro-batch, once a step, or once a step where stages form a pipeline.
         reduces_once: Whatever is gathered for each pass, gradients add up whole on each rank and
             are reduced once a step, after the last of several micro-batches (no_sync).
+        sums_copies_each_pass: What each pass scatters over shards it also sums over their copies
+            (PyTorch FSDP); else that waits for the step's end.
         all_reduces: ZeRO stages 1 and 2 sum gradients by an all-reduce, of which each rank keeps
             its share.
         shards: What a rank owns of the tensors that ZeRO shards once a step: an equal slice of all
@@ -424,6 +447,7 @@ class Framework:
             context and library workspaces, in GiB.
         held: What it holds beside what the plan says.
         offload: How an optimizer whose state is in host memory is fed and stepped.
+        orthogonal: What is done to the updates of matrices before they are applied.
         bucket_bytes: Buffers in which gradients are reduced, in bytes; 0 when they lie in place.
         launch_us: Host time to launch one kernel, in microseconds, on a host of pace 1.
         distributed_tensor_us: What a kernel over distributed tensors takes more where layers are
@@ -463,6 +487,7 @@ class Framework:
     vocab_multiple: int
     gathers: Gathers
     reduces_once: bool = False
+    sums_copies_each_pass: bool = False
     all_reduces: bool = False
     shards: Shards = "slices"
     gather_pieces: int = 1
@@ -531,6 +556,7 @@ class Framework:
     context_gib: float
     held: Held = field(default_factory=Held)
     offload: Offload = Offload()
+    orthogonal: Orthogonal = Orthogonal()
     bucket_bytes: int
     launch_us: float
     distributed_tensor_us: float = 0.0

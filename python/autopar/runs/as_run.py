@@ -7,6 +7,7 @@ from autopar.entries import FrameworkEntry
 from autopar.framework import Framework, Graphs, Named, NumberBytes
 from autopar.runs import losses, operators, remat, rx, stored
 from autopar.runs.exchange import dispatched
+from autopar.runs.orthogonal import orthogonal
 from autopar.runs.rows import PRESENT, Run
 from autopar.runs.said import HF, OFF, on, said
 from autopar.runs.shelf import FULLY_SHARDED, Shelf, words_of
@@ -53,7 +54,7 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     framework = _reproducible(_normed(framework, entry, run, shelf), run)
     framework = losses.loss(losses.softmax(_mixed(framework, run), run), entry, run)
     framework = losses.pieces(stored.stored(framework, run), run)
-    framework = stored.offloaded(framework, run)
+    framework = orthogonal(stored.offloaded(framework, run), run)
     if framework.casts_weights or said(run, r"autocast\b"):
         # What it takes a power of it casts to 32 bits (pytorch/pytorch, ATen/autocast_mode.h: pow).
         framework = replace(framework, fused=replace(framework.fused, gelu_in_fp32=True))
@@ -72,6 +73,8 @@ def as_run(entry: FrameworkEntry, run: Run, shelf: Shelf, attention: Attention) 
     once = said(run, UNSYNCHRONISED) if fully_sharded else said(run, ACCUMULATES_FIRST)
     if several and once:
         framework = replace(framework, reduces_once=True)
+    if said(run, COPIES_SUMMED_ONCE):
+        framework = replace(framework, sums_copies_each_pass=False)
     if said(run, KEEPS_EXPERTS):
         framework = replace(framework, keeps_grouped_products=True)
     return framework
@@ -91,6 +94,8 @@ UNSYNCHRONISED = (
     r" (to|until|till|with|at|after|in) the (last|final)\b"
     r"|reduc\w+ once,? (on|to|until|with|at|after|in) the (last|final)\b"
 )
+# allenai/OLMo-core, train_module/transformer/train_module.py: set_requires_all_reduce(is_last_mb).
+COPIES_SUMMED_ONCE = r"OLMo[- ]?core\b|set_requires_all_reduce\b"
 # Whoever adds PyTorch's grouped products to what recompute of single operators saves.
 KEEPS_EXPERTS = (
     r"(saves|keeps|saving|keeping) (the )?(experts?'? )?grouped[- _]?(gemm|mm|matmul|product)s?\b"
@@ -164,7 +169,7 @@ def _of_mindspeed(framework: Framework, run: Run) -> Framework:
 _FLAGS = r"overlap[-_](?:grad[-_]reduce|param[-_]gather)\b"
 _AMONG = rf"(?:\s*(?:[/,&+]|and|nor)\s*-*{_FLAGS})?"  # One word may be of both.
 BESIDE_BY_FLAG = tuple(
-    rf"overlap[-_]{one}\b{_AMONG}" for one in ("grad[-_]reduce", "param[-_]gather")
+    rf"overlap[-_]{one}\b{_AMONG}" for one in ("(grad[-_]reduce|comm)", "param[-_]gather")
 )
 _REDUCTION = r"grad(?:ient)?s?(?: (?:reduc\w+|all-?reduc\w+|sync\w*))?"
 REDUCED_IN_THE_OPEN = (

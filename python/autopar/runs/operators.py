@@ -67,6 +67,8 @@ def fused(framework: Framework, run: Run) -> Framework:
         one = replace(one, optimizer="separate")
     if rx.search(ADAM_BY_TENSOR, run.notes, re.I):
         one = replace(one, optimizer="by_tensor")
+    if said(run, COMPILED_STEP):
+        one = replace(one, optimizer="compiled")
     if said(run, GROUPED):
         one = replace(one, grouped_gemm=True)
     hugging_face = said(run, HF)
@@ -95,6 +97,8 @@ def fused(framework: Framework, run: Run) -> Framework:
     elif framework.fp8_scaling in ("delayed", "current"):
         told = (scaling for scaling, words in SCALINGS.items() if said(run, words))
         framework = replace(framework, fp8_scaling=next(told, framework.fp8_scaling))
+        if framework.fp8_scaling == "block" and framework.name.startswith("megatron-bridge"):
+            framework = _kept_in_16_bits(framework)
     if said(run, r"lumen\b") and framework.fp8_scaling in ("delayed", "current"):
         across = OperandsAcross(input_gradient=1, weight_gradient=2)
         if not said(run, ONE_FORMAT):
@@ -135,6 +139,12 @@ SEPARATE_ADAM = (
 ADAM_BY_TENSOR = (
     r"\b(for-?loop|foreach ?= ?false|single-tensor) adamw?\b"
     r"|\badamw?\b[^;.]{0,40}\b(foreach ?= ?false|(parameter|tensor) by (parameter|tensor))\b"
+)
+# A whole step under a compiler, the optimizer's with the passes.
+COMPILED_STEP = (
+    r"(torch[._ ])?compil(ed?|ation|ing) (of )?(the )?((whole|full|entire) )?(train(ing)?[- _])?"
+    r"step\b"
+    r"|(whole|full|entire) (train(ing)? )?step (is |was )?(torch\.)?(compiled|jitted)\b"
 )
 GROUPED = r"(moe[-_])?grouped[- _]?(gemm|mm|matmul|products?)\b"
 MX = r"(mx-?fp8|fp8[-_ ]mx|mx[- ]?float8)"
@@ -277,6 +287,17 @@ def _in_blocks(framework: Framework, run: Run) -> Framework:
         if rx.match(r"NeMo\b", run.framework, re.I):
             overlap = replace(overlap, parameter_gather=False)
     return replace(framework, fp8_scaling="block", eight_bit_gathers=gathers, overlap=overlap)
+
+
+def _kept_in_16_bits(framework: Framework) -> Framework:
+    """Parameters under scales of blocks, of which Megatron-Bridge's recipe keeps no casts.
+
+    src/megatron/bridge/training/mixed_precision.py, bf16_with_fp8_subchannel_scaling_mixed:
+    fp8_param_gather=False.
+    """
+    gathers = replace(framework.eight_bit_gathers, parameters=False)
+    held = replace(framework.held, narrow_weights=False)
+    return replace(framework, eight_bit_gathers=gathers, held=held)
 
 
 def _scripted(name: str, one: Fused, run: Run) -> Fused:

@@ -150,6 +150,7 @@ pub fn framework() -> Framework {
         },
         overlap: Overlap {
             gradient_reduce: true,
+            reduce_from_stage: 0,
             replicas_alone: false,
             unsharded_alone: false,
             gradient_scatter: true,
@@ -168,6 +169,7 @@ pub fn framework() -> Framework {
         vocab_multiple: 128,
         gathers: Gathers::MicroBatch,
         reduces_once: false,
+        sums_copies_each_pass: false,
         all_reduces: false,
         shards: Shards::Slices,
         gather_pieces: 1,
@@ -236,6 +238,7 @@ pub fn framework() -> Framework {
         context_gib: 0.5,
         held: held(),
         offload: Offload { threads: 0, pinned: true, pass_bytes: 0, step_bytes: 0 },
+        orthogonal: Orthogonal { iterations: 0, shared: false, batched: false },
         bucket_bytes: 0,
         launch_us: 4.0,
         distributed_tensor_us: 0.0,

@@ -4,7 +4,7 @@ use super::block::Block;
 use super::compute::{Casts, Gemm};
 use super::layer::Pricer;
 use super::pass::Pass;
-use crate::spec::framework::{Fp8Scaling, Framework};
+use crate::spec::framework::{Fp8Scaling, Framework, Gradients};
 use crate::spec::kernels::NormKernel;
 use crate::spec::workload::Precision;
 
@@ -129,7 +129,8 @@ impl Pricer<'_> {
     /// Seconds of the weight gradient of a product `g`, in the job's precision if `narrow`, and of adding it to the stored one: the
     /// product's kernel reads and writes the sum instead of its own result, or a second kernel reads that result too. Where the
     /// result is stored beside the sum it is first copied in the sum's width (microsoft/DeepSpeed, runtime/bf16_optimizer.py:
-    /// `add_(lp.grad.data.to(hp_grad.dtype))`). Gradients that are reduced after each pass are not added here.
+    /// `add_(lp.grad.data.to(hp_grad.dtype))`). Gradients that are reduced after each pass are not added here, nor those of the first
+    /// micro-batch where none are stored.
     pub(super) fn weight_gradient(&self, g: Gemm, narrow: bool) -> f64 {
         let d = &self.device;
         let stored = self.framework.bytes.gradient as f64;
@@ -141,11 +142,22 @@ impl Pricer<'_> {
             let weights = g.batch as f64 * g.n as f64 * g.k as f64;
             let (sum, passes) =
                 if stored > 4.0 { (stored - self.width, 4.0) } else { (stored, 2.0) };
-            product + d.stream(weights * (passes * sum + self.width))
+            product + self.added() * d.stream(weights * (passes * sum + self.width))
         } else if narrow {
             d.linear_added(gradient, stored)
         } else {
             d.plain_added(gradient, stored)
+        }
+    }
+
+    /// Share of a step's micro-batches whose gradients are added to stored ones by kernels of their own: without the first where none
+    /// are kept from step to step, whose gradients are stored as they come (pytorch/pytorch, torch/csrc/autograd/functions/
+    /// accumulate_grad.h: accumulateGrad).
+    pub(super) fn added(&self) -> f64 {
+        let sequences = (self.shard.dp * self.shard.mbs) as f64;
+        match self.framework.held.gradients {
+            Gradients::Passing => 1.0 - sequences / self.workload.global_batch_size as f64,
+            Gradients::Kept | Gradients::Replace => 1.0,
         }
     }
 }

@@ -135,10 +135,11 @@ impl Block<'_, '_> {
         let released = self.released(parameters);
         let fetches = overlap.parameter_gather && !self.waits_for_routing();
         let (forward, backward) = (self.forward, self.input.plus(self.weight));
-        let reduced = hidden(beside, backward, overlap.gradient_reduce) + apart;
+        let reduces = overlap.reduces(p.shard.zero);
+        let reduced = hidden(beside, backward, reduces) + apart;
         let waited = |gather: f64| {
             if overlap.backward_gather {
-                hidden(gather + beside, backward, overlap.gradient_reduce) + apart
+                hidden(gather + beside, backward, reduces) + apart
             } else {
                 gather + reduced
             }
@@ -239,7 +240,8 @@ impl Pricer<'_> {
                     fetches && !framework.held.gradients_stay,
                     framework.bytes.gradient_sent,
                 )
-                + self.owners_in_turn(parts),
+                + self.owners_in_turn(parts)
+                + self.among_copies(parts),
             // Experts that no other rank has are in one unit with the rest of their layer.
             groups: parts.iter().filter(sharded).count().min(if s.ep > 1 { 2 } else { 1 }) as u32,
             pieces: parts
@@ -272,6 +274,25 @@ impl Pricer<'_> {
                 * self.fabric.chain(slice * framework.bytes.gradient_sent as f64, group)
         };
         parts.into_iter().zip(all).map(chains).sum()
+    }
+
+    /// Seconds in which the gradients of so many parameters, scattered over shards, are summed over copies of these in each pass, the
+    /// dense ones and those of experts one after the other. What holds for any group of shards knows no copies.
+    fn among_copies(&self, parts: [(f64, Group); 2]) -> f64 {
+        let (framework, shard) = (self.framework, self.shard);
+        let each = framework.sums_copies_each_pass && self.reduces_each_pass();
+        if !each || self.shortest.is_some() {
+            return 0.0;
+        }
+        let groups = [shard.replica_group(), shard.expert_replica_group()];
+        let sums = parts.iter().zip(groups).map(|(&(parameters, group), replicas)| {
+            let share = parameters / group.size.max(1) as f64;
+            self.fabric.all_reduce(
+                share * framework.bytes.gradient_sent as f64,
+                shard.replicated(replicas),
+            )
+        });
+        sums.sum()
     }
 
     /// How long a pass hides communication of `seconds`, such shares of which pass inside a domain and on the network: as long as
@@ -329,7 +350,7 @@ impl Pricer<'_> {
             self.hidden(seconds, self.free(pass, launch, seconds, moved.ways), overlapped && behind)
         };
         forward.shard += shows(moved.gather, *forward, overlap.parameter_gather);
-        let scattered = overlap.gradient_reduce && overlap.gradient_scatter;
+        let scattered = overlap.reduces(self.shard.zero) && overlap.gradient_scatter;
         input.shard += shows(moved.reduce, input.plus(weight), scattered);
         let (out, into) = self.copied(moved.parameters);
         forward.shard += out;

@@ -12,7 +12,7 @@ const LOOPED: f64 = 10e-6;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Launch {
     pub(super) seconds: f64,
-    /// On one that a compiled loop launches.
+    /// On one that a compiled loop launches, or an optimizer that goes from matrix to matrix, beside which nothing is recorded.
     pub(super) looped: f64,
     /// On one that lies between compiled parts of a layer.
     pub(super) apart: f64,

@@ -197,10 +197,13 @@ pub fn items(
     let (dense_again, expert_again) = held.regathered_parameters;
     let cast_dense = held.dense_parameters - held.end_parameters;
     let cast_expert = if framework.wide_experts { 0 } else { held.expert_parameters };
-    for (count, cast, left, again, uncast, replicas) in [
+    // Of what is made orthogonal one moment is kept.
+    let single = if framework.orthogonal.any() { bytes.moment() } else { 0 };
+    for (count, cast, moments, left, again, uncast, replicas) in [
         (
             held.dense_parameters,
             cast_dense,
+            cast_dense * single,
             held.whole_parameters.0,
             dense_again,
             held.uncast.0,
@@ -209,6 +212,7 @@ pub fn items(
         (
             held.expert_parameters,
             cast_expert,
+            held.expert_parameters * single,
             held.whole_parameters.1,
             expert_again,
             0,
@@ -227,7 +231,8 @@ pub fn items(
         let stored = |here: u64| (here * bytes.parameter).saturating_sub(of_all(here, uncast));
         // What it was cast from is the optimizer's, whose own copy in full precision serves where there is one.
         let source = if bytes.updates_a_copy() { 0 } else { narrow * bytes.parameter };
-        let state = |here: u64| here * bytes.optimizer + of_all(here, source);
+        let state =
+            |here: u64| here * bytes.optimizer + of_all(here, source) - of_all(here, moments);
         let ranks = group_size(shard, replicas);
         let share = |from: u8| {
             if shard.zero >= from {

@@ -27,6 +27,7 @@ pub mod least;
 mod loads;
 pub mod longest;
 pub mod memory;
+mod orthogonal;
 mod pass;
 mod permutation;
 pub mod pipeline;

@@ -6,6 +6,7 @@ use super::collective::Fabric;
 use super::host::Launch;
 use super::layer::{gathers_each_pass, reduces_each_pass};
 use super::memory::{cast_sixteenths, narrow_weights};
+use super::orthogonal;
 use super::shard::{fetches_from_host, parameter_sent, Owned, Shard};
 use crate::spec::cluster::{Chip, Group};
 use crate::spec::framework::{Fp8Scaling, Framework, Gradients, Shards};
@@ -18,7 +19,7 @@ use crate::units::Time;
 pub struct StepEnd {
     /// Dense parameters on this tensor-parallel rank.
     pub dense_parameters: u64,
-    /// Of these, those of embedding and head, which no product in 8 bits reads.
+    /// Of these, those of embedding and head, which no product in 8 bits reads and no update is made orthogonal of.
     pub ends: u64,
     /// Expert parameters on this rank.
     pub expert_parameters: u64,
@@ -115,6 +116,7 @@ pub struct Rates {
     processor_share: f64,
     update: [f64; 2],
     update_on_host: [f64; 2],
+    orthogonal: [f64; 2],
     cast: [f64; 2],
     crossing: [f64; 2],
 }
@@ -142,7 +144,7 @@ impl Rates {
                 fabric,
                 groups.map(|g| gather(shard, framework, precision, fabric, g)),
             ),
-            reduced_beside: framework.overlap.gradient_reduce
+            reduced_beside: framework.overlap.reduces(shard.zero)
                 && !(framework.overlap.replicas_alone && (shard.tp > 1 || shard.pipelined))
                 && !(framework.overlap.unsharded_alone && shard.zero > 0),
             processor_share: chip.link.processor_share,
@@ -160,6 +162,7 @@ impl Rates {
                 groups.map(|g| update_rate(shard, false, framework, chip, g)),
             ),
             update_on_host: groups.map(|g| update_rate(shard, true, framework, chip, g)),
+            orthogonal: orthogonal::rates(problem, chip, shard, fabric),
             cast: [casts, if framework.wide_experts { 0.0 } else { casts }],
             crossing: groups.map(|g| crossing_rate(shard, framework, chip, g)),
         }
@@ -194,7 +197,11 @@ fn reduce(problem: &Problem, shard: &Shard, fabric: &Fabric<'_>, replicas: Group
         let bytes = parameters * sent;
         let among_copies = fabric.all_reduce(bytes / inner.size as f64, outer);
         if reduces_each_pass(shard, framework) {
-            among_copies
+            if framework.sums_copies_each_pass {
+                0.0
+            } else {
+                among_copies
+            }
         } else if shard.zero == 0 || (framework.all_reduces && shard.zero <= 2) {
             fabric.all_reduce(bytes, replicas)
         } else {
@@ -474,10 +481,11 @@ fn crossing_rate(shard: &Shard, framework: &Framework, chip: &Chip, replicas: Gr
 /// Time of the gradient norm and the optimizer step on a stage's parameters.
 pub fn update(end: &StepEnd, rates: &Rates, on_host: bool) -> Time {
     let each = if on_host { rates.update_on_host } else { rates.update };
+    let of_layers = end.dense_parameters.saturating_sub(end.ends) as f64;
     Time::from_seconds(
         each[0] * end.dense_parameters as f64
             + each[1] * end.expert_parameters as f64
-            + rates.cast[0] * end.dense_parameters.saturating_sub(end.ends) as f64
-            + rates.cast[1] * end.expert_parameters as f64,
+            + (rates.cast[0] + rates.orthogonal[0]) * of_layers
+            + (rates.cast[1] + rates.orthogonal[1]) * end.expert_parameters as f64,
     )
 }

@@ -131,7 +131,7 @@ impl Pricer<'_> {
         backward.run(self.device.stream(width * elements));
         if !self.reduces_each_pass() {
             let stored = self.framework.bytes.gradient as f64;
-            backward.run(self.device.stream((width + 2.0 * stored) * elements));
+            backward.run(self.added() * self.device.stream((width + 2.0 * stored) * elements));
         }
     }
 

@@ -384,7 +384,7 @@ impl<'a> Table<'a> {
         let crossing = Time::from_seconds(
             self.rates.crossing(layers.dense_parameters + dense, layers.expert_parameters),
         );
-        if framework.offload.pinned && framework.overlap.gradient_reduce {
+        if framework.offload.pinned && framework.overlap.reduces(self.shard.zero) {
             let waits = matches!(place.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
             crossing.beyond(if waits { passes.weight_gradient } else { passes.backward() })
         } else {

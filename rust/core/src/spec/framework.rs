@@ -4,6 +4,8 @@ mod bytes;
 mod fused;
 mod held;
 mod offload;
+mod orthogonal;
+mod overlap;
 
 use crate::error::{require, Error};
 use crate::spec::kernels::{AdamKernel, OperandsAcross};
@@ -11,6 +13,8 @@ pub use bytes::NumberBytes;
 pub use fused::Fused;
 pub use held::{Communicators, GatheredUnit, Gradients, Held, Offloaded};
 pub use offload::Offload;
+pub use orthogonal::Orthogonal;
+pub use overlap::{Overlap, TensorOverlap};
 use serde::{Deserialize, Serialize};
 
 /// Largest number to a multiple of which a size is padded: no vocabulary is larger.
@@ -49,6 +53,8 @@ pub struct Framework {
     /// Whatever is gathered for each pass, gradients add up whole on each rank and are reduced once a step, after the last of several
     /// micro-batches (PyTorch FSDP: `no_sync`, `set_requires_gradient_sync(False)`).
     pub reduces_once: bool,
+    /// What each pass scatters over shards it also sums over their copies (PyTorch FSDP); else that waits for the step's end.
+    pub sums_copies_each_pass: bool,
     /// ZeRO stages 1 and 2 sum gradients by an all-reduce, of which each rank keeps its share (DeepSpeed).
     pub all_reduces: bool,
     /// What a rank owns of the tensors that ZeRO shards once a step.
@@ -215,6 +221,8 @@ pub struct Framework {
     pub held: Held,
     /// How an optimizer whose state is in host memory is fed and stepped.
     pub offload: Offload,
+    /// What is done to the updates of matrices before they are applied.
+    pub orthogonal: Orthogonal,
     /// Size of the buffers in which gradients are reduced, in bytes; 0 when they lie in place.
     pub bucket_bytes: u64,
     /// Host time to launch one kernel, in microseconds, on a host of pace 1.
@@ -249,41 +257,6 @@ pub struct Framework {
     /// Operators that fetch a micro-batch, which the host launches in every forward pass of every stage after it waited for the device
     /// (NVIDIA/Megatron-LM before 2024: `broadcast_data` asks for the sizes of what was sent).
     pub fetching_operators: u32,
-}
-
-/// Communication that runs behind computation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Overlap {
-    /// Gradient reduction behind the last backward pass.
-    pub gradient_reduce: bool,
-    /// Of these, what every pass scatters (ZeRO stage 3): behind the rest of the backward pass, else in the open, by the cores that
-    /// compute (XLA on TensorCores).
-    pub gradient_scatter: bool,
-    /// Parameter all-gather behind the first forward pass.
-    pub parameter_gather: bool,
-    /// Of these, what is gathered once a step; else the first forward pass begins after it (microsoft/DeepSpeed,
-    /// `runtime/zero/stage_1_and_2.py`: `all_gather_dp_groups` at the end of `step`).
-    pub step_gather: bool,
-    /// Where the backward pass gathers parameters too: the next layer's behind the computation of the one before, else after it
-    /// (PyTorch FSDP's BACKWARD_POST).
-    pub backward_gather: bool,
-    /// Tensor-parallel communication.
-    pub tensor: TensorOverlap,
-    /// Pipeline sends of the interleaved schedule.
-    pub pipeline: bool,
-    /// Pipeline sends of every schedule: who sends is no part of the stage's own order (OneFlow's actors).
-    pub every_send: bool,
-    /// Ring attention behind attention.
-    pub context: bool,
-    /// Expert all-to-all behind the shared expert and the other micro-batch.
-    pub expert: bool,
-    /// Gradients are reduced behind computation only without tensor and pipeline parallel, whose collectives, and all others
-    /// with them, run in turn with computation (OneFlow: `enable_use_compute_stream`).
-    pub replicas_alone: bool,
-    /// Gradients are reduced behind computation only where nothing is sharded over replicas, as what reduces them there is left
-    /// out otherwise (huggingface/nanotron, trainer.py: `make_ddp`).
-    pub unsharded_alone: bool,
 }
 
 /// Parts of a layer whose kernels the host launches as one CUDA graph (NVIDIA/Megatron-LM, `cuda_graph_scope`).
@@ -446,20 +419,6 @@ pub enum Projections {
     Apart,
 }
 
-/// How tensor-parallel communication is hidden.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TensorOverlap {
-    /// Never.
-    None,
-    /// In the backward pass, behind the weight gradient (Megatron's asynchronous all-reduce).
-    Backward,
-    /// Forward and backward, in pieces behind the products themselves (user buffers, MC2).
-    Pipelined,
-    /// The same around single products: the gradient of an input that several products read is scattered after their sum.
-    PipelinedProducts,
-}
-
 /// Copies between a layer's tensors and the buffers of ZeRO's collectives: everything is read once and written once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -485,8 +444,9 @@ impl Framework {
     /// by them (pytorch/pytorch, torch/optim/adamw.py, `_multi_tensor_adamw`: `_foreach_sqrt`).
     pub fn root_bytes(&self) -> u64 {
         match self.fused.optimizer {
-            AdamKernel::Separate => self.bytes.moment(),
-            AdamKernel::ByTensor
+            AdamKernel::Separate if !self.orthogonal.any() => self.bytes.moment(),
+            AdamKernel::Separate
+            | AdamKernel::ByTensor
             | AdamKernel::Native
             | AdamKernel::Fused
             | AdamKernel::Compiled => 0,
@@ -519,15 +479,12 @@ impl Framework {
             (self.attention_block, "attention_block", 1 << 20),
             (self.metric_bytes, "metric_bytes", 1 << 10),
             (u64::from(self.fetching_operators), "fetching_operators", 1 << 16),
-            (self.offload.threads, "offload.threads", 1 << 16),
-            (self.offload.pass_bytes, "offload.pass_bytes", 1 << 10),
-            (self.offload.step_bytes, "offload.step_bytes", 1 << 10),
         ] {
             require(
                 count <= most,
                 path,
                 || format!("must be at most {most}, found {count}"),
-                "Give channels, operators, threads of a process, or bytes of one number.",
+                "Give channels, operators, or bytes of one number.",
             )?;
         }
         for (multiple, path, cure) in [
@@ -595,6 +552,8 @@ impl Framework {
             "Give the bytes of all that an optimizer keeps of a parameter, 0 if it keeps nothing.",
         )?;
         self.operands_across.validate()?;
+        self.offload.validate()?;
+        self.orthogonal.validate()?;
         self.held.validate()
     }
 }

@@ -13,6 +13,8 @@ pub struct Tensors {
     pub elements: u64,
     /// Over which ranks each is cut.
     pub cut: Cut,
+    /// The side of a matrix that is not cut, and 0 of vectors and of a router's scores.
+    pub side: u64,
 }
 
 /// Over which ranks a parameter is cut.
@@ -54,19 +56,19 @@ impl Model {
         if let Some(m) = &self.mla {
             let qk = m.qk_nope_dim + m.qk_rope_dim;
             if m.q_lora_rank > 0 {
-                found.add(1, h * m.q_lora_rank, Cut::Whole);
+                found.matrices(1, h, m.q_lora_rank, Cut::Whole);
                 found.add(1, m.q_lora_rank, Cut::Whole);
-                found.add(1, m.q_lora_rank * a * qk, Cut::Tensor);
+                found.matrices(1, m.q_lora_rank, a * qk, Cut::Tensor);
             } else {
-                found.add(1, h * a * qk, Cut::Tensor);
+                found.matrices(1, h, a * qk, Cut::Tensor);
             }
-            found.add(1, h * (m.kv_lora_rank + m.qk_rope_dim), Cut::Whole);
+            found.matrices(1, h, m.kv_lora_rank + m.qk_rope_dim, Cut::Whole);
             found.add(1, m.kv_lora_rank, Cut::Whole);
-            found.add(1, m.kv_lora_rank * a * (m.qk_nope_dim + m.v_dim), Cut::Tensor);
-            found.add(1, a * m.v_dim * h, Cut::Tensor);
+            found.matrices(1, m.kv_lora_rank, a * (m.qk_nope_dim + m.v_dim), Cut::Tensor);
+            found.matrices(1, h, a * m.v_dim, Cut::Tensor);
         } else {
-            found.add(2, h * a * d, Cut::Tensor);
-            found.add(2, h * k * d, Cut::Tensor);
+            found.matrices(2, h, a * d, Cut::Tensor);
+            found.matrices(2, h, k * d, Cut::Tensor);
         }
         if self.qkv_bias {
             found.add(1, a * d, Cut::Tensor);
@@ -82,12 +84,12 @@ impl Model {
             }
         }
         found.add(u64::from(self.attention_sinks), a, Cut::Tensor);
-        found.add(u64::from(self.position == Position::Relative), h * h, Cut::Tensor);
+        found.matrices(u64::from(self.position == Position::Relative), h, h, Cut::Tensor);
     }
 
     fn mlp_tensors(&self, found: &mut Listed, copies: u64, ffn: u64, bias: bool, cut: Cut) {
         let inputs = if self.activation.gated() { 2 } else { 1 };
-        found.add(copies * (inputs + 1), self.hidden * ffn, cut);
+        found.matrices(copies * (inputs + 1), self.hidden, ffn, cut);
         if bias {
             found.add(copies * inputs, ffn, cut);
             let output = if cut == Cut::Expert { Cut::Expert } else { Cut::Whole };
@@ -103,9 +105,17 @@ impl Model {
 struct Listed(Vec<Tensors>);
 
 impl Listed {
+    /// Vectors, or what is stepped like them.
     fn add(&mut self, count: u64, elements: u64, cut: Cut) {
         if count > 0 {
-            self.0.push(Tensors { count, elements, cut });
+            self.0.push(Tensors { count, elements, cut, side: 0 });
+        }
+    }
+
+    /// Matrices of `side` by `other`, of which the latter is cut.
+    fn matrices(&mut self, count: u64, side: u64, other: u64, cut: Cut) {
+        if count > 0 {
+            self.0.push(Tensors { count, elements: side * other, cut, side });
         }
     }
 }

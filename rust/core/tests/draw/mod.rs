@@ -157,6 +157,8 @@ pub fn problem(draw: &mut Draw, kinds: usize) -> Problem {
         (true, false) => AdamKernel::Fused,
         (true, true) => AdamKernel::Native,
     };
+    f.orthogonal.iterations = draw.pick(&[0, 5]);
+    (f.orthogonal.shared, f.orthogonal.batched) = (draw.once_in(2), f.fused.permutation);
     f.fused.gelu_in_fp32 = f.fused.permutation;
     f.fused.normed_rotation = f.fused.clamp;
     f.softmax_multiple = draw.pick(&[1, 4]);

@@ -26,7 +26,7 @@ impl NumberBytes {
     }
 
     /// Bytes of one of the two moments.
-    pub(super) fn moment(&self) -> u64 {
+    pub fn moment(&self) -> u64 {
         self.optimizer.min(8) / 2
     }
 }

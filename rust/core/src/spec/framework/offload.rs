@@ -1,5 +1,6 @@
 //! How an optimizer whose state is in host memory is fed and stepped.
 
+use crate::error::{require, Error};
 use crate::spec::cluster::Host;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,22 @@ pub struct Offload {
 }
 
 impl Offload {
+    pub(super) fn validate(&self) -> Result<(), Error> {
+        for (count, path, most) in [
+            (self.threads, "offload.threads", 1 << 16),
+            (self.pass_bytes, "offload.pass_bytes", 1 << 10),
+            (self.step_bytes, "offload.step_bytes", 1 << 10),
+        ] {
+            require(
+                count <= most,
+                path,
+                || format!("must be at most {most}, found {count}"),
+                "Give threads of a process, or bytes of one number.",
+            )?;
+        }
+        Ok(())
+    }
+
     /// Bytes a second of the host's memory that one process moves.
     pub fn memory(&self, host: &Host) -> f64 {
         let share = host.memory_gb_per_s * 1e9;
