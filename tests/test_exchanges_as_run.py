@@ -95,6 +95,8 @@ def test_what_hides_and_shortens_the_experts_exchange_is_read_from_words(shelf: 
     used = setup(mxfp8, shelf).problem.framework
     assert (used.expert_dispatch, used.fp8_scaling) == ("copies", "block")
     assert said("HybridEP, no all-to-all dispatch")[0] == "once_a_node"
+    assert said("exchange by padded all-gathers")[0] == "gather"
+    assert said("keys and values exchanged by all-gather")[0] == said("")[0]
     assert said("all-gather dispatcher")[0] == said("AllGather dispatch")[0] == "gather"
     assert said("no DeepEP; CUDA graphs not in the table; no EP overlap") == usual
 

@@ -84,7 +84,7 @@ SCORES = (
 )
 KEPT = r"(?:stored|kept|saved|materiali[sz]ed|written (?:out|to)|in (?:HBM|DRAM|device memory))\b"
 STORED = (
-    rf"{TAKEN_BACK}{WAY}[- ]{WHOSE}(?:{ATTENTION}|scores\b|softmax\b|SDPA\b)"
+    rf"{TAKEN_BACK}{WAY}(?: \([\w -]+\))?[- ]{WHOSE}(?:{ATTENTION}|scores\b|softmax\b|SDPA\b)"
     rf"|{TAKEN_BACK}SDPA[ -](?:is |was |with |in |the )*math\b"
     rf"|(?<!flash )(?<!flash-)(?<!flash_)(?<!fused )\b(?:\w+_)?{ATTENTION[:-2]}(?:_\w+)?{IS}"
     rf"\b{WAY}\b"

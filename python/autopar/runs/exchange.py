@@ -61,6 +61,8 @@ def dispatched_by(kind: str) -> str:
         rf"{kind}([- ](token|MoE|expert))*[- ]dispatch|dispatch(er|ing)?([-_ ]type)?\b"
         rf"[ =:\"']*((is|by|through|via|NCCL|an?) )*{kind}\b"
         rf"|moe[-_]token[-_]dispatcher[-_]type[ =:\"']*{kind}\b"
+        r"|(?<!context )(?<!keys )(?<!values )(?<!kv )\bexchange[ds]?( of tokens)?"
+        rf" (by|through|via|with|as) (padded )?{kind}s?\b"
     )
 
 

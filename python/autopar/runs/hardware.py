@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 
 from autopar import catalog
-from autopar.cluster import Chip, GemmCurve, Link, Network
+from autopar.cluster import Chip, GemmCurve, Link, Network, Peaks
 from autopar.errors import SpecError
 from autopar.runs import rx
 from autopar.runs.rows import Run
@@ -183,8 +183,8 @@ def _told(run: Run, pattern: str) -> re.Match[str] | None:
     return rx.search(rf"{TAKEN_BACK}(?<!w/o )({pattern})", words, re.I)
 
 
-# TPU chips of two cores, each a device to JAX, which the catalog has as one.
-OF_CORES = ("tpu_v2", "tpu_v3")
+# Chips of two cores, each a device to JAX or to Neuron, which the catalog has as one.
+OF_CORES = ("tpu_v2", "tpu_v3", "trainium1")
 
 
 def _counts_cores(found: Chip, run: Run) -> bool:
@@ -195,12 +195,16 @@ def _counts_cores(found: Chip, run: Run) -> bool:
         found.memory_gib < 0.6 * whole
         or rx.search(r"\bcores?\b", run.chip, re.I) is not None
         or bool(slice_of and int(slice_of[1]) == run.gpus)
+        or (found.name.startswith("trainium") and (run.gpus_per_node or 0) > found.devices_per_node)
     )
 
 
 def _core(chip: Chip) -> Chip:
-    """Returns one of a chip's two cores: half of its units, memory and wires."""
-    link, whole = chip.link, catalog.chip(chip.name).chip.memory_gib
+    """Returns one of a chip's two cores: half of its units and memory.
+
+    A ring of cores passes each wire of a chip once, as one of chips does.
+    """
+    whole = catalog.chip(chip.name).chip.memory_gib
     attention = tuple(
         replace(rate, tflops=tuple(tflops / 2 for tflops in rate.tflops)) for rate in chip.attention
     )
@@ -210,17 +214,16 @@ def _core(chip: Chip) -> Chip:
         link_domain=2 * chip.link_domain,
         memory_gib=min(chip.memory_gib, whole / 2),
         memory_bandwidth_gb_per_s=chip.memory_bandwidth_gb_per_s / 2,
-        peak_tflops=replace(chip.peak_tflops, bf16=(chip.peak_tflops.bf16 or 0.0) / 2),
+        peak_tflops=_half(chip.peak_tflops),
         gemm=replace(chip.gemm, processors=chip.gemm.processors // 2),
         attention=attention,
-        link=replace(
-            link,
-            all_reduce_gb_per_s=link.all_reduce_gb_per_s / 2,
-            all_gather_gb_per_s=link.all_gather_gb_per_s / 2,
-            all_to_all_gb_per_s=link.all_to_all_gb_per_s / 2,
-            p2p_gb_per_s=link.p2p_gb_per_s / 2,
-        ),
     )
+
+
+def _half(peaks: Peaks) -> Peaks:
+    """Returns half of each peak that there is."""
+    found = {one.name: getattr(peaks, one.name) for one in fields(peaks)}
+    return Peaks(**{name: peak / 2 for name, peak in found.items() if peak})
 
 
 # Slices of TPUs, each a torus of its own, are joined by the network of a data centre.

@@ -30,9 +30,9 @@ from autopar.runs.recompute import (
 )
 from autopar.runs.remat import NOTHING, kept
 from autopar.runs.rows import Run
-from autopar.runs.said import HF, in_full, said
+from autopar.runs.said import HF, in_full, on, said
 from autopar.runs.shards import KEPT_WHOLE, shard_group
-from autopar.runs.shelf import Shelf, devices, framework, words_of
+from autopar.runs.shelf import Shelf, by_xla, devices, framework, words_of
 from autopar.runs.stages import schedule_of, stage_chips, stage_chunks, stage_layers
 from autopar.runs.stored import narrow_states, offloads_checkpoints, optimizer_on_host
 from autopar.runs.trained import trained
@@ -88,6 +88,8 @@ def setup(run: Run, shelf: Shelf) -> Setup:
     degrees = _degrees(run, entry, assumed)
     model = trained(run, shelf, assumed)
     precision = _precision(run, entry, device, assumed)
+    if precision == "fp32" and device.peak_tflops.tf32 and _rounds(run, entry, shelf):
+        precision = "tf32"
     if precision in ("bf16", "fp16") and _is_left_in_32_bits(run, entry, degrees):
         precision = "fp32"
     entry = replace(entry, framework=entry.at(precision))
@@ -143,13 +145,24 @@ def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]
     return next(name for name in known if name == usual)
 
 
+def _rounds(run: Run, entry: FrameworkEntry, shelf: Shelf) -> bool:
+    """Returns whether products of 32-bit numbers ran in fewer, by default or as the row says.
+
+    XLA rounds them to TF32 on GPUs and to 16 bits on TPUs (docs.jax.dev: matmul precision), PyTorch
+    where it is told to (torch.set_float32_matmul_precision).
+    """
+    told = on(f"{run.framework} {run.notes}", ROUNDED)
+    return by_xla(entry, shelf) if told is None else told
+
+
+ROUNDED = r"(allow_)?tf32\b|tensor[- ]?float-?32\b|float32_matmul_precision\b(?!\W+highest)"
 # Other names of number formats.
 FORMATS = {
     r"bfloat[-_ ]?16|brain[- ]float\w*": "bf16",
     r"\bfloat[-_ ]?(16|32)": r"fp\1",
     r"\b(float[-_ ]?8|e4m3\w*|e5m2\w*)": "fp8",
     r"\bfloat[-_ ]?4\w*": "fp4",
-    r"\b(single precision|tf32|fp?32)\b": "fp32",
+    r"\b(single precision|fp?32)\b": "fp32",
 }
 
 
@@ -172,6 +185,10 @@ def _is_left_in_32_bits(run: Run, entry: FrameworkEntry, degrees: dict[str, int]
 # PyTorch's own fused attention came with its release 2.0 of March 2023.
 TORCH_ATTENTION_SINCE = "2023-03"
 HF_ATTENTION_SINCE = "2023-12"
+# Marin's GPUs had no Transformer Engine, so that Levanter's models fell back to stored scores until
+# they took FlashAttention-4 (marin-community/marin issue 7013, pull request 7140), as Grug's did
+# before theirs (issue 5610).
+MARIN_STORED_SCORES = {"levanter-gpu": ("2025-06", "2026-07"), "grug-gpu": ("2025-06", "2026-06")}
 
 
 def _attention(
@@ -195,6 +212,8 @@ def _attention(
     early = run.month < HF_ATTENTION_SINCE and not rx.search("falcon", run.model, re.I)
     own = entry.framework.name in ("pytorch-ddp", "fsdp") and run.month < TORCH_ATTENTION_SINCE
     stored = own or (said(run, HF) and (early or rx.search(r"gpt-?oss", run.model, re.I)))
+    since, until = MARIN_STORED_SCORES.get(entry.framework.name, ("", ""))
+    stored = stored or since <= run.month < until
     usual: Attention = "unfused" if stored else entry.run.attention
     if usual == "unfused" and _scores_exceed(run, model, device, degrees):
         usual = "flash"

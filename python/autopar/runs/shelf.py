@@ -147,12 +147,13 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
     known = bool(places)
     if not known:
         places = _places_of(shelf, _usual(run, shelf))
-    best = min(places.values())
-    named = [e for e in shelf.frameworks if places.get(e.framework.name) == best]
-    sharded = f"zero {run.zero}" if rx.search(r"[123]", run.zero) else ""
-    words = f"{run.framework}; {run.model}; {run.chip}; {run.precision}; {sharded}; {run.notes}"
     device = _first_chip(run, shelf)
     maker = device.vendor if device else ""
+    named = _first(shelf, places)
+    if maker in OF_PYTORCH and not any(by_xla(entry, shelf) for entry in named):
+        named = _first(shelf, _places_of(shelf, OF_PYTORCH[maker]))
+    sharded = f"zero {run.zero}" if rx.search(r"[123]", run.zero) else ""
+    words = f"{run.framework}; {run.model}; {run.chip}; {run.precision}; {sharded}; {run.notes}"
     compiled = is_compiled(run)
 
     def likeness(entry: FrameworkEntry) -> tuple[bool, bool, bool, int, str]:
@@ -194,6 +195,25 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
             found = replace(found, framework=earlier)
             break
     return found, known
+
+
+def _first(shelf: Shelf, places: Places) -> list[FrameworkEntry]:
+    """Returns the profiles that are named first."""
+    best = min(places.values())
+    return [entry for entry in shelf.frameworks if places.get(entry.framework.name) == best]
+
+
+def by_xla(entry: FrameworkEntry, shelf: Shelf) -> bool:
+    """Returns whether a profile is of what XLA compiles, as its chips take nothing else."""
+    leaders = {e.framework.name: e.follows for e in shelf.frameworks}
+    name = entry.framework.name
+    while leaders.get(name):
+        name = leaders[name]
+    return name == "maxtext"
+
+
+# What PyTorch's programs run by on the chips of these makers, whatever framework has written them.
+OF_PYTORCH = {"Google": "PyTorch/XLA", "AWS": "neuronx-distributed"}
 
 
 def _first_chip(run: Run, shelf: Shelf) -> ChipEntry | None:
