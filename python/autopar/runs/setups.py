@@ -213,8 +213,8 @@ def _attention(
     own = entry.framework.name in ("pytorch-ddp", "fsdp") and run.month < TORCH_ATTENTION_SINCE
     stored = own or (said(run, HF) and (early or rx.search(r"gpt-?oss", run.model, re.I)))
     since, until = MARIN_STORED_SCORES.get(entry.framework.name, ("", ""))
-    stored = stored or since <= run.month < until
-    usual: Attention = "unfused" if stored else entry.run.attention
+    marin = since <= run.month < until
+    usual: Attention = "unfused" if stored or marin else entry.run.attention
     if usual == "unfused" and _scores_exceed(run, model, device, degrees):
         usual = "flash"
     assumed.append(f"attention={usual}")

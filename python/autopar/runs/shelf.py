@@ -207,8 +207,8 @@ def by_xla(entry: FrameworkEntry, shelf: Shelf) -> bool:
     """Returns whether a profile is of what XLA compiles, as its chips take nothing else."""
     leaders = {e.framework.name: e.follows for e in shelf.frameworks}
     name = entry.framework.name
-    while leaders.get(name):
-        name = leaders[name]
+    while leader := leaders.get(name):
+        name = leader
     return name == "maxtext"
 
 
