@@ -92,17 +92,28 @@ def test_latent_attention_without_its_widths_is_not_read() -> None:
         ("FlexAttention: SWA-512, global in each fifth layer", 512, 5),
         ("flex_attention: window 512, and every fifth layer attends fully", 512, 5),
         ("flex_attention with SWA 512, 1 in 5 layers global", 512, 5),
+        ("windows of 2,048 with full attention in every fourth layer", 2048, 4),
+        ("windows of 2,048 tokens", 2048, 0),
+        # Of 4,096 tokens half.
+        ("windows of half the length in three layers of four", 2048, 4),
+        ("window pattern SSSL (three of four layers see half the context)", 2048, 4),
     ],
 )
 def test_windows_are_read_of_words(notes: str, size: int, every: int) -> None:
-    assert anatomy.window(notes) == Window(size=size, global_every=every)
+    assert anatomy.window(notes, 4096) == Window(size=size, global_every=every)
 
 
 @pytest.mark.parametrize(
-    "notes", ["no sliding window", "SWA on 3 of 4 layers", "sliding window 4096 not used"]
+    "notes",
+    [
+        "no sliding window",
+        "SWA on 3 of 4 layers",
+        "sliding window 4096 not used",
+        "means over windows of 50 steps",
+    ],
 )
 def test_windows_that_are_off_or_of_no_size_are_none(notes: str) -> None:
-    assert anatomy.window(notes) is None
+    assert anatomy.window(notes, 4096) is None
 
 
 @pytest.mark.parametrize(

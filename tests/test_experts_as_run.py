@@ -84,6 +84,7 @@ def test_a_capacity_alone_is_no_graph_of_the_whole_step(shelf: Shelf) -> None:
 
     assert launch_us("expert capacity (tokendrop)") == launch_us("") > 0
     assert launch_us("expert capacity (tokendrop); full-iteration CUDA graph") == 0
+    assert launch_us("cuda_graph: full iteration, optimizer step included") == 0
 
 
 def test_megatron_s_module_mlp_is_that_of_dense_layers(shelf: Shelf) -> None:
@@ -109,7 +110,11 @@ def test_loads_vary_where_routers_choose_freely_and_nobody_forces_them_even(shel
         assert variation(shelf, even) == 0.0
     assert variation(shelf, "torchtitan", "no CUDA graphs") == 1.0
     assert variation(shelf, "Megatron-LM", "aux-loss-free routing") == 0.0
-    for settled in ("loads had settled by then", "settled loads"):
+    for settled in (
+        "loads had settled by then",
+        "settled loads",
+        "resumed from the checkpoint, router chooses freely",
+    ):
         assert variation(shelf, "torchtitan", settled) == 0.25
     for settling in ("loads had not settled", "before loads had settled"):
         assert variation(shelf, "torchtitan", settling) == 1.0
@@ -190,3 +195,25 @@ def test_kempnerforge_padded_experts_to_the_fullest_before_its_ragged_product(sh
 
     assert pads("2026-04")
     assert not pads("2026-10")
+
+
+def test_a_bound_of_buffers_drops_no_tokens(shelf: Shelf) -> None:
+    def capacity(notes: str) -> float:
+        run = run_of(experts="64", topk="2", expert_ffn="2048", zero="1", notes=notes)
+        mixture = setup(run, shelf).problem.model.moe
+        return mixture.capacity_factor if mixture else 0.0
+
+    assert capacity("paged stash, expert capacity bound 4") == 0.0
+    assert capacity("expert capacity, tokens dropped") == 1.0
+    assert capacity("capacity factor 1.25") == 1.25
+
+
+def test_paged_stashes_and_joined_experts_are_read_in_a_script_s_words(shelf: Shelf) -> None:
+    def used(notes: str) -> tuple[bool, bool]:
+        run = run_of(framework="Megatron-Core", date="2026-05", experts="8", topk="2", notes=notes)
+        framework = setup(run, shelf).problem.framework
+        return framework.stashes_experts, framework.fused.quantized_mlp
+
+    told = "cuda_graph: full iteration; paged stashing for expert activations"
+    assert used(told) == (True, False)
+    assert used(f"{told}; fusions: permute, router, grouped MLP (CuTe DSL)") == (True, True)

@@ -582,3 +582,12 @@ def test_recipes_in_mxfp8_became_one_graph_in_june_2026(shelf: Shelf) -> None:
     assert used("2026-06") == used("") == ("megatron-bridge-mxfp8", 0.0, True)
     usual = catalog.framework("megatron-bridge").framework.launch_us
     assert used("2026-04") == ("megatron-bridge-mxfp8", usual, False)
+
+
+def test_of_two_frameworks_what_shards_is_taken_where_something_is_sharded(shelf: Shelf) -> None:
+    def named(zero: str) -> str:
+        row = {"framework": "PyTorch DDP / DeepSpeed", "zero": zero, "tp": "1", "dp": "8"}
+        return framework(run_of(**row), shelf)[0].framework.name
+
+    assert named("0") == "pytorch-ddp"
+    assert named("3") == "deepspeed"

@@ -36,6 +36,8 @@ from stated import run_of
         "attention probs materialised and kept",
         "it materializes the full score matrix, unlike FlashAttention",
         "scores get stored",
+        "That release lacks a fused attention kernel, and the softmax runs in 16 bits",
+        "attention null, which falls back to vanilla (reference) attention",
     ],
 )
 def test_a_row_says_that_scores_were_stored(notes: str) -> None:
@@ -60,6 +62,7 @@ def test_a_row_says_that_scores_were_stored(notes: str) -> None:
         "flash attention, not FlashAttention 3",
         "flash attention; eager PyTorch",
         "flash attention; products of matrices are kept",
+        "FlashAttention, as NVTE_FUSED_ATTN=0",
     ],
 )
 def test_a_row_says_that_attention_was_one_kernel(notes: str) -> None:

@@ -120,7 +120,15 @@ WINDOWED = (
 WINDOW = (
     rf"{TAKEN_BACK}(?<!without a )(?:{WINDOWED}(?: of)?(?: size| width)?[- =:(]{{1,2}}"
     r"(\d{1,3}(?:,\d{3})+|\d+)(?: ?(k))?\b(?! of \d)(?! (?:is |was )?(?:off|disabled|not used)\b)"
-    rf"|(?<![\d:.])(\d{{2,}})[- ](?:token )?{WINDOWED})"
+    rf"|(?<![\d:.])(\d{{2,}})[- ](?:token )?{WINDOWED}"
+    r"|\bwindows of (\d{1,3}(?:,\d{3})+|\d{2,})"
+    r"(?= (?:tokens|with full|in (?:all|most|every|some|three))\b))"
+)
+# Of the sequence, as karpathy/nanochat's pattern of letters has it (nanochat/gpt.py: of four layers
+# three see half, S, and the last all, L).
+HALF_WINDOW = (
+    r"\bSSSL\b|\bwindows? of half (?:of )?the (?:length|sequence|context)\b"
+    r"|\b(?:sees?|attends? to) half (?:of )?the (?:length|sequence|context)\b"
 )
 FULL_EVERY_NTH = (
     r"\b(?:full|global)(?: attention)?(?: in| on| at)? (?:every|each) "
@@ -131,21 +139,25 @@ FULL_EVERY_NTH = (
 )
 FULL_EVERY = {
     2: r"every (other|second|2nd)|alternat|half (of )?the layers|\b1:1\b",
-    4: r"three (layers )?(in|of|out of) four|\b3 (layers )?(in|of|out of) (every )?4\b"
+    4: r"\bSSSL\b|three (layers )?(in|of|out of) four|\b3 (layers )?(in|of|out of) (every )?4\b"
     r"|\b(every|each) (4th|fourth)|\b3:1\b",
     6: r"\bfive (layers )?(in|of|out of) six|\b5 (in|of|out of) (every )?6\b|\b5:1\b",
 }
 
 
-def window(notes: str) -> Window | None:
+def window(notes: str, seq_len: int) -> Window | None:
     """Returns the sliding window that notes tell, in all layers but those that they leave out.
 
     Which those are stands in the clause of the window, or in one behind it that goes on with it.
     """
     clauses = rx.split(r"[;,](?!\d{3}\b)", notes)
     for place, clause in enumerate(clauses):
-        if found := rx.search(WINDOW, clause, re.I):
-            size = int((found[1] or found[3]).replace(",", "")) * (1024 if found[2] else 1)
+        half = rx.search(HALF_WINDOW, clause, re.I)
+        if (found := rx.search(WINDOW, clause, re.I)) or half:
+            size = seq_len // 2
+            if found:
+                figures = (found[1] or found[3] or found[4]).replace(",", "")
+                size = int(figures) * (1024 if found[2] else 1)
             behind = clauses[place + 1] if place + 1 < len(clauses) else ""
             if rx.match(
                 r" (with|except|but|and|each|(1|one) in|alternat|every|in|on|full|global)\b",
@@ -243,6 +255,7 @@ CAPACITY = (
     r"(?!\.\d| ?[GMT]i?B)"
 )
 DROPPED = (
-    r"(?<!no )(?<!without )\b(expert capacity\b|token[- ]?drop|drop(s|ped|ping)? (of )?tokens\b"
+    r"(?<!no )(?<!without )\b(expert capacity\b(?! (bound|cap|limit)\b)|token[- ]?drop"
+    r"|drop(s|ped|ping)? (of )?tokens\b"
     r"|tokens (are |were )?dropped\b|dropping MoE\b)"
 )

@@ -212,7 +212,7 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
     if said(run, ALL_IN_ONE_GRAPH):
         return replace(
             framework,
-            stashes_experts=framework.stashes_experts or bool(said(run, r"paged[- ]stash\b")),
+            stashes_experts=framework.stashes_experts or bool(said(run, PAGED_STASH)),
             launch_us=0.0,
             compiled_layer_us=0.0,
             dispatch_launch_us=0.0,
@@ -251,10 +251,11 @@ NOT_ALL_IN_GRAPHS = (
     r"|\bcuda[-_]graph[-_](impl|scope)[ =:\"'\[]*(none|attn|moe|transformer[-_]engine|te\b)"
     r"|\bTE-scoped CUDA[- ]graphs?"
 )
+PAGED_STASH = r"paged[- ]stash(es|ing)?\b"
 ALL_IN_ONE_GRAPH = (
     r"(with|under|using|((full|whole|entire)[- ])(iteration|step|training step)?) ?CUDA[- ]?graphs?"
     r"|CUDA[- ]?graph (of|over|for) the (whole|entire|full) (iteration|step)"
-    r"|cuda[-_]graph[-_](scope|impl)[ =:\"'\[]*full[-_]iteration"
+    r"|cuda[-_]graphs?([-_](scope|impl))?[ =:\"'\[]*(full|whole|entire)[-_ ]iteration"
     r"|\b(whole|entire|full)[- ](step|iteration)s? (is |was |are )?(captured |held )?in (a |one )"
     r"(single )?CUDA[- ]?graph"
 )
@@ -412,16 +413,18 @@ def _mixed(framework: Framework, run: Run) -> Framework:
         framework = replace(framework, casts_weights=True, bytes=narrow, held=held)
         framework = replace(framework, hooks_replicas=False)
     by_script = framework.name in ("pytorch-ddp", "ddp-compiled") and not said(run, HF)
-    if said(run, NARROW_STREAM) or (by_script and said(run, NARROW_EMBEDDING)):
+    named = replace(run, notes=f"{run.model}; {run.notes}")
+    if said(named, NARROW_STREAM) or (by_script and said(run, NARROW_EMBEDDING)):
         framework = replace(framework, held=replace(framework.held, fp32_residual=False))
     return framework
 
 
 AUTOCAST_SINCE = "2025-06"
 REPLICATES_SINCE = "2026-04"
-# karpathy/nanochat, nanochat/gpt.py: transformer.wte.to(dtype=torch.bfloat16).
+# karpathy/nanochat, nanochat/gpt.py: transformer.wte.to(dtype=torch.bfloat16), and autoresearch.
 NARROW_STREAM = (
-    r"nanochat|residual( stream)? ((is|was) )?((kept|held|stays) )?(in )?(bf16|16 bits)\b"
+    r"nanochat|autoresearch"
+    r"|residual( stream)? ((is|was) )?((kept|held|stays) )?(in )?(bf16|16 bits)\b"
 )
 # Of a script that is nobody else's, not of positions.
 NARROW_EMBEDDING = (

@@ -36,7 +36,8 @@ def stores_scores(run: Run) -> bool:
         return True
     without = any(rx.search(WITHOUT_FLASH, clause, re.I) for clause in _clauses(run))
     # Without the package of FlashAttention another kernel may have served: `no flash-attn, SDPA`.
-    return without and not any(rx.search(OTHER_KERNEL, clause, re.I) for clause in _clauses(run))
+    rest = (rx.sub(WITHOUT_FLASH, "", clause, flags=re.I) for clause in _clauses(run))
+    return without and not any(rx.search(OTHER_KERNEL, clause, re.I) for clause in rest)
 
 
 def kernel_words(run: Run) -> str:
@@ -102,7 +103,7 @@ STORED = (
 FLASH = (
     r"(?:(?:use|enable|with)[-_ ])*(?:flash(?:[ _-]?att(?:entio)?n)?"
     r"(?:[-_ ]?v?[12])?\b(?:[-_ ]2\b)?"
-    r"|FA[12]?\b|fused[-_ ](?:attention|attn|SDPA)\b|FusedSDPA\b)"
+    r"|FA[12]?\b|(?<!NVTE_)fused[-_ ](?:attention|attn|SDPA)\b|FusedSDPA\b)"
 )
 WITHOUT_FLASH = (
     r"\b(?:no|not|non|without|w/o|neither|nor|lacks?|lacking|minus|predates?|before|pre"

@@ -70,7 +70,8 @@ FREE = (
 SETTLED = (
     r"(?<!before )(?<!before the )"
     r"((loads|routing) ((had|have|has) )?settled|settled (loads|routing)"
-    r"|(loads|routing|routers?|experts)( \w+){0,2} balanced by then)\b"
+    r"|(loads|routing|routers?|experts)( \w+){0,2} balanced by then"
+    r"|(continu|resum)(ed|es|ing) from (a |the |its )?(checkpoint|ckpt))\b"
 )
 
 UNTRAINED = (

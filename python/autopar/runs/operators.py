@@ -170,7 +170,10 @@ ONE_FORMAT = r"e4m3 (both ways|fwd ?[+/&] ?bwd|forward and backward)\b"
 
 # Transformer Engine's kernels of experts' products with what is beside them, in MXFP8
 # (NVTE_CUTEDSL_FUSED_GROUPED_MLP).
-QUANTIZED_MLP = r"fused grouped MLP\b|cute-?dsl[ _]fused[ _]grouped[ _]mlp\b"
+QUANTIZED_MLP = (
+    r"fused grouped MLP\b|cute-?dsl[ _]fused[ _]grouped[ _]mlp\b"
+    r"|grouped MLP \(?((by|in|with|via) )?cute[- ]?dsl\b"
+)
 
 # Recipes of Transformer Engine and of pytorch/ao, as Megatron-LM's --fp8-recipe and rows name them.
 SCALINGS: dict[Fp8Scaling, str] = {
@@ -414,6 +417,8 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     kernels = framework.attention_kernels
     if release := rx.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
         kernels = KERNELS[next(filter(None, release.groups()))] + kernels
+    if rx.search(WITHOUT_CUDNN, run.notes, re.I):
+        kernels = tuple(one for one in kernels if not one.startswith("cudnn"))
     if said(run, WIDE_SUMS):
         kernels = tuple(one for one in kernels if one != "aiter-a16")
     if said(run, COMPOSABLE):
@@ -447,6 +452,8 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     return replace(framework, attention_kernels=kernels)
 
 
+# NVIDIA/TransformerEngine, attention backends: NVTE_FUSED_ATTN=0 leaves FlashAttention.
+WITHOUT_CUDNN = r"\bNVTE_FUSED_ATTN ?[=:] ?0\b"
 # Dao-AILab/flash-attention, flash_attn/bert_padding.py: queries, keys and values are gathered to a
 # batch without padding, and the result is scattered back, though a mask leaves nothing out.
 GATHERED_ROWS = r"unpad_input\b"

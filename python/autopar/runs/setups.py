@@ -19,7 +19,7 @@ from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Wo
 from autopar.runs import checkpoints, rx, shards
 from autopar.runs.anatomy import noted
 from autopar.runs.as_run import as_run
-from autopar.runs.attention import attention_said
+from autopar.runs.attention import attention_said, kernel_words
 from autopar.runs.loads import load_variation
 from autopar.runs.recompute import (
     is_stated,
@@ -182,6 +182,9 @@ def _is_left_in_32_bits(run: Run, entry: FrameworkEntry, degrees: dict[str, int]
     )
 
 
+# PyTorch/XLA takes its scaled_dot_product_attention apart; a kernel is called by its own name
+# (pytorch/xla, torch_xla/experimental/custom_kernel.py: flash_attention).
+KERNELS_OF_TPUS = r"flash|splash|pallas"
 # PyTorch's own fused attention came with its release 2.0 of March 2023.
 TORCH_ATTENTION_SINCE = "2023-03"
 HF_ATTENTION_SINCE = "2023-12"
@@ -208,7 +211,8 @@ def _attention(
     and FlashAttention, since 4.34, where a user asked for it. What could not store them did not.
     """
     if told := attention_said(run):
-        return told
+        by_name = rx.search(KERNELS_OF_TPUS, kernel_words(run), re.I)
+        return told if entry.framework.name != "torch-xla" or by_name else "unfused"
     early = run.month < HF_ATTENTION_SINCE and not rx.search("falcon", run.model, re.I)
     own = entry.framework.name in ("pytorch-ddp", "fsdp") and run.month < TORCH_ATTENTION_SINCE
     stored = own or (said(run, HF) and (early or rx.search(r"gpt-?oss", run.model, re.I)))

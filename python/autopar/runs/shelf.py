@@ -147,6 +147,9 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
     known = bool(places)
     if not known:
         places = _places_of(shelf, _usual(run, shelf))
+    if rx.fullmatch("[23]", run.zero) and not OF_WHOLE_MODELS.issuperset(places):
+        # Of two that a row names, what shards.
+        places = {name: place for name, place in places.items() if name not in OF_WHOLE_MODELS}
     device = _first_chip(run, shelf)
     maker = device.vendor if device else ""
     named = _first(shelf, places)
@@ -277,6 +280,10 @@ SHARDED = {
 
 # FSDP is what PyTorch alone is taken for, where a row does not say that nothing is sharded.
 WHOLE = {"fsdp": "pytorch-ddp", "fsdp-compiled": "ddp-compiled"}
+
+
+# What shards nothing, whatever stage of ZeRO a row gives.
+OF_WHOLE_MODELS = {"pytorch-ddp", "ddp-compiled"}
 
 
 def _usual(run: Run, shelf: Shelf) -> str:

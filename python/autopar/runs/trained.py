@@ -72,12 +72,12 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
     if like is None:
         block = LLAMA_BLOCK if gated else GPT_BLOCK | {"position_rows": positions}
         block = block | {"tied_embeddings": not gated if tied is None else tied}
-        model = replace(Model(**shape, **block), window=anatomy.window(run.notes))
+        model = replace(Model(**shape, **block), window=anatomy.window(run.notes, run.seq_len or 1))
         return _noted(model, run.notes)
     tied = like.tied_embeddings if tied is None else tied
     model = replace(like, **shape, tied_embeddings=tied)
     if not wide:
-        model = replace(model, mla=None, window=anatomy.window(run.notes))
+        model = replace(model, mla=None, window=anatomy.window(run.notes, run.seq_len or 1))
     if model.position == "learned":
         model = replace(model, position_rows=positions)
     if document := anatomy.documents(run.notes, positions):
