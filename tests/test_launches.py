@@ -11,7 +11,7 @@ import autopar
 from autopar import Plan, Problem, Recompute, SpecError, planner
 from autopar.export import launchers, megatron
 from autopar.export.job import Job
-from autopar.framework import Framework, Graphs
+from autopar.framework import Framework, Graphs, Orthogonal
 from autopar.frontends import launches
 from autopar.report import NamedLayers
 from autopar.spec import Precision
@@ -342,6 +342,41 @@ def test_graphs_are_written_for_megatron_and_read_back(tmp_path: Path) -> None:
     assert "cuda-graph" not in written(graphs=Graphs(mlp=True))
     with pytest.raises(SpecError, match="must be full_iteration, or of attn"):
         read(script.replace(scope, "--cuda-graph-scope mamba"))
+
+
+def test_muon_is_written_for_megatron_and_read_back(tmp_path: Path) -> None:
+    plain = autopar.problem(
+        "llama2-7b", "a800:8", framework="megatron-core", global_batch_size=64, sequence_length=4096
+    )
+
+    def written(zero: int, orthogonal: Orthogonal, **changes: object) -> str:
+        asked = replace(plain, framework=replace(plain.framework, orthogonal=orthogonal, **changes))
+        plan = autopar.plan(asked, tp=2, zero=zero)
+        job = Job(asked, plan, autopar.estimate(asked, plan))
+        assert "deepspeed" not in launchers.able(job)
+        return "".join(file.text for file in launchers.export("megatron", job))
+
+    def read(text: str) -> tuple[Framework, int]:
+        question = {"cluster": "a800:8", "framework": "megatron-core"}
+        found, plan = launched("megatron", text, "sh", tmp_path, question)
+        return found.framework, plan.zero
+
+    own = Orthogonal(iterations=6)
+    script = written(0, own)
+    assert "--optimizer muon" in script
+    found, zero = read(script)
+    assert (found.orthogonal, zero) == (own, 0)
+    shared = Orthogonal(iterations=5, shared=True)
+    after = replace(plain.framework.overlap, parameter_gather=False)
+    script = written(1, shared, shards="tensors", all_reduces=True, overlap=after)
+    assert "--optimizer dist_muon" in script
+    assert "--use-distributed-optimizer" not in script
+    found, zero = read(script)
+    assert (found.orthogonal, found.shards, found.all_reduces, zero) == (shared, "tensors", True, 1)
+    with pytest.raises(SpecError, match="updates made orthogonal by other"):
+        written(1, shared)
+    with pytest.raises(SpecError, match="optimizer"):
+        read(script.replace("dist_muon", "lion"))
 
 
 @pytest.mark.parametrize(

@@ -114,14 +114,14 @@ def _left_out(apart: dict[str, LeftOut]) -> str:
     told = [
         f"{source}: {', '.join(found.fallen)}" for source, found in apart.items() if found.fallen
     ]
-    free = [source for source, found in apart.items() if not found.fallen and not found.refitted]
+    free = sum(not found.fallen and not found.refitted for found in apart.values())
     return (
         "Left out: every figure that was fitted with a source is fitted again to the same sources"
         " without it, and the\nsource is predicted with that. Mean over the sources:"
         f" {_percent(sum(means) / len(means))}. Where none of these tells a figure, it falls"
         " back to\nwhat was measured or published apart from training runs:\n"
         + "\n".join(f"- {line}" for line in told)
-        + (f"\n\nNothing was fitted with {', '.join(free)}." if free else "")
+        + (f"\n\nNothing was fitted with {free} of the {len(apart)}." if free else "")
     )
 
 

@@ -15,6 +15,7 @@ from autopar.export.job import (
     unsaid_everywhere,
     unsaid_framework,
     unsaid_host,
+    unsaid_optimizer,
     unsaid_selective,
     when,
     yaml_text,
@@ -48,6 +49,7 @@ def supports(job: Job) -> list[str]:
     common = [
         *unsaid_everywhere(job),
         *unsaid_host(plan),
+        *unsaid_optimizer(job),
         *unsaid_framework(job),
         *when(
             (plan.schedule != "1f1b", f"schedule {plan.schedule}"),

@@ -15,6 +15,7 @@ from autopar.export.job import (
     unsaid_everywhere,
     unsaid_framework,
     unsaid_host,
+    unsaid_optimizer,
     when,
 )
 from autopar.report import Plan
@@ -47,6 +48,7 @@ def supports(job: Job) -> list[str]:
     return [
         *unsaid_everywhere(job),
         *unsaid_host(plan),
+        *unsaid_optimizer(job),
         *unsaid_framework(job),
         *when(
             (plan.schedule != "1f1b", f"schedule {plan.schedule}"),

@@ -119,6 +119,11 @@ def unsaid_selective(job: Job) -> list[str]:
     return when(("selective" in kinds and other, "recompute of single operators"))
 
 
+def unsaid_optimizer(job: Job) -> list[str]:
+    """Returns whether the optimizer is other than Adam, which few launchers name."""
+    return when((job.problem.framework.orthogonal.iterations > 0, "updates made orthogonal"))
+
+
 # Chips that only JAX and torch_xla's own launchers drive, by how their names begin.
 XLA_CHIPS = ("tpu", "trainium")
 

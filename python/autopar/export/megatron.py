@@ -71,6 +71,10 @@ def unsaid_arguments(job: Job) -> list[str]:
         *unsaid_model(problem),
         *when(
             (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),
+            (
+                _optimizer(job) is None,
+                "updates made orthogonal by other ranks than own whole tensors",
+            ),
             (problem.workload.precision == "tf32", "precision tf32"),
             (plan.zero > 1 and plan.pp > 1, f"ZeRO stage {plan.zero} with pipeline stages"),
             (plan.optimizer_offload and plan.zero != 1, "optimizer offload without ZeRO stage 1"),
@@ -93,6 +97,22 @@ def unsaid_arguments(job: Job) -> list[str]:
             ),
         ),
     ]
+
+
+def _optimizer(job: Job) -> str | None:
+    """Returns the name of the optimizer; None if none does what the framework and the plan say.
+
+    Muon is each replica's without ZeRO, or that of who owns whole tensors, which are passed on
+    after the step and not beside the next (--overlap-param-gather is Adam's over shards).
+    """
+    framework, zero = job.problem.framework, job.plan.zero
+    if not framework.orthogonal.iterations:
+        return "adam"
+    if framework.orthogonal.shared:
+        owned = framework.shards == "tensors" and framework.all_reduces
+        beside = framework.overlap.parameter_gather
+        return "dist_muon" if zero == 1 and owned and not beside else None
+    return "muon" if zero == 0 else None
 
 
 def unsaid_groups(plan: Plan) -> list[str]:
@@ -233,10 +253,13 @@ def plan_arguments(job: Job) -> Arguments:
     if problem.workload.attention == "unfused":
         arguments["attention-backend"] = "unfused"
     fsdp = plan.zero > 1
+    muon = problem.framework.orthogonal.iterations
+    if muon:
+        arguments |= {"optimizer": _optimizer(job), "muon-num-ns-steps": muon}
     flags = {
         str(precision): precision is not None,
         "sequence-parallel": plan.sp,
-        "use-distributed-optimizer": plan.zero > 0,
+        "use-distributed-optimizer": plan.zero > 0 and not muon,
         "overlap-grad-reduce": overlap.gradient_reduce,
         "overlap-param-gather": plan.zero > 0
         and overlap.gradient_reduce

@@ -17,6 +17,7 @@ from autopar.export.job import (
     header,
     unsaid_everywhere,
     unsaid_host,
+    unsaid_optimizer,
     when,
     yaml_text,
 )
@@ -51,6 +52,7 @@ def supports(job: Job) -> list[str]:
     return [
         *unsaid_everywhere(job),
         *unsaid_host(plan),
+        *unsaid_optimizer(job),
         *_unsaid_model(problem),
         *unsaid_step(job),
         *_unsaid_recompute(job),

@@ -18,6 +18,7 @@ from autopar.export.job import (
     header,
     unsaid_everywhere,
     unsaid_host,
+    unsaid_optimizer,
     when,
 )
 from autopar.export.mindformers import (
@@ -43,6 +44,7 @@ def supports(job: Job) -> list[str]:
     return [
         *unsaid_everywhere(job),
         *unsaid_host(job.plan),
+        *unsaid_optimizer(job),
         *unsaid_step(job),
         *when(
             (

@@ -16,6 +16,7 @@ from autopar.export.job import (
     unsaid_everywhere,
     unsaid_framework,
     unsaid_host,
+    unsaid_optimizer,
     when,
 )
 from autopar.frontends.torchtitan import FLAVORS
@@ -55,6 +56,7 @@ def supports(job: Job) -> list[str]:
     return [
         *unsaid_everywhere(job),
         *unsaid_host(plan),
+        *unsaid_optimizer(job),
         *unsaid_framework(job),
         *when(
             (plan.schedule not in SCHEDULES, f"schedule {plan.schedule}"),

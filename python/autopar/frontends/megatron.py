@@ -28,6 +28,7 @@ LOSS = "account-for-loss-in-pipeline-split"
 _TP, _CP = "tensor-model-parallel-size", "context-parallel-size"
 _PP, _EP = "pipeline-model-parallel-size", "expert-model-parallel-size"
 _ZERO = ("use-distributed-optimizer", "use-torch-fsdp2", "use-megatron-fsdp")
+OPTIMIZERS = ("adam", "muon", "dist_muon")
 # Where arguments say what of a plan and a problem.
 FIELDS = {
     "plan.dp": keys("nproc-per-node", "nnodes", _TP, _CP, _PP, called="data-parallel size"),
@@ -251,7 +252,8 @@ def _layout(given: Arguments, layout: str, pp: int) -> list[list[int]]:
 
 def _sharding(given: Arguments) -> dict[str, Any]:
     """Returns the ZeRO stage."""
-    zero = 1 if "use-distributed-optimizer" in given else 0
+    owned = given.word("optimizer", OPTIMIZERS, "adam") == "dist_muon"
+    zero = 1 if owned or "use-distributed-optimizer" in given else 0
     if "use-torch-fsdp2" in given:
         zero = 3
     if "use-megatron-fsdp" in given:
@@ -313,6 +315,21 @@ def _graphs(given: Arguments) -> dict[str, Any]:
     return {"graphs": {field: every or scope in scopes for scope, field in GRAPHS.items()}}
 
 
+def _orthogonal(given: Arguments) -> dict[str, Any]:
+    """Returns what an optimizer does to matrices: Muon, by each replica or by who owns them.
+
+    `dist_muon` gives whole matrices to ranks, which get sums of all gradients and pass on what they
+    updated (megatron/core/optimizer/layer_wise_optimizer.py).
+    """
+    name = given.word("optimizer", OPTIMIZERS, "adam")
+    if name == "adam":
+        return {}
+    owned = name == "dist_muon"
+    steps = given.count("muon-num-ns-steps", 5)
+    whole = {"shards": "tensors", "all_reduces": True} if owned else {}
+    return {"orthogonal": {"iterations": steps, "shared": owned}, **whole}
+
+
 def _changes(given: Arguments) -> dict[str, Any]:
     """Returns what the arguments set of the framework."""
     context = {"p2p": "ring", "all_gather": "gather", "a2a": "heads"}
@@ -324,6 +341,7 @@ def _changes(given: Arguments) -> dict[str, Any]:
     return {
         **_modules(given),
         **_graphs(given),
+        **_orthogonal(given),
         "context_exchange": context[given.word("cp-comm-type", tuple(context), "p2p")],
         "expert_dispatch": "once_a_node" if once else dispatch[tokens],
         "overlap": {

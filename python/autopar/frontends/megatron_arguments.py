@@ -258,7 +258,8 @@ VALUED = frozenset(
     decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers
     num-distributed-optimizer-instances data-parallel-sharding-strategy fp8-format fp4-format
     attention-backend recompute-granularity recompute-method recompute-num-layers
-    recompute-modules cuda-graph-impl cuda-graph-scope optimizer nnodes nproc-per-node
+    recompute-modules cuda-graph-impl cuda-graph-scope optimizer muon-num-ns-steps nnodes
+    nproc-per-node
     """.split()
 )
 READ = FLAGS | VALUED
