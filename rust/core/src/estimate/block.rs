@@ -561,8 +561,8 @@ impl<'p, 'a> Block<'p, 'a> {
         Layer {
             cost: LayerCost {
                 forward,
-                input_gradient: self.input.with_waits(backward.waits(launch)),
-                weight_gradient: self.weight.with_waits(0.0),
+                input_gradient: self.input.split(launch),
+                weight_gradient: self.weight.split_behind(self.input, launch),
                 recompute_selective: self.selective_again(selective, backward, asked),
                 recompute_full,
                 kept: Bytes::from_f64(self.kept),

@@ -137,6 +137,12 @@ impl Pass {
         self.with_waits(self.plus(backward).waits(launch) - backward.waits(launch))
     }
 
+    /// The same of what follows `before`, which waits for its own launches: it waits for what is left of both passes' waiting, or is
+    /// shorter by what the host gains while it runs.
+    pub(super) fn split_behind(self, before: Pass, launch: Launch) -> Split {
+        self.with_waits(before.plus(self).waits(launch) - before.waits(launch))
+    }
+
     /// Whole picoseconds by cause, with so many seconds of waiting.
     pub(super) fn with_waits(self, waiting: f64) -> Split {
         Split {
@@ -153,28 +159,43 @@ impl Pass {
 mod tests {
     use super::*;
 
+    /// A second a launch.
+    const LAUNCH: Launch = Launch {
+        seconds: 1.0,
+        looped: 0.0,
+        apart: 0.0,
+        entered: 0.0,
+        hooked: 0.0,
+        asked: 0.0,
+        blocking: false,
+    };
+
+    fn part(compute: f64, kernels: u32) -> Pass {
+        Pass { compute, kernels, ..Pass::default() }
+    }
+
     #[test]
     fn a_host_that_waited_has_launched_nothing_ahead() {
-        // A second a launch. Experts take the host four and the device two, attention one and five. Together the device has more to
+        // Experts take the host four and the device two, attention one and five. Together the device has more to
         // do, seven over five; but it gets to attention after the fourth launch, at second four, and is done at nine.
-        let launch = Launch {
-            seconds: 1.0,
-            looped: 0.0,
-            apart: 0.0,
-            entered: 0.0,
-            hooked: 0.0,
-            asked: 0.0,
-            blocking: false,
-        };
-        let part = |compute, kernels| Pass { compute, kernels, ..Pass::default() };
         let (experts, attention) = (part(2.0, 4), part(5.0, 1));
-        assert_eq!(experts.plus(attention).waits(launch), 0.0);
-        assert_eq!(Pass::waits_in_order(&[experts, attention], launch), 2.0);
+        assert_eq!(experts.plus(attention).waits(LAUNCH), 0.0);
+        assert_eq!(Pass::waits_in_order(&[experts, attention], LAUNCH), 2.0);
         // With six seconds of experts it waits for the first launch alone.
-        assert_eq!(Pass::waits_in_order(&[part(6.0, 4), attention], launch), 1.0);
+        assert_eq!(Pass::waits_in_order(&[part(6.0, 4), attention], LAUNCH), 1.0);
         // With ten launches for attention the host is what lasts: fourteen over seven.
-        assert_eq!(Pass::waits_in_order(&[experts, part(5.0, 10)], launch), 7.0);
-        let blocking = Launch { blocking: true, ..launch };
+        assert_eq!(Pass::waits_in_order(&[experts, part(5.0, 10)], LAUNCH), 7.0);
+        let blocking = Launch { blocking: true, ..LAUNCH };
         assert_eq!(Pass::waits_in_order(&[experts, attention], blocking), 5.0);
+    }
+
+    #[test]
+    fn what_follows_waits_for_what_is_left_of_both_passes_waiting() {
+        // The first pass lasts its four launches, though the device is busy for two. Both together last the device's
+        // seven seconds where the host is ahead again, so the second takes three of its five; of ten launches it lasts the ten.
+        let first = part(2.0, 4);
+        assert_eq!(first.split(LAUNCH).compute.seconds(), 4.0);
+        assert_eq!(part(5.0, 1).split_behind(first, LAUNCH).compute.seconds(), 3.0);
+        assert_eq!(part(5.0, 10).split_behind(first, LAUNCH).compute.seconds(), 10.0);
     }
 }
