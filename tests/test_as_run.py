@@ -26,6 +26,11 @@ def test_the_width_of_moments_is_read_from_words(shelf: Shelf) -> None:
     # Two moments of 16 bits and a copy as wide, DeepSpeed's; and no copy.
     assert said("bf16 weights and AdamW states, bf16_master_weights_and_grads", "DeepSpeed") == 6
     assert said("bf16 weights and AdamW states") == said("pure bf16") == 4
+    # PyTorch's moments are as wide as what they are of; Megatron steps a copy, as others may.
+    assert said("parameters held in bf16", "PyTorch DDP") == 4
+    assert said("parameters held in bf16, fp32 master weights", "PyTorch DDP") == 8
+    assert said("parameters held in bf16, moments in fp32", "PyTorch DDP") == 8
+    assert said("parameters held in bf16") == 12
 
 
 def test_gradients_in_16_bits_may_be_added_to_wider_sums(shelf: Shelf) -> None:

@@ -104,8 +104,12 @@ def narrow_states(run: Run) -> bool:
     """Returns whether a row says that all that is trained was in 16 bits."""
     eight = rx.search(r"8-?bit adam", run.notes, re.I)
     told = formats(run)
+    wider = any(told.get(thing) is False for thing in ("copy", "moments", "states"))
     alone = said(run, WITHOUT_MOMENTS) and told.get("weights") and told.get("copy") is None
-    return bool(said(run, NARROW_STATES) or alone) or (all_narrow(run) and not eight)
+    held = (
+        said(run, NARROW_PARAMETERS) and not wider and not rx.search(COPYING, run.framework, re.I)
+    )
+    return bool(said(run, NARROW_STATES) or alone or held) or (all_narrow(run) and not eight)
 
 
 def optimizer_on_host(run: Run) -> bool:
@@ -171,6 +175,13 @@ NARROW_STATES = (
     # pytorch/torchtitan, config/job_config.py: training.dtype is that of the parameters.
     r"|training[.]dtype[ =:\"']*(torch\.)?b(f|float)16\b"
 )
+# Moments are as wide as what they are of, in PyTorch's optimizers (torch/optim/adam.py: zeros_like)
+# and in optax's, unless another library steps a copy in 32 bits.
+NARROW_PARAMETERS = (
+    r"(param(eter)?s|weights) (are |were )?(held|kept|stored|created|loaded)"
+    r" in (bf16|bfloat16|16[- ]bits?)\b"
+)
+COPYING = r"megatron|nemo|deepspeed|mind(spore|formers|speed)|paddle|colossal|axolotl"
 NARROW_COPY = r"bf16_master_weights|master weights in (16 bits|bf16)"
 
 
