@@ -181,7 +181,7 @@ NARROW_PARAMETERS = (
     r"(param(eter)?s|weights) (are |were )?(held|kept|stored|created|loaded)"
     r" in (bf16|bfloat16|16[- ]bits?)\b"
 )
-COPYING = r"megatron|nemo|deepspeed|mind(spore|formers|speed)|paddle|colossal|axolotl"
+COPYING = r"megatron|nemo|deepspeed|mind(spore|formers|speed)|paddle|colossal"
 NARROW_COPY = r"bf16_master_weights|master weights in (16 bits|bf16)"
 
 
