@@ -272,6 +272,24 @@ def test_the_release_of_flash_attention_is_read_from_words(
     assert setup(run, shelf).problem.framework.attention_kernels[0] == first
 
 
+@pytest.mark.parametrize(
+    ("column", "notes", "named"),
+    [
+        ("", "attn_implementation=flex_attention", True),
+        ("", "FlexAttention compiled by itself", True),
+        ("flex", "", True),
+        ("", "SDPA instead of FlexAttention", False),
+        ("", "--moe-token-dispatcher-type flex", False),
+        ("cuDNN", "FlexAttention was tried too", False),
+    ],
+)
+def test_flex_attention_is_read_from_words(
+    shelf: Shelf, column: str, notes: str, named: bool
+) -> None:
+    run = run_of(framework="FSDP", attention=column, notes=notes)
+    assert (setup(run, shelf).problem.framework.attention_kernels[0] == "flex") == named
+
+
 @pytest.mark.parametrize(("notes", "layouts"), [("unpad_input before flash-attn", 1), ("", 0)])
 def test_rows_gathered_for_attention_are_read_from_words(
     shelf: Shelf, notes: str, layouts: int

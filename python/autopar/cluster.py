@@ -87,7 +87,7 @@ class AttentionRate:
     """One row of a fused-attention table: rate by sequence length.
 
     Attributes:
-        kernel: Kernel generation: `fa1`, `fa2`, `fa3`, `cudnn`, `npu`, ...
+        kernel: Kernel generation: `fa1`, `fa2`, `fa3`, `cudnn`, `flex`, `npu`, ...
         pass_: Which pass was timed; `pass` in documents.
         head_dim: Head width.
         causal: Whether the upper triangle was skipped (its operations are then not counted).

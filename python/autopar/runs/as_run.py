@@ -6,6 +6,7 @@ from dataclasses import replace
 from autopar.entries import FrameworkEntry
 from autopar.framework import Framework, Graphs, Named, NumberBytes
 from autopar.runs import losses, operators, remat, rx, stored
+from autopar.runs.attention import by_flex_attention
 from autopar.runs.exchange import dispatched
 from autopar.runs.orthogonal import orthogonal
 from autopar.runs.rows import PRESENT, Run
@@ -353,12 +354,18 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
     checkpoints were reentrant ones, which run a layer to its end, and lie around the layers that
     FSDP wrapped: what recompute gathered is freed and gathered again (huggingface/transformers,
     trainer.py, warns of it; issue 30404).
+
+    FlexAttention that is compiled by itself (pytorch/torchtitan, models/common/attention.py:
+    wrap_inductor_compiled_regions) is one operator to a checkpoint that is not, whose results are
+    all kept since pull request 2357 of February 2026 (distributed/activation_checkpoint.py:
+    inductor_compiled_code); what its backward pass reads is one of them, inputs too, as a run of
+    PyTorch 2.15 shows.
     """
     own = said(run, HF) and said(run, HF_CHECKPOINTS)
     hugging_face = run.month < STOPS_EARLY_SINCE and own
     if run.month >= STOPS_EARLY_SINCE and said(run, HF):
         framework = replace(framework, recompute_stops_early=True)
-    if framework.keeps_biased_products and not framework.fused.residual and said(run, FLEX):
+    if framework.keeps_biased_products and not framework.fused.residual and by_flex_attention(run):
         framework = replace(framework, keeps_attention_inputs=True)
     if hugging_face or said(run, r"(?<!non-)reentrant checkpoints?\b"):
         # Around what FSDP1 shards; FSDP2 knows a forward pass that is run again (_fsdp_state.py).
@@ -379,12 +386,6 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
     return replace(framework, selective="named", named=again)
 
 
-# FlexAttention that is compiled by itself (pytorch/torchtitan, models/common/attention.py:
-# wrap_inductor_compiled_regions) is one operator to a checkpoint that is not, whose results are all
-# kept since pull request 2357 of February 2026 (distributed/activation_checkpoint.py:
-# inductor_compiled_code); what its backward pass reads is one of them, inputs too, as a run of
-# PyTorch 2.15 shows.
-FLEX = r"Flex-?Attention\b"
 HF_CHECKPOINTS = (
     r"(HF|Hugging ?Face)('s)? (grad(ient)?[-_ ])?(checkpointing|ckpt)"
     r"|gradient[-_ ]checkpointing (of|by|via|through|from) (HF|Hugging)"

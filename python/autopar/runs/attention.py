@@ -45,6 +45,12 @@ def kernel_words(run: Run) -> str:
     return run.attention or f"{run.framework}; {run.notes}"
 
 
+def by_flex_attention(run: Run) -> bool:
+    """Whether PyTorch's FlexAttention is named; in the column `flex` alone names it."""
+    name = rf"{TAKEN_BACK}flex([-_ ]?att|\b)" if run.attention else rf"{TAKEN_BACK}flex[-_ ]?att"
+    return bool(rx.search(name, kernel_words(run), re.I))
+
+
 def _in_one_kernel(run: Run) -> bool:
     # An abbreviation is one in capitals: `FA on`.
     words = kernel_words(run)

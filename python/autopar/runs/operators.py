@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from autopar.framework import Fp8Scaling, Framework, Fused, OperandsAcross
 from autopar.runs import rx
-from autopar.runs.attention import kernel_words
+from autopar.runs.attention import by_flex_attention, kernel_words
 from autopar.runs.joined import joined
 from autopar.runs.rows import Run
 from autopar.runs.said import HF, TAKEN_BACK, TRAINS_THEIRS, on, said
@@ -429,6 +429,8 @@ def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
         own = tuple(one for one in kernels if one.startswith("aiter")) or ("aiter",)
         others = (one for one in kernels if one not in own)
         kernels = (*own, *(one for one in others if not one.startswith("aotriton")))
+    if by_flex_attention(run):
+        kernels = ("flex", *kernels)
     if said(run, TRITON) and rx.search(r"\blumen\b", run.framework, re.I):
         kernels = ("lumen-triton", *kernels)
     if rx.search(PALLAS if run.attention == "" else r"\bpallas\b", kernel_words(run), re.I):
@@ -470,7 +472,7 @@ def _key_heads(framework: Framework, run: Run, attention: Attention) -> Framewor
     """
     if said(run, r"key heads repeated\b"):
         return replace(framework, repeats_key_heads=True)
-    if said(run, HF) and rx.search(rf"{TAKEN_BACK}flex([-_ ]?att|\b)", kernel_words(run), re.I):
+    if said(run, HF) and by_flex_attention(run):
         return replace(framework, repeats_key_heads=False)
     own = framework.name.startswith(("fsdp", "pytorch-ddp", "ddp-compiled", "deepspeed"))
     if not (own and said(run, HF)) or framework.projections != "apart":
