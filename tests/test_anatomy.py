@@ -195,3 +195,30 @@ def test_a_capacity_is_read_as_a_switch_or_in_words(notes: str) -> None:
     found = re.search(anatomy.CAPACITY, notes, re.I)
     assert found is not None
     assert found[1] == "1.25"
+
+
+@pytest.mark.parametrize(
+    ("notes", "every"),
+    [
+        ("8 experts in every second layer", 2),
+        ("experts in every other layer only", 2),
+        ("every other layer is a MoE", 2),
+        ("MoE layers at every 4th block", 4),
+        ("mixtures in each third layer", 3),
+        ("--expert-interval 2", 2),
+        ("interleave_moe_layer_step=2", 2),
+        ("alternating dense and MoE layers", 2),
+        ("MoE in every layer", None),
+        ("sliding window on every other layer; 8 experts", None),
+        ("moe-layer-freq ([0]*3+[1]*58)", None),
+    ],
+)
+def test_every_how_many_layers_one_has_experts(notes: str, every: int | None) -> None:
+    assert anatomy.experts_every(notes) == every
+
+
+def test_figures_may_have_their_thousands_apart() -> None:
+    assert anatomy.figures("width 6,144 of 1,234,567; stages of 5,6,6") == (
+        "width 6144 of 1234567; stages of 5,6,6"
+    )
+    assert anatomy.expert_ffn(anatomy.figures("12 experts of width 4,096 with top 1"), 12) == 4096

@@ -2,6 +2,8 @@
 
 import pytest
 
+from autopar.errors import SpecError
+from autopar.runs.hardware import chip_as_written
 from autopar.runs.setups import setup
 from autopar.runs.shelf import Shelf
 from stated import run_of
@@ -75,3 +77,18 @@ def test_marin_stored_scores_on_gpus_until_it_had_a_kernel(shelf: Shelf) -> None
     assert attention("Levanter (JAX)", "2026-07") == "flash"
     assert attention("Levanter (JAX)", "2026-07", "vanilla (reference) attention") == "unfused"
     assert attention("Levanter Grug (JAX)", "2026-05", "FA4 kernels") == "flash"
+
+
+def test_more_memory_in_use_than_the_first_h20_has_tells_the_second(shelf: Shelf) -> None:
+    def memory(**cells: str) -> float:
+        return setup(run_of(chip="H20", **cells), shelf).problem.cluster.groups[0].chip.memory_gib
+
+    assert memory() == memory(mem_gb_per_gpu="90") == 95.58
+    assert memory(mem_gb_per_gpu="122.4") == memory(notes="the part of 141 GB") == 140.4
+
+
+def test_the_kind_of_a_chip_names_none_beside_a_number_that_nobody_knows() -> None:
+    assert chip_as_written("Hygon DCU").name == "hygon_k100_ai"
+    assert chip_as_written("Hygon BW1000 DCU").name == "hygon_bw1000"
+    with pytest.raises(SpecError, match="no chip named"):
+        chip_as_written("Hygon BW1100 DCU")

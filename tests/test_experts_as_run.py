@@ -85,6 +85,18 @@ def test_a_capacity_alone_is_no_graph_of_the_whole_step(shelf: Shelf) -> None:
     assert launch_us("expert capacity (tokendrop)") == launch_us("") > 0
     assert launch_us("expert capacity (tokendrop); full-iteration CUDA graph") == 0
     assert launch_us("cuda_graph: full iteration, optimizer step included") == 0
+    assert launch_us("CUDA graph over the iteration") == 0
+
+
+def test_experts_that_nobody_exchanges_or_counts_are_in_the_graphs_too(shelf: Shelf) -> None:
+    def launch_us(notes: str, ep: str) -> float:
+        mixture = {"experts": "32", "topk": "4", "expert_ffn": "2880", "ep": ep, "zero": "1"}
+        run = run_of(framework="Megatron-Bridge", notes=notes, date="2026-05", **mixture)
+        return setup(run, shelf).problem.framework.launch_us
+
+    assert launch_us("fused grouped MLP (CuTe DSL), CUDA graphs", "1") == 0
+    assert launch_us("fused grouped MLP (CuTe DSL), CUDA graphs", "4") > 0
+    assert launch_us("CUDA graphs", "1") > 0
 
 
 def test_megatron_s_module_mlp_is_that_of_dense_layers(shelf: Shelf) -> None:
@@ -118,6 +130,10 @@ def test_loads_vary_where_routers_choose_freely_and_nobody_forces_them_even(shel
         assert variation(shelf, "torchtitan", settled) == 0.25
     for settling in ("loads had not settled", "before loads had settled"):
         assert variation(shelf, "torchtitan", settling) == 1.0
+    # MLPerf trains to a loss, and DeepSeek-V3 from the published weights.
+    assert variation(shelf, "Megatron-Bridge", "MLPerf v6.0") == 1.0
+    assert variation(shelf, "Megatron-Bridge", "MLPerf v6.0", model="DeepSeek-V3-671B") == 0.25
+    assert variation(shelf, "Megatron-Bridge", model="DeepSeek-V3-671B") == 0.0
     assert variation(shelf, "torchtitan", experts="8") == 0.1
     assert variation(shelf, "torchtitan", expert_load_variation="0.5") == 0.5
 
@@ -204,6 +220,8 @@ def test_a_bound_of_buffers_drops_no_tokens(shelf: Shelf) -> None:
         return mixture.capacity_factor if mixture else 0.0
 
     assert capacity("paged stash, expert capacity bound 4") == 0.0
+    assert capacity("paged stash of activations (capacity factor 4)") == 0.0
+    assert capacity("expert rank capacity factor 5 for full CUDA graphs") == 0.0
     assert capacity("expert capacity, tokens dropped") == 1.0
     assert capacity("capacity factor 1.25") == 1.25
 
@@ -217,3 +235,4 @@ def test_paged_stashes_and_joined_experts_are_read_in_a_script_s_words(shelf: Sh
     told = "cuda_graph: full iteration; paged stashing for expert activations"
     assert used(told) == (True, False)
     assert used(f"{told}; fusions: permute, router, grouped MLP (CuTe DSL)") == (True, True)
+    assert used("fused Transformer Engine ops") == (False, True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autopar import catalog
+from autopar.errors import SpecError
 from autopar.runs.setups import setup
 from autopar.runs.shelf import Shelf, kin
 from autopar.spec import Mla, Window
@@ -217,3 +218,28 @@ def test_words_about_a_name_change_no_model(name: str, known: str | None, shelf:
     assert exact == (known is not None)
     if known:
         assert model == catalog.model(known).model
+
+
+@pytest.mark.parametrize(
+    ("model", "notes"),
+    [
+        ("Nemotron-H 56B", ""),
+        ("Nemotron 3 Nano 30B", ""),
+        ("Qwen3-Next-80B-A3B", ""),
+        ("Mamba2-2.7B", ""),
+        ("OLMoE3 3.5B", "three of four are linear-attention layers"),
+        ("Grug", "384 experts that work on a latent of half the width"),
+    ],
+)
+def test_layers_that_no_model_here_has_are_refused(shelf: Shelf, model: str, notes: str) -> None:
+    with pytest.raises(SpecError, match="no estimate for"):
+        setup(run_of(model=model, notes=notes), shelf)
+
+
+def test_a_model_that_got_experts_may_have_the_name_of_what_it_was(shelf: Shelf) -> None:
+    # DeepSpeed-MoE: 1.3 billion parameters, of which every other MLP became 128 as wide.
+    cells = {"layers": "24", "hidden": "2048", "ffn_hidden": "8192", "experts": "128", "topk": "1"}
+    run = run_of(model="GPT 1.3B + MoE-128", notes="experts in every other layer", **cells, ep="2")
+    mixture = setup(run, shelf).problem.model.moe
+    assert mixture is not None
+    assert (mixture.expert_ffn, mixture.every) == (8192, 2)

@@ -36,6 +36,8 @@ from stated import run_of
         "attention probs materialised and kept",
         "it materializes the full score matrix, unlike FlashAttention",
         "scores get stored",
+        "attention with the full score matrix in PyTorch operations",
+        "jax.nn.dot_product_attention, full rematerialization",
         "That release lacks a fused attention kernel, and the softmax runs in 16 bits",
         "attention null, which falls back to vanilla (reference) attention",
     ],

@@ -10,6 +10,12 @@ FIGURES = {"one": 1, "two": 2, "three": 3, "four": 4}
 SOME = rf"(\d+|{'|'.join(FIGURES)})"
 
 
+def figures(text: str) -> str:
+    """Returns a text whose thousands are not set apart: `6,144` as `6144`."""
+    apart = r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])"
+    return rx.sub(apart, lambda found: found[0].replace(",", ""), text)
+
+
 def noted(pattern: str, notes: str) -> int | None:
     """Returns the number that a pattern's first group finds in notes, whatever their case."""
     found = rx.search(pattern, notes, re.I)
@@ -230,6 +236,37 @@ def dense_layers(notes: str) -> int | None:
     if last := rx.search(LAST_DENSE, notes, re.I):
         return int(last[1]) + 1
     return 1 if rx.search(FIRST_DENSE, notes, re.I) else None
+
+
+LAYER = r"(?:transformer |decoder )?(?:layer|block|FFN|MLP)s?\b"
+WITH_EXPERTS = r"(?:MoE|mixtures?(?: of experts)?|experts?|sparse)"
+NTH = (
+    r"(?:every|each) (?:(?P<other>other|second)|(?P<nth>\d+)(?:st|nd|rd|th)?"
+    rf"|(?P<word>{'|'.join(ORDINALS)}))"
+)
+EXPERTS_EVERY = (
+    rf"\b{WITH_EXPERTS}(?: {LAYER})?(?: (?:is|are|sits?|only|used|placed|present))* "
+    rf"(?:in|on|at|for) (?:only )?{NTH} {LAYER}",
+    rf"\b{NTH} {LAYER}(?: (?:is|are|has|have|holds?|an?|the|of|with|its|\d+))+ {WITH_EXPERTS}\b",
+    # DeepSpeed's examples, NVIDIA/Megatron-LM, Llama 4.
+    r"(?:expert[-_ ]interval|moe[-_ ]layer[-_ ]freq(?:uency)?"
+    r"|interleave[-_ ]moe[-_ ]layer[-_ ]step)[ =:]*(?P<nth>\d+)\b(?!\])",
+)
+ALTERNATE = (
+    rf"\b{WITH_EXPERTS}(?: {LAYER})? (?:in|on|at) alternat(?:e|ing) {LAYER}"
+    rf"|\balternat(?:e|es|ing) (?:between )?(?:dense and {WITH_EXPERTS}|{WITH_EXPERTS} and dense)\b"
+)
+
+
+def experts_every(notes: str) -> int | None:
+    """Returns every how many layers one has experts, by notes; None if unsaid."""
+    for pattern in EXPERTS_EVERY:
+        if told := rx.search(pattern, notes, re.I):
+            found = told.groupdict()
+            if found["nth"]:
+                return int(found["nth"])
+            return 2 if found.get("other") else ORDINALS[found["word"].lower()]
+    return 2 if rx.search(ALTERNATE, notes, re.I) else None
 
 
 def expert_ffn(notes: str, experts: int) -> int | None:

@@ -210,7 +210,7 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
             framework = replace(framework, fused=replace(framework.fused, quantized_mlp=False))
         framework = replace(framework, stashes_experts=False)
         return replace(framework, launch_us=framework.launch_us or leader.framework.launch_us)
-    if said(run, ALL_IN_ONE_GRAPH):
+    if said(run, ALL_IN_ONE_GRAPH) or _counts_stay(run):
         return replace(
             framework,
             stashes_experts=framework.stashes_experts or bool(said(run, PAGED_STASH)),
@@ -230,6 +230,12 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
         by_layer = next(e for e in shelf.frameworks if e.framework.name == "fsdp-compiled")
         framework = replace(framework, compiled_layer_us=by_layer.framework.compiled_layer_us)
     return framework
+
+
+def _counts_stay(run: Run) -> bool:
+    """Whether graphs are said of a layer whose experts no rank exchanges and no host counts."""
+    alone = (run.ep or 1) == 1 and (run.experts or 0) > 1
+    return alone and bool(said(run, r"CUDA[- ]?graphs?\b") and said(run, operators.QUANTIZED_MLP))
 
 
 # Trainers of which no line is Python, as karpathy/llm.c.
@@ -255,7 +261,7 @@ NOT_ALL_IN_GRAPHS = (
 PAGED_STASH = r"paged[- ]stash(es|ing)?\b"
 ALL_IN_ONE_GRAPH = (
     r"(with|under|using|((full|whole|entire)[- ])(iteration|step|training step)?) ?CUDA[- ]?graphs?"
-    r"|CUDA[- ]?graph (of|over|for) the (whole|entire|full) (iteration|step)"
+    r"|CUDA[- ]?graphs? (of|over|for) (the |an? )?((whole|entire|full|training) )*(iteration|step)"
     r"|cuda[-_]graphs?([-_](scope|impl))?[ =:\"'\[]*(full|whole|entire)[-_ ]iteration"
     r"|\b(whole|entire|full)[- ](step|iteration)s? (is |was |are )?(captured |held )?in (a |one )"
     r"(single )?CUDA[- ]?graph"

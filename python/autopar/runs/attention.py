@@ -99,6 +99,9 @@ STORED = (
     rf"|\batt(?:entio)?n[-_ ]impl(?:ementation)?[ =:\"']+torch\b"
     r"|\b(?:masked[- ]softmax|explicit(?:ly)?(?: masked)? softmax) attention"
     rf"|{ATTENTION} with explicit\b[\w ]*\bsoftmax\b"
+    rf"|{ATTENTION} (?:with|over|by|on) (?:a|the) (?:full|whole|entire) {SCORES}"
+    # jax-ml/jax, jax.nn: without an implementation it is XLA's, on any device.
+    r"|\bjax\.nn\.dot_product_attention\b(?![^;,]{0,30}cudnn)"
     rf"|{TAKEN_BACK}(?:attention )?{SCORES}\b[^;,.]{{0,15}}?(?<!not )(?<!never )\b{KEPT}"
     rf"|{TAKEN_BACK}(?:materiali[sz](?:es|ing)|stor(?:es|ing)|keep(?:s|ing))"
     rf" (?:(?:the|all|full|whole|entire|of|its) )*{SCORES}"

@@ -94,8 +94,11 @@ def _within(text: str) -> str:
             for end in range(start + 1, min(start + 6, len(words)) + 1)
             if (name := "".join(words[start:end])) in known
         ]
-        # A bare generation is also a version of other things.
+        # A bare generation is also a version of other things, and a kind without a number is no
+        # chip beside the number of one: `BW1100 DCU`.
         spans = [s for s in spans if not rx.fullmatch(r"v\d\w?|\d+", "".join(words[s[0] : s[1]]))]
+        if any(rx.fullmatch(r"[a-z]{1,6}\d{2,}[a-z]*", word) for word in words):
+            spans = [s for s in spans if rx.search(r"\d", "".join(words[s[0] : s[1]]))]
         longest = {
             name
             for start, end, name in spans
@@ -136,6 +139,11 @@ def installed(found: Chip, run: Run) -> Chip:
     if found.name == "v100" and (run.gpus_per_node == 16 or _told(run, r"DGX-?2\b")):
         # Sixteen of them are in one machine alone.
         found = replace(catalog.chip("v100_dgx2").chip, memory_gib=found.memory_gib)
+    if found.name == "h20" and (
+        (run.mem_gb_per_gpu or 0) > found.memory_gib or _told(run, r"(?<!not )\b141 ?GB\b")
+    ):
+        # A later part of the same name: told in words, or by more in use than the first has.
+        found = replace(found, memory_gib=catalog.chip("h200").chip.memory_gib)
     if found.name in OF_CORES and _counts_cores(found, run):
         found = _core(found)
     node, usual = run.gpus_per_node or found.devices_per_node, found.devices_per_node

@@ -1,6 +1,9 @@
 """How unevenly the experts of a measured run were loaded, as its row tells."""
 
+import re
+
 from autopar.entries import FrameworkEntry
+from autopar.runs import rx
 from autopar.runs.rows import Run
 from autopar.runs.said import SWITCHED_OFF, said
 from autopar.spec import Model
@@ -10,8 +13,8 @@ def load_variation(run: Run, entry: FrameworkEntry, model: Model, assumed: list[
     """Returns the standard deviation of experts' loads over their mean.
 
     A row's own number, of its column or as `load variation 2 %`; none where loads were forced even;
-    and what loads of routers that choose freely vary by where the row says that they did, or the
-    framework forces none unasked.
+    and what loads of routers that choose freely vary by where the row says that they did, that the
+    run is one of MLPerf, or the framework forces none unasked.
     """
     if run.expert_load_variation is not None:
         return run.expert_load_variation
@@ -21,12 +24,14 @@ def load_variation(run: Run, entry: FrameworkEntry, model: Model, assumed: list[
         return float(told["of"]) / (100 if told["percent"] else 1)
     if said(run, EVEN):
         return 0.0
-    if not said(run, FREE) and not entry.run.routes_freely:
+    measured_to_target = rx.search(MLPERF, f"{run.source} {run.framework} {run.notes}", re.I)
+    if not said(run, FREE) and not measured_to_target and not entry.run.routes_freely:
         return 0.0
     if model.moe.experts <= FEW:
         variation = OF_FEW_UNTRAINED if said(run, UNTRAINED) else OF_FEW
     else:
-        variation = OF_SETTLED if said(run, SETTLED) else OF_FREE
+        continued = measured_to_target and rx.search(r"deep-?seek", run.model, re.I)
+        variation = OF_SETTLED if said(run, SETTLED) or continued else OF_FREE
     assumed.append(f"expert_load_variation={variation}")
     return variation
 
@@ -74,6 +79,9 @@ SETTLED = (
     r"|(continu|resum)(ed|es|ing) from (a |the |its )?(checkpoint|ckpt))\b"
 )
 
+# Its results are times to a loss on real text, where nothing may be forced; DeepSeek-V3 continues
+# from the published weights (mlcommons/training_policies, training_rules.adoc; version 6.0).
+MLPERF = r"MLPerf\b|\bmlcommons/training_results|training_results_v\d"
 UNTRAINED = (
     r"(?<!not from )(random|untrained)[- ]((initial )?weights"
     r"|init(iali[sz](ed|ation))?|models?|routers?)\b"

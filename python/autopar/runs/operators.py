@@ -173,6 +173,9 @@ ONE_FORMAT = r"e4m3 (both ways|fwd ?[+/&] ?bwd|forward and backward)\b"
 QUANTIZED_MLP = (
     r"fused grouped MLP\b|cute-?dsl[ _]fused[ _]grouped[ _]mlp\b"
     r"|grouped MLP \(?((by|in|with|via) )?cute[- ]?dsl\b"
+    # NVIDIA/Megatron-LM arguments: --use-transformer-engine-op-fuser, which joins what it can.
+    r"|(TE|Transformer ?Engine)('s)? (ops|operations|op[- ]fuser)\b"
+    r"|use[-_]transformer[-_]engine[-_]op[-_]fuser\b"
 )
 
 # Recipes of Transformer Engine and of pytorch/ao, as Megatron-LM's --fp8-recipe and rows name them.

@@ -13,7 +13,10 @@ def said(run: Run, pattern: str) -> re.Match[str] | None:
 
 
 def in_full(run: Run) -> Run:
-    """Returns a run whose software has its whole name: `pt2.4`, `ds 0.16`, `mbridge`, `CG`."""
+    """Returns a run whose software has its whole name: `pt2.4`, `ds 0.16`, `mbridge`, `CG`.
+
+    What a rank's buffers hold, for graphs of a whole step, is a bound: no expert has a capacity.
+    """
 
     def named(text: str) -> str:
         for short, whole in SHORT_NAMES.items():
@@ -28,6 +31,9 @@ SHORT_NAMES = {
     r"(?<![\w.-])pt ?(?=\d\.\d)": "PyTorch ",
     r"(?<![\w.-])ds ?(?=\d\.\d|z(ero)?[- ]?[0-3]\b)": "DeepSpeed ",
     r"(?<![\w.-])mbridge(?= \d\d\.\d\d\b)": "Megatron-Bridge",
+    # NVIDIA/Megatron-LM: --moe-expert-rank-capacity-factor, with which experts are in a stash.
+    r"\b(?:expert[-_ ])?rank[-_ ]capacity(?:[-_ ]factor)?\b": "buffer bound",
+    r"(\b(?:stash(?:es|ing)?|buffers?)\b[^;.]{0,50}?)capacity(?:[-_ ]factor)?\b": r"\1bound",
 }
 # What a row denies, and what it only sets itself against.
 TAKEN_BACK = (

@@ -4,15 +4,27 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from autopar.errors import SpecError
+from autopar.errors import SpecError, shown
 from autopar.runs import anatomy, rx
 from autopar.runs.anatomy import noted
 from autopar.runs.rows import Run
-from autopar.runs.said import TAKEN_BACK
+from autopar.runs.said import TAKEN_BACK, said
 from autopar.runs.shelf import GATED, Shelf, kin
 from autopar.spec import Model, Moe, Window
 
 VOCAB = 50257  # of GPT-2, for rows that give none
+
+# State-space and linear-attention layers, whole models or among layers of attention.
+RECURRENT = (
+    r"(?<![a-z])(Nemotron[- ]?(H|3[- ]?(Nano|Super|Ultra)|Nano[- ]?(v?2|9B|12B))|Mamba\w*|Jamba"
+    r"|Zamba\w*|RWKV\w*|Qwen3[-. ]?(Next|5)|Kimi[- ]?Linear|Granite[- ]?4\S*[- ]?H|Falcon[- ]?H1"
+    r"|RecurrentGemma|Hymba)(?![a-z])"
+)
+RECURRENT_LAYERS = (
+    r"(gated[- ]?)?delta[- ]?net layers?|(linear[- ]attention|state[- ]space|Mamba|SSM) layers?\b"
+)
+# Projected down before them and up behind them.
+LATENT_EXPERTS = r"experts?\b[^.;]{0,40}\bon a latent\b|latent[- ]?(MoE|experts)\b"
 
 
 def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
@@ -26,8 +38,15 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
         assumed: What is assumed is added here, as `key=value`.
 
     Raises:
-        SpecError: Layers, hidden or heads are missing, and no model of the name has them.
+        SpecError: Layers, hidden or heads are missing, and no model of the name has them; or it has
+            layers that no model here has.
     """
+    if rx.search(RECURRENT, run.model, re.I) or said(run, RECURRENT_LAYERS):
+        what = f"no estimate for layers of {shown(run.model or 'a model')} that are no attention"
+        raise SpecError("model", what, "Leave the row out.")
+    if said(run, LATENT_EXPERTS):
+        raise SpecError("notes", "no estimate for experts of a latent width", "Leave the row out.")
+    run = replace(run, notes=anatomy.figures(run.notes))
     like, exact = kin(run, shelf)
     if like and exact:
         run = _completed(run, like)
@@ -144,13 +163,16 @@ def _moe(
         "expert_ffn": run.expert_ffn or anatomy.expert_ffn(told, run.experts or 0),
         "shared_ffn": run.shared_ffn,
         "first_dense": dense,
+        "every": anatomy.experts_every(run.notes),
     }
     if wide and wide.moe and wide.moe.experts == run.experts:
         stated["expert_ffn"] = run.expert_ffn
         known = {key: value for key, value in stated.items() if value is not None}
         moe = replace(wide.moe, **known)
         return replace(moe, first_dense=min(moe.first_dense, run.layers or 0))
-    stated["expert_ffn"] = stated["expert_ffn"] or _expert_ffn(run, shape, matrices, dense, assumed)
+    if not stated["expert_ffn"]:
+        mixtures = ((run.layers or 0) - (dense or 0)) // (stated["every"] or 1)
+        stated["expert_ffn"] = _expert_ffn(run, shape, matrices, mixtures, assumed)
     if run.shared_ffn is None:
         stated["shared_ffn"] = anatomy.shared_ffn(run.notes, stated["expert_ffn"])
     return Moe(**{"topk": 1} | {key: value for key, value in stated.items() if value is not None})
@@ -170,24 +192,31 @@ SIZE = re.compile(r"(?<![\dxa.])(\d+(?:\.\d+)?) ?([BT])\b", re.I)  # Of "295B-A2
 
 
 def _expert_ffn(
-    run: Run, shape: dict[str, Any], matrices: int, dense: int | None, assumed: list[str]
+    run: Run, shape: dict[str, Any], matrices: int, mixtures: int, assumed: list[str]
 ) -> int:
-    """Returns the width of an expert where only that of an MLP is told.
+    """Returns the width of an expert in so many layers where only that of an MLP is told.
 
     It is the same, unless the model's name tells how many parameters it has and such experts
     alone would be a quarter more: then the row gives a dense layer's, and the experts have what
     is left, in steps of 64. Of a model with fewer layers than its name's they come out too wide.
+    A name as `1.3B + MoE-128` tells how large the model is that got the experts.
     """
     ffn: int = shape["ffn_hidden"]
-    hidden, layers, first = shape["hidden"], shape["layers"], dense or 0
+    hidden, layers = shape["hidden"], shape["layers"]
     named = SIZE.search(run.model)
-    if not named or first >= layers:
+    if (
+        not named
+        or mixtures < 1
+        or rx.search(r"\d ?[BT] ?(\+|with|and) ?(\d+ ?)?(MoE|experts)", run.model, re.I)
+    ):
         return ffn
     size = float(named[1]) * (1e9 if named[2].upper() == "B" else 1e12)
     # Parameters of all experts for each unit of their width.
-    a_width = (layers - first) * run.experts * matrices * hidden
+    a_width = mixtures * run.experts * matrices * hidden
     heads = 2 * hidden * shape["head_dim"] * (shape["heads"] + shape["kv_heads"])
-    others = 2 * shape["vocab"] * hidden + layers * heads + first * matrices * hidden * ffn
+    others = (
+        2 * shape["vocab"] * hidden + layers * heads + (layers - mixtures) * matrices * hidden * ffn
+    )
     if a_width * ffn + others <= 1.25 * size:
         return ffn
     width: int = max(1, round((size - others) / a_width / 64)) * 64
