@@ -212,7 +212,7 @@ def _expert_ffn(
         return ffn
     size = float(named[1]) * (1e9 if named[2].upper() == "B" else 1e12)
     # Parameters of all experts for each unit of their width.
-    a_width = mixtures * run.experts * matrices * hidden
+    a_width = mixtures * (run.experts or 0) * matrices * hidden
     heads = 2 * hidden * shape["head_dim"] * (shape["heads"] + shape["kv_heads"])
     others = (
         2 * shape["vocab"] * hidden + layers * heads + (layers - mixtures) * matrices * hidden * ffn
