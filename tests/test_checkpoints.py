@@ -107,6 +107,12 @@ def test_words_that_say_nothing_have_no_estimate() -> None:
             {"projections", "input"},
         ),
         (
+            "selective",
+            "custom remat: layer input, out, query, key and value projections OFFLOADED to host",
+            {"projections", "output"},
+            {"projections", "output", "input"},
+        ),
+        (
             "full",
             "remat custom: context, qkv_proj =device",
             {"attention", "projections"},

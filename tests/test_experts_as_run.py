@@ -97,6 +97,7 @@ def test_experts_that_nobody_exchanges_or_counts_are_in_the_graphs_too(shelf: Sh
     assert launch_us("fused grouped MLP (CuTe DSL), CUDA graphs", "1") == 0
     assert launch_us("fused grouped MLP (CuTe DSL), CUDA graphs", "4") > 0
     assert launch_us("CUDA graphs", "1") > 0
+    assert launch_us("CUDA graphs, expert rank capacity factor 7", "4") == 0
 
 
 def test_megatron_s_module_mlp_is_that_of_dense_layers(shelf: Shelf) -> None:

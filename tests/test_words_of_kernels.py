@@ -59,6 +59,8 @@ def test_a_row_says_that_scores_were_stored(notes: str) -> None:
         "xformers memory_efficient_attention",
         "no flash-attn package, SDPA instead",
         "F.scaled_dot_product_attention",
+        "fp8 dot product attention",
+        "TransformerEngine dot product attention",
         "flash attention; stored scores would not have fitted",
         "flash attention; with materialized scores the run couldn't fit",
         "flash attention, not FlashAttention 3",

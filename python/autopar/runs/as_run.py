@@ -233,9 +233,15 @@ def _launched(framework: Framework, entry: FrameworkEntry, run: Run, shelf: Shel
 
 
 def _counts_stay(run: Run) -> bool:
-    """Whether graphs are said of a layer whose experts no rank exchanges and no host counts."""
-    alone = (run.ep or 1) == 1 and (run.experts or 0) > 1
-    return alone and bool(said(run, r"CUDA[- ]?graphs?\b") and said(run, operators.QUANTIZED_MLP))
+    """Whether graphs are said of a layer whose tokens no host counts.
+
+    So it is where no rank exchanges experts that one kernel computes, or where a rank's tokens fill
+    a buffer whose bound was set.
+    """
+    if (run.experts or 0) < 2 or not said(run, r"CUDA[- ]?graphs?\b"):
+        return False
+    alone = (run.ep or 1) == 1 and said(run, operators.QUANTIZED_MLP)
+    return bool(alone or said(run, r"buffer bound\b"))
 
 
 # Trainers of which no line is Python, as karpathy/llm.c.

@@ -74,7 +74,8 @@ WHOSE = (
 )
 WAY = (
     r"(?:eager|na[iï]ve|vanilla|plain|math|un-?fused|non-?fused|non-?flash|pre-?flash|not fused"
-    r"|reference|einsum|(?<!scaled[-_ ])dot[-_ ]product|(?:plain )?matmul-softmax"
+    r"|reference|einsum|(?<!scaled[-_ ])(?<!\bfp8[-_ ])(?<!\bTE[-_ ])(?<!Engine[-_ ])"
+    r"dot[-_ ]product|(?:plain )?matmul-softmax"
     r"|separate (?:op(?:erator)?s|kernels)|plain ops|stored scores)"
 )
 # What may stand between attention and its way: `attention falls to the non-flash math path`.
@@ -135,6 +136,8 @@ OTHER_KERNEL = (
 FUSED = (
     r"\bflash|\b\w*flash[-_]?att|\bsdpa\b|\bfused[-_ ]att|fusion att|\bfa[ -]?v?[1234]\b"
     r"|\bxformers\b|\bsplash\b|\bmem(?:ory)?[-_ ]efficient[-_ ]att|\bscaled[ _]dot[ _]product"
+    # NVIDIA/TransformerEngine: its DotProductAttention is fused, and the only one in 8 bits.
+    r"|(?:\bfp8|\bTE|Engine)[-_ ]dot[-_ ]product att"
     r"|\bflex[-_ ]?att|\bFusedSDPA\b|\bfmha\b|\b(?:ring|varlen|pallas|triton|cudnn|aiter) att"
     rf"|{ATTENTION}[-_ ]?(?:backend|kernel|impl\w*)?[ =:]*(?:is |was |of |by |through |via |from )*"
     r"(?:TE|cudnn|aiter|ck|triton|flex|fused|splash)\b"

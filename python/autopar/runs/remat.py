@@ -87,13 +87,29 @@ _ON_DEVICE = (
     rf"{_LIST} {_GO}{_DEVICE}",
 )
 
+# What is listed before one word: `out, query, key and value projections`, `q/k/v/o_proj`.
+_PROJECTIONS = {
+    "qkv": "qkv_proj",
+    "q": "query_proj",
+    "k": "key_proj",
+    "v": "value_proj",
+    "o": "out_proj",
+}
+_BARE = r"(?:qkv|q(?:uery)?|k(?:ey)?|v(?:alue)?|o(?:ut(?:put)?)?)"
+
 
 def _spelled(text: str) -> str:
     """Returns a text with each tensor that it names by a name of its own, and `=` by itself."""
+    text = rx.sub(
+        rf"\b({_BARE}(?:(?:,? and |, | ?/ ?){_BARE})+)[_ ]?proj(?:ection)?s?\b",
+        lambda found: ", ".join(
+            _PROJECTIONS[word if word == "qkv" else word[0]]
+            for word in re.findall(r"\b(?!and\b)[a-z]+", found[1].lower())
+        ),
+        text,
+        flags=re.I,
+    )
     for short, names in (
-        (r"q(?:uery)?/k(?:ey)?/v(?:alue)?/o(?:ut)?[_ ]?proj(?:ection)?s?", "qkv_proj, out_proj"),
-        (r"q(?:uery)?/k(?:ey)?/v(?:alue)?[_ ]?proj(?:ection)?s?", "qkv_proj"),
-        (r"qkv(?: ?/ ?|, | and )(?:out(?:put)?|o) ?proj(?:ection)?s?", "qkv_proj, out_proj"),
         (r"qkv ?proj(?:ection)?s?", "qkv_proj"),
         (r"(?:attention |output |out |o )proj(?:ection)?s?(?: outputs?)?", "out_proj"),
         (r"attn", "attention"),
