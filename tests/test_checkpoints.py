@@ -114,6 +114,12 @@ def test_words_that_say_nothing_have_no_estimate() -> None:
         ),
         (
             "full",
+            "custom remat: layer input and attention output projection offloaded to host",
+            {"output"},
+            {"output", "input"},
+        ),
+        (
+            "full",
             "remat custom: context, qkv_proj =device",
             {"attention", "projections"},
             (),

@@ -111,7 +111,7 @@ def _spelled(text: str) -> str:
     )
     for short, names in (
         (r"qkv ?proj(?:ection)?s?", "qkv_proj"),
-        (r"(?:attention |output |out |o )proj(?:ection)?s?(?: outputs?)?", "out_proj"),
+        (r"(?:(?:attention|output|out|o) )+proj(?:ection)?s?(?: outputs?)?", "out_proj"),
         (r"attn", "attention"),
         (r"attention (?:output|out|context)s?(?: \(context\))?", "context"),
     ):
