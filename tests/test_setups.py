@@ -501,6 +501,8 @@ def test_accumulation_tells_the_micro_batch(notes: str, mbs: int, shelf: Shelf) 
         ("FP8 hybrid e4m3", "fp8"),
         ("torch.float32", "fp32"),
         ("BF16 mixed", "bf16"),
+        ("bf16 (no fp8)", "bf16"),
+        ("bf16, not FP8", "bf16"),
     ],
 )
 def test_number_formats_have_other_names(text: str, precision: str, shelf: Shelf) -> None:

@@ -122,8 +122,19 @@ def test_weights_that_stay_gathered(notes: str, kept: bool) -> None:
         ("os_g", "2"),
         ("optimizer states", "1"),
         ("NO_SHARD", "0"),
+        ("no distributed optimizer", "0"),
+        ("DDP, not FSDP", "0"),
+        ("ZeRO-1, no FSDP", "1"),
+        ("FSDP without a distributed optimizer", "fsdp"),
         *((same, same) for same in ("", "fsdp2", "zero-3", "dist-opt", "ddp", "1")),
     ],
 )
 def test_strategies_have_names_of_their_frameworks(text: str, known: str) -> None:
     assert in_known_words(replace(run_of(), zero=text)).zero == known
+
+
+def test_further_words_of_a_strategy_are_notes() -> None:
+    run = in_known_words(replace(run_of(), zero="FSDP SHARD_GRAD_OP"))
+    assert re.search(KEPT_WHOLE, run.notes, re.I)
+    assert "fsdp" in run.zero.lower()
+    assert optimizer_on_host(in_known_words(replace(run_of(), zero="ZeRO-3 offload")))

@@ -18,6 +18,14 @@ INTEGERS = ("start", "index", "known")
 """Arrays of a program that the core gives as 32-bit integers."""
 
 
+class _Solver(highspy.Highs):
+    """HiGHS without a word: 1.16 prints its name as callbacks are enabled, which it does itself."""
+
+    def enableCallbacks(self) -> None:  # noqa: N802 (HiGHS's name)
+        self.setOptionValue("output_flag", False)
+        super().enableCallbacks()  # type: ignore[no-untyped-call]
+
+
 class SolverError(AutoparError):
     """The solver gave no answer."""
 
@@ -87,7 +95,7 @@ def solve(program: Program, *, time_limit_s: float | None = None, tighten: float
     if time_limit_s is not None and not 0 <= time_limit_s < math.inf:
         what = f"must be seconds from 0, found {shown(time_limit_s)}"
         raise SpecError("time_limit_s", what, "Leave it out for no limit.")
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver = _Solver()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
     solver.setOptionValue("mip_rel_gap", program.gap)

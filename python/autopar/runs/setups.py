@@ -134,7 +134,7 @@ def _precision(run: Run, entry: FrameworkEntry, device: Chip, assumed: list[str]
         get_args(Precision), key=lambda name: name not in ("fp4", "fp8")
     )
     for name in known:
-        if name in text:
+        if on(text, name):
             return name
     if text and not rx.search(r"mixed|amp|half|16", text):
         raise SpecError("precision", f"no estimate for {shown(run.precision)}")

@@ -8,7 +8,7 @@ from autopar.cluster import Chip
 from autopar.runs import rx
 from autopar.runs.anatomy import noted
 from autopar.runs.rows import Run
-from autopar.runs.said import TAKEN_BACK
+from autopar.runs.said import TAKEN_BACK, on
 
 # --- Strategies
 
@@ -23,12 +23,26 @@ STRATEGIES = {
 
 
 def in_known_words(run: Run) -> Run:
-    """Returns a run whose column calls what is sharded a stage of ZeRO, FSDP or HSDP."""
+    """Returns a run whose column calls what is sharded a stage of ZeRO, FSDP or HSDP.
+
+    What else the column says, as `ZeRO-3, offload` or `FSDP SHARD_GRAD_OP`, its notes say then. A
+    column that only denies ways of sharding, as `DDP, not FSDP`, shards nothing.
+    """
     text = run.zero.strip().lower()
     for words, known in STRATEGIES.items():
         if rx.fullmatch(words, text):
             return replace(run, zero=known)
+    told = [on(text, way) for way in WAYS]
+    if False in told:
+        stage = rx.search(r"[1-3]", text)
+        return replace(run, zero=stage[0] if stage else "fsdp" if told[0] else "0")
+    if rx.search(r"\w\W+[a-z]", text):
+        return replace(run, notes=f"{run.notes}; {run.zero}")
     return run
+
+
+# Ways to shard that a column names among other words.
+WAYS = (r"[fh]sdp", r"zero[- ]?[1-3]", r"dist\w*")
 
 
 # --- Groups

@@ -54,8 +54,11 @@ def stage_chunks(
 def _cuts(layers: tuple[int, ...], vpp: int) -> bool:
     """Returns whether stages split into so many equal chunks, of which the ends' may lack a few.
 
-    Interleaved, the embedding and the head may take the place of layers in the first and the last.
+    Interleaved, the embedding and the head may take the place of layers in the first and the last,
+    of stages that differ for it: nobody cuts equal ones into other than whole chunks unsaid.
     """
+    if len(set(layers)) == 1:
+        return layers[0] % vpp == 0
     chunks = [-(-count // vpp) for count in layers]
     lacks = [chunk * vpp - count for chunk, count in zip(chunks, layers, strict=True)]
     ends = all(lacks[end] <= (chunks[end] if vpp > 1 else 0) for end in (0, -1))

@@ -235,7 +235,10 @@ STREAMED_WEIGHTS = (
 )
 OPTIMIZER = r"optimi[sz]er|optim|adam[wW]?|moments?"
 # What is named for it: FSDP's `CPUOffload` updates there what it takes there.
-OFFLOADING_OPTIMIZER = r"CPU-?Offload\b|(DeepSpeed)?CPU[-_ ]?Adam\b|ZeRO-(Offload|Infinity)\b"
+OFFLOADING_OPTIMIZER = (
+    r"CPU-?Offload\b|(DeepSpeed)?CPU[-_ ]?Adam\b"
+    r"|ZeRO-?([23],? (with )?)?-?(Offload|Infinity)\b(?! of\b)"
+)
 # What FSDP is told to ignore (torch.distributed.fsdp, fully_shard: ignored_params).
 WHOLE_EXPERTS = (
     r"experts (are )?(outside of|excluded from|left out of) FSDP|experts = ignored_params"
