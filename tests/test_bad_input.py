@@ -147,6 +147,10 @@ WRONG_SEARCH = {
         replaced("--cluster", "a800"),
         "devices: a800 has no limit to take all of. Give devices",
     ),
+    "a part of a node": (
+        replaced("--cluster", "a800:4"),
+        "cluster: 4 a800 are less than a node of 8. To use a part of one, give 8 of the chip",
+    ),
     "no devices": ((*SEARCH, "--devices", "0"), "cluster.devices: must be from 1"),
     "negative devices": (
         (*SEARCH, "--devices=-8"),

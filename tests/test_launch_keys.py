@@ -119,7 +119,7 @@ WRONG = [
     ("sh", {"--sequence-parallel": "--enable-hetero"}, "run.sh:21: --enable-hetero: has no est"),
     ("sh", {"--seq-length 4096": ""}, "run.sh:17: --seq-length: missing. Add it."),
     ("sh", {"--nproc-per-node 8": "", "--nnodes 4": ""},
-     "run.sh: --nproc-per-node: a100_80 has no limit to take all of. Give devices, or a count as"),
+     "run.sh: --nproc-per-node: a100_80 has no limit to take all of. Give devices"),
     # --- torchtitan
     ("toml", {"expert_parallel_degree = 1":
               "pipeline_parallel_degree = 4\npipeline_parallel_layers_per_stage = 7"},

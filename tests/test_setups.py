@@ -156,7 +156,7 @@ def test_what_selective_means_is_the_framework_s_choice(shelf: Shelf) -> None:
         ({"mbs": "3"}, "plan: mbs x dp = 12 does not divide the batch 64"),
         ({"iter_time_s": ""}, "nothing was measured"),
         ({"notes": "a micro-benchmark"}, "notes: part of a model timed alone"),
-        ({"mem_gb_per_gpu": "60", "mem_unit": "pounds"}, "mem_unit: must be GiB or GB"),
+        ({"mem_gb_per_gpu": "60", "mem_unit": "pounds"}, "mem_unit: must be GiB, GB, MiB or MB"),
         (
             {"iter_time_s": "", "mfu": "0.4", "flops_convention": "fast"},
             "flops_convention: no convention is called",

@@ -315,19 +315,29 @@ def _read_chip(text: Text, digest: str, heirs: tuple[str, ...]) -> ChipEntry:
 def _scaled_attention(measured: Chip, other: Chip) -> tuple[AttentionRate, ...]:
     """Returns a chip's attention rates as another's, in the ratio of what their products sustain.
 
+    Where the other's power limits its products more, none is above what products sustain here.
+
     A statement about data rather than a formula of the estimate: it stands in for a table that
     somebody would otherwise have to copy, and the chip's caveats say that it was not measured.
     """
 
+    def peak(chip: Chip) -> float:
+        return chip.peak_tflops.bf16 or chip.peak_tflops.fp16 or 0.0
+
     def sustained(chip: Chip) -> float:
-        return (chip.peak_tflops.bf16 or chip.peak_tflops.fp16 or 0.0) * chip.gemm.efficiency
+        return peak(chip) * chip.gemm.efficiency
 
     if not sustained(measured):
         what = "no 16-bit peak to scale attention rates from"
         raise SpecError(f"{measured.name}: peak_tflops", what, "Give bf16 or fp16.")
     ratio = sustained(other) / sustained(measured)
+    share = peak(other) / peak(measured)
+
+    def scaled(rate: float) -> float:
+        return round(min(rate * ratio, max(sustained(other), rate * share)), 1)
+
     return tuple(
-        replace(row, tflops=tuple(round(rate * ratio, 1) for rate in row.tflops))
+        replace(row, tflops=tuple(scaled(rate) for rate in row.tflops))
         for row in measured.attention
     )
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from autopar.cluster import Chip, DeviceGroup, FabricLevel, NetworkLink, Peaks
-from autopar.framework import Framework
+from autopar.framework import Framework, NumberBytes
 from autopar.spec import Attention, Model
 from autopar.texts import Text
+
+IN_32_BITS = NumberBytes(parameter=4, gradient=4, gradient_sent=4, optimizer=8)
+"""What a job in 32 bits stores: weights, which the optimizer steps, gradients and two moments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +227,14 @@ class FrameworkEntry:
             >>> entry = framework("megatron-core")
             >>> [entry.at(name).bytes.gradient for name in ("bf16", "fp16")]
             [4, 2]
+            >>> entry.at("fp32").bytes
+            NumberBytes(parameter=4, gradient=4, gradient_sent=4, optimizer=8)
         """
+        if precision in ("fp32", "tf32"):
+            # Layers read the weights that the optimizer steps, and nothing is narrower.
+            copy = min(self.framework.held.gathered_copy_bytes, 1) * IN_32_BITS.parameter
+            held = replace(self.framework.held, gathered_copy_bytes=copy)
+            return replace(self.framework, bytes=IN_32_BITS, held=held, casts_weights=False)
         if precision != "fp16" or self.fp16 is None:
             return self.framework
         half = self.fp16

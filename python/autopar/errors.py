@@ -1,5 +1,6 @@
 """The errors of this package: wrong input only. "No plan fits" is an answer, not an error."""
 
+import math
 from collections.abc import Sequence
 
 
@@ -64,3 +65,14 @@ def shown(value: object) -> str:
         case _:
             text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_time_limit(seconds: float | None) -> None:
+    """Refuses a limit that is no time.
+
+    Raises:
+        SpecError: It is negative, infinite or no number.
+    """
+    if seconds is not None and not 0 <= seconds < math.inf:
+        what = f"must be seconds from 0, found {shown(seconds)}"
+        raise SpecError("time_limit_s", what, "Leave it out for no limit.")

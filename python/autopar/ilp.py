@@ -8,7 +8,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from autopar.errors import AutoparError, SpecError, shown
+from autopar.errors import AutoparError, check_time_limit
 
 FEASIBILITY = 1e-6
 """How far HiGHS may be off in a row; the retry after a limit missed by that much asks for more."""
@@ -92,9 +92,7 @@ def solve(program: Program, *, time_limit_s: float | None = None, tighten: float
         SpecError: The limit is no time.
         SolverError: There is no solution, or none was found in time.
     """
-    if time_limit_s is not None and not 0 <= time_limit_s < math.inf:
-        what = f"must be seconds from 0, found {shown(time_limit_s)}"
-        raise SpecError("time_limit_s", what, "Leave it out for no limit.")
+    check_time_limit(time_limit_s)
     solver = _Solver()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)

@@ -272,7 +272,7 @@ def _measured_memory(run: Run) -> float | None:
     if run.mem_gb_per_gpu is None:
         return None
     if (unit := run.mem_unit.lower() or "gib") not in UNITS:
-        raise SpecError("mem_unit", f"must be GiB or GB, found {shown(run.mem_unit)}")
+        raise SpecError("mem_unit", f"must be GiB, GB, MiB or MB, found {shown(run.mem_unit)}")
     return run.mem_gb_per_gpu * UNITS[unit] / GIB
 
 

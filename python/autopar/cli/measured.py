@@ -68,6 +68,7 @@ def validate(runs: tuple[str, ...], document: Path | None, by: By, worst: int, f
 @click.option(
     "--figures",
     type=lambda text: tuple(item.strip() for item in text.split(",")),
+    metavar="NAMES",
     help="Figures to fit, as gemm.efficiency,link; all that the measurements tell by default.",
 )
 @flags.output

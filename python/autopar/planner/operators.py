@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from autopar import _core, catalog, files, wire
 from autopar.cluster import Cluster
+from autopar.errors import check_time_limit
 from autopar.framework import Framework
 from autopar.graph import Graph
 from autopar.placement import Servers, ServersOptions, ServersProblem
@@ -220,6 +221,7 @@ def solve_sharding(problem: ShardingProblem, *, time_limit_s: float | None = Non
         SpecError: The problem is wrong.
         SolverError: The solver found no choice in time.
     """
+    check_time_limit(time_limit_s)
     return wire.loads(Sharding, _answer(problem, time_limit_s))
 
 

@@ -95,6 +95,7 @@ def problem(
         sources.append(_Source("framework", framework_entry.text))
     if not isinstance(cluster, Cluster):
         cluster_entry = catalog.cluster(files.named(cluster, "cluster"))
+        _check_whole_node(cluster_entry)
         cluster = cluster_of(cluster_entry, devices)
         digests.extend(cluster_entry.digests)
         chips = enumerate(cluster_entry.chip_texts)
@@ -163,6 +164,17 @@ def model_of(name: str) -> ModelEntry:
     return hf.model(name) if hf.is_config(name) else catalog.model(name)
 
 
+def _check_whole_node(entry: ClusterEntry) -> None:
+    """Refuses a cluster of one kind with less than a node, of which plans take whole ones."""
+    if len(entry.groups) == 1:
+        [group] = entry.groups
+        node = group.chip.devices_per_node
+        if group.limit is not None and 0 < group.limit < node:
+            what = f"{group.limit} {group.chip.name} are less than a node of {node}"
+            hint = f"To use a part of one, give {node} of the chip and {group.limit} devices."
+            raise SpecError("cluster", what, hint, ("cluster.groups[0].limit",))
+
+
 def cluster_of(entry: ClusterEntry, devices: int | None = None) -> Cluster:
     """Returns a cluster of which a job uses `devices`, or all that the limits name.
 
@@ -175,7 +187,7 @@ def cluster_of(entry: ClusterEntry, devices: int | None = None) -> Cluster:
         whole = 0
         for group in entry.groups:
             if group.limit is None:
-                hint = f"Give devices, or a count as {group.chip.name}:256."
+                hint = "Give devices, or a count behind the chip's name or file, as a800:256."
                 what = f"{group.chip.name} has no limit to take all of"
                 raise SpecError("devices", what, hint, ("cluster.devices",))
             whole += group.limit - group.limit % max(1, group.chip.devices_per_node)

@@ -93,7 +93,7 @@ class Run:
         mem_gb_per_gpu: Most memory of a device.
         mem_kind: Which number that is: allocated, reserved, or smi (what the driver shows), as
             which it counts too where the notes say `method not stated`.
-        mem_unit: GiB, or GB of 10^9 bytes.
+        mem_unit: GiB or MiB, or GB or MB of 10^9 and 10^6 bytes; GiB where it is empty.
         notes: Anything else, in words. Where they say `no optimizer`, the estimate is compared
             without the update and its state; where they say that `the update` of some kind `hardly
             counts`, without the update; where they say `memory of rank 0`, with the first stage's.

@@ -428,7 +428,7 @@ fn equal_stages(
     let problem = tables.problem();
     let kind = plan.stages[0].chip as usize;
     let table = tables.kind(kind);
-    if !table.uniform() {
+    if !table.uniform() || !table.pricer().neighbours_alike(plan.pp) {
         return None;
     }
     let (schedule, sends) = (plan.schedule, sends(problem, plan.schedule));
@@ -451,9 +451,9 @@ fn equal_stages(
         offload: plan.stages[0].offload,
         optimizer_offload: plan.optimizer_offload,
     };
-    let send = |apart: usize| match last {
+    let send = |to: usize| match last {
         0 => Time::ZERO,
-        _ => tables.send(kind, kind, apart as u64),
+        _ => tables.send((kind, 0), (kind, to as u64)),
     };
     // An interleaved pipeline sends from its last stage to its first too.
     let (near, around) = (send(1), if one_f_one_b { Time::ZERO } else { send(last) });

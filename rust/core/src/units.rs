@@ -1,4 +1,4 @@
-//! Quantities that refuse to mix: bytes, picoseconds, floating-point operations.
+//! Quantities that refuse to mix: bytes and picoseconds.
 //!
 //! Time is added as whole picoseconds, so a sum does not depend on its order and two plans
 //! with the same cost compare equal. Both integers saturate: the largest [`Time`] is 213 days.

@@ -89,7 +89,7 @@ fn a_cut_message_is_gathered_where_it_arrives() {
     // 1,024 tokens of 1,024 channels in 2 bytes over two ranks, to the stage on the next two: half of them cross, and all are
     // gathered; with sequence parallel they stay cut.
     let mut problem = gpt_problem(1024, 1024);
-    let message = |problem: &Problem, shard: Shard| Pricer::new(problem, 0, shard).message(1);
+    let message = |problem: &Problem, shard: Shard| Pricer::new(problem, 0, shard).message(0, 1);
     let pair = Shard { tp: 2, ..whole() };
     let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
     let bytes = 2.0 * 1024.0 * 1024.0;
@@ -99,6 +99,30 @@ fn a_cut_message_is_gathered_where_it_arrives() {
     close(message(&problem, Shard { sp: true, ..pair }), crossing, 1e-9);
     problem.framework.sharded_sends = false;
     close(message(&problem, pair), fabric.send(bytes, 2), 1e-9);
+}
+
+#[test]
+fn the_last_stage_of_a_node_sends_out_of_it() {
+    // 1,024 tokens of 1,024 channels in 2 bytes, from stages of two of a node's eight devices: the fourth's neighbour is on the
+    // next node. Of three devices, all pairs but the first have a device on either side of a node's end.
+    let mut problem = gpt_problem(1024, 1024);
+    problem.framework.sharded_sends = false;
+    let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+    let bytes = 2.0 * 1024.0 * 1024.0;
+    let (inside, outside) = (fabric.send(bytes, 1), fabric.send(bytes, 8));
+    assert!(outside > 2.0 * inside);
+    for (dp, out) in [(2, vec![3]), (3, vec![1, 2, 4]), (8, vec![0, 1, 2])] {
+        let pricer = Pricer::new(&problem, 0, Shard { dp, ..whole() });
+        for stage in 0..5 {
+            let seconds = if out.contains(&stage) { outside } else { inside };
+            if dp < 8 || stage < 3 {
+                close(pricer.message(stage, stage + 1), seconds, 1e-6);
+            }
+        }
+        close(pricer.least_message(), if dp < 8 { inside } else { outside }, 1e-6);
+    }
+    let pipeline = |dp, pp| Pricer::new(&problem, 0, Shard { dp, ..whole() }).neighbours_alike(pp);
+    assert!(pipeline(2, 4) && !pipeline(2, 5) && pipeline(5, 8) && pipeline(8, 2));
 }
 
 #[test]

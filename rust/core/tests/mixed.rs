@@ -44,7 +44,7 @@ fn the_smaller_group_carries_what_crosses() {
     // 512 positions of 1,024 numbers of 2 bytes, cut in two on the side of two ranks: 2^19 bytes at 10 GB/s, both ways.
     let problem = problem();
     let tables = Tables::of(&problem, &plan(4, &[4, 2]));
-    let (there, back) = (tables.send(0, 1, 1), tables.send(1, 0, 1));
+    let (there, back) = (tables.send((0, 0), (1, 0)), tables.send((1, 0), (0, 0)));
     assert_eq!(there, back);
     let wire = (1 << 19) as f64 / 10e9;
     assert!((there.seconds() - 0.1 - wire).abs() < 1e-5, "{there:?}");

@@ -98,13 +98,17 @@ impl<'a> Fabric<'a> {
 
     /// Seconds to send `bytes` to a device `distance` ranks away.
     pub fn send(&self, bytes: f64, distance: u64) -> f64 {
-        let domain = u64::from(self.chip.link_domain);
-        if distance < domain {
+        if distance < u64::from(self.chip.link_domain) {
             bytes / (self.chip.link.p2p_gb_per_s * 1e9) + start(self.chip.link.latency_us)
         } else {
-            let rate = self.chip.network_bytes_per_s() * self.fraction_beyond(distance);
-            bytes / rate + start(self.chip.network.latency_us)
+            self.send_out(bytes, distance)
         }
+    }
+
+    /// The same where it lies in another domain, however near it is.
+    pub fn send_out(&self, bytes: f64, distance: u64) -> f64 {
+        let rate = self.chip.network_bytes_per_s() * self.fraction_beyond(distance);
+        bytes / rate + start(self.chip.network.latency_us)
     }
 
     /// Seconds to send `bytes` to a device of another kind.

@@ -187,9 +187,33 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    /// Seconds that a message of one micro-batch takes both stages, of this kind and `apart` stages from each other.
-    pub fn message(&self, apart: u64) -> f64 {
-        self.exchanged(self.fabric.send(self.boundary_bytes(), self.shard.devices() * apart))
+    /// Seconds that a message of one micro-batch takes both stages, the `from`th and the `to`th of this kind. Where they are parts
+    /// of a domain, devices side by side, it leaves that where they begin or end in different ones.
+    pub fn message(&self, from: u64, to: u64) -> f64 {
+        let (devices, domain) = (self.shard.devices(), self.link_domain());
+        let domains = |stage: u64| [stage * devices, (stage + 1) * devices - 1].map(|d| d / domain);
+        let (bytes, distance) = (self.boundary_bytes(), devices * from.abs_diff(to));
+        self.exchanged(if domains(from) == domains(to) {
+            self.fabric.send(bytes, distance)
+        } else {
+            self.fabric.send_out(bytes, distance)
+        })
+    }
+
+    /// What one between neighbours takes at least, wherever they lie.
+    pub fn least_message(&self) -> f64 {
+        let out = self.fabric.send_out(self.boundary_bytes(), self.shard.devices());
+        self.message(0, 1).min(self.exchanged(out))
+    }
+
+    /// Whether all neighbours of so many stages lie alike: all pairs in one domain, or none.
+    pub fn neighbours_alike(&self, stages: u64) -> bool {
+        let (devices, domain) = (self.shard.devices(), self.link_domain());
+        2 * devices > domain || devices.saturating_mul(stages) <= domain
+    }
+
+    fn link_domain(&self) -> u64 {
+        u64::from(self.device.chip.link_domain)
     }
 
     /// The same where it crosses in `seconds` to a stage of this kind: a message that was cut over the tensor-parallel group is

@@ -107,7 +107,7 @@ impl Prices {
             layers: sorts.into_iter().map(|(s, n)| (block::price(&pricer, s), n)).collect(),
             ends: [pricer.embedding(), pricer.head()],
             boundary: pricer.boundary_bytes(),
-            message: pricer.message(1),
+            message: pricer.least_message(),
         }
     }
 

@@ -255,19 +255,23 @@ impl<'a> Tables<'a> {
         if pp == 1 {
             return vec![(Time::ZERO, Time::ZERO)];
         }
-        let send =
-            |from: usize, to: usize| self.send(kinds[from], kinds[to], from.abs_diff(to) as u64);
+        let mut first = vec![pp; self.kinds.len()];
+        for (i, &kind) in kinds.iter().enumerate() {
+            first[kind] = first[kind].min(i);
+        }
+        let place = |i: usize| (kinds[i], (i - first[kinds[i]]) as u64);
+        let send = |from: usize, to: usize| self.send(place(from), place(to));
         (0..pp).map(|i| (send(i, (i + 1) % pp), send(i, (i + pp - 1) % pp))).collect()
     }
 
-    /// Send of one micro-batch between stages on two kinds, `apart` stages from each other.
+    /// Send of one micro-batch between stages, each given by its kind and how many of that stand before it.
     ///
     /// Where the kinds differ in tensor parallel, each rank of the smaller group sends its slice of the sequence to several
     /// of the other, or takes it from them: its own bytes are what takes longest.
-    pub fn send(&self, from: usize, to: usize, apart: u64) -> Time {
-        let (a, b) = (self.kind(from).pricer(), self.kind(to).pricer());
-        Time::from_seconds(if from == to {
-            a.message(apart)
+    pub fn send(&self, from: (usize, u64), to: (usize, u64)) -> Time {
+        let (a, b) = (self.kind(from.0).pricer(), self.kind(to.0).pricer());
+        Time::from_seconds(if from.0 == to.0 {
+            a.message(from.1, to.1)
         } else {
             let bytes = a.boundary_bytes().max(b.boundary_bytes());
             let link = self.problem.cluster.between_kinds.as_ref();

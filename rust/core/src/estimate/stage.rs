@@ -251,7 +251,7 @@ impl<'a> Table<'a> {
             })
             .collect();
         let boundary = self.pricer.boundary_bytes();
-        let message = self.pricer.message(1);
+        let message = self.pricer.least_message();
         let prices = Prices { layers, ends: [self.embedding, self.head], boundary, message };
         Least::of(self.problem, self.kind, &self.shard, &prices)
     }
