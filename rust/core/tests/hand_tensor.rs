@@ -126,6 +126,23 @@ fn the_last_stage_of_a_node_sends_out_of_it() {
 }
 
 #[test]
+fn devices_that_send_alone_have_the_cards_to_themselves() {
+    // Two devices of a node send out where eight would share its cards: of one card they have four times as much, of two the one
+    // that is theirs, twice as much, and of eight one each.
+    let mut problem = gpt_problem(1024, 1024);
+    problem.framework.sharded_sends = false;
+    let bytes = 2.0 * 1024.0 * 1024.0;
+    for (cards, more) in [(1, 4.0), (2, 2.0), (4, 1.0), (8, 1.0)] {
+        problem.cluster.groups[0].chip.network.nics_per_node = cards;
+        let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
+        let start = fabric.send(0.0, 8);
+        let shared = fabric.send(bytes, 8) - start;
+        let pricer = Pricer::new(&problem, 0, Shard { dp: 2, ..whole() });
+        close(pricer.message(3, 4), start + shared / more, 1e-6);
+    }
+}
+
+#[test]
 fn rings_in_a_part_of_a_node_carry_what_two_searched_ones_do() {
     // 1 GB over a mesh of eight gathered at 230 GB/s, 8.4 us and a step of 3.4 us. Six would use 5 of 7 wires, 164 GB/s, but get
     // 38; four get 3 of 7 wires and eight all. A sum is two halves in two steps. Exchanges need no rings.

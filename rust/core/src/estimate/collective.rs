@@ -101,13 +101,19 @@ impl<'a> Fabric<'a> {
         if distance < u64::from(self.chip.link_domain) {
             bytes / (self.chip.link.p2p_gb_per_s * 1e9) + start(self.chip.link.latency_us)
         } else {
-            self.send_out(bytes, distance)
+            self.send_out(bytes, distance, u64::from(self.chip.devices_per_node))
         }
     }
 
-    /// The same where it lies in another domain, however near it is.
-    pub fn send_out(&self, bytes: f64, distance: u64) -> f64 {
-        let rate = self.chip.network_bytes_per_s() * self.fraction_beyond(distance);
+    /// The same where it lies in another domain, however near it is, and so many devices side by side send at once: those of a
+    /// part of a node share the cards that are theirs, and one at least.
+    pub fn send_out(&self, bytes: f64, distance: u64, senders: u64) -> f64 {
+        let (node, cards) =
+            (u64::from(self.chip.devices_per_node), u64::from(self.chip.network.nics_per_node));
+        let senders = senders.min(node);
+        let theirs = (senders * cards).div_ceil(node) as f64 / senders as f64;
+        let more = theirs * node as f64 / cards as f64;
+        let rate = self.chip.network_bytes_per_s() * more * self.fraction_beyond(distance);
         bytes / rate + start(self.chip.network.latency_us)
     }
 

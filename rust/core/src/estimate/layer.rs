@@ -196,13 +196,14 @@ impl<'a> Pricer<'a> {
         self.exchanged(if domains(from) == domains(to) {
             self.fabric.send(bytes, distance)
         } else {
-            self.fabric.send_out(bytes, distance)
+            self.fabric.send_out(bytes, distance, devices)
         })
     }
 
     /// What one between neighbours takes at least, wherever they lie.
     pub fn least_message(&self) -> f64 {
-        let out = self.fabric.send_out(self.boundary_bytes(), self.shard.devices());
+        let devices = self.shard.devices();
+        let out = self.fabric.send_out(self.boundary_bytes(), devices, devices);
         self.message(0, 1).min(self.exchanged(out))
     }
 
