@@ -238,6 +238,10 @@ WRONG_SEARCH = {
         (*SHARD, "--prefetch-mb=-1"),
         "options.prefetch_mb: must be from 0 to 2^64 - 1, found -1. Give a count.",
     ),
+    "a negative time without a solver": (
+        (*SHARD, "--method", "dp", "--time-limit=-3"),
+        "time_limit_s: must be seconds from 0, found -3.0. Leave it out for no limit.",
+    ),
     "a solver's time that is no number": (
         (*SHARD, "--method", "ilp", "--time-limit", "nan"),
         "time_limit_s: must be seconds from 0, found nan. Leave it out for no limit.",

@@ -106,6 +106,11 @@ def programmed(problem: ShardingProblem) -> ilp.Program:
     return ilp.program(program.arrays())
 
 
+def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    autopar.shard(random_graph(1, 3), CHIP, devices=2, method="ilp")
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("seed", range(int(os.environ.get("AUTOPAR_ORACLE_GRAPHS", "25"))))
 def test_integer_programming_finds_what_brute_force_finds(seed: int) -> None:
     rng = random.Random(5000 + seed)
