@@ -40,7 +40,8 @@ class Run:
 
     Attributes:
         id: Name of the run; its line in the file unless given.
-        source: Where it was published.
+        source: Where it was published. It tells nothing of a run but that it is one of MLPerf,
+            whose rules leave routing to the model.
         series: Runs that belong together; the id up to its first hyphen unless given.
         date: When it was made, as 2021-04.
         model: Name of the model.
