@@ -444,7 +444,7 @@ fn no_micro_batch_passes_its_sequences_faster_than_the_floor() {
         let figures =
             |p: &Passage| [p.layer, p.forward, p.through, p.rest[0], p.rest[1], p.rest[2]];
         for mbs in [1, 2, draw.between(3, 40), 1 << draw.between(6, 16), 1 << 22] {
-            let priced = KindPrices::new(&problem, 0, Shard { mbs, ..shard }, true);
+            let priced = KindPrices::new(&problem, 0, Shard { mbs, ..shard }, true, plan.dp);
             let each = Passage::of(&priced).times(1.0 / mbs as f64);
             for (least, some) in figures(&floor).into_iter().zip(figures(&each)) {
                 assert!(
@@ -476,7 +476,7 @@ fn no_group_gathers_sooner_than_the_soonest_of_any() {
                 continue;
             }
             let whole = Shard { zero: 0, shard_group: 1, ..shard(1) };
-            let prices = KindPrices::new(&problem, 0, whole, true);
+            let prices = KindPrices::new(&problem, 0, whole, true, plan.dp);
             let fabric = Fabric::new(&problem.cluster, &problem.cluster.groups[0].chip);
             let ranks = replicas * plan.tp;
             let sizes: Vec<u64> = (2..=ranks).filter(|&n| ranks.is_multiple_of(n)).collect();
@@ -495,4 +495,35 @@ fn no_group_gathers_sooner_than_the_soonest_of_any() {
         }
     }
     assert!(near > 50 && alone > 5 && apart > 50, "{near} {alone} {apart}");
+}
+
+#[test]
+fn prices_for_any_replicas_are_never_above_those_of_some() {
+    let mut draw = Draw::new(91);
+    let (mut loud, mut quiet, mut below) = (0, 0, 0);
+    for n in 0..20_000 {
+        let mut problem = draw::problem(&mut draw, 1);
+        // What waits on the host is fetched by each rank.
+        problem.framework.held.parameters_on_host = draw.once_in(8);
+        let plan = any_plan(&mut draw, &problem);
+        if !check(&problem, &plan).is_empty() {
+            continue;
+        }
+        let shard = plan.shard(0);
+        let one = Shard { dp: 1, zero: 0, shard_group: 1, ..shard };
+        let up_to = plan.dp * draw.between(1, 3);
+        let of_any = KindPrices::new(&problem, 0, one, true, up_to);
+        let travels = priced_as(shard, &problem.framework).zero > 0;
+        let least = if travels { of_any.quiet.as_ref() } else { Some(&of_any.loud) };
+        let least = Passage::under(least.expect("parameters may travel"));
+        let own = Passage::under(&Prices::new(&problem, 0, shard));
+        let figures = |p: &Passage| [p.layer, p.forward, p.rest[0], p.rest[1], p.rest[2]];
+        for (least, some) in figures(&least).into_iter().zip(figures(&own)) {
+            assert!(least <= some * (1.0 + 1e-12), "{n}: {least} above {some} {plan:?}");
+        }
+        loud += u64::from(!travels);
+        quiet += u64::from(travels);
+        below += u64::from(!travels && least.layer < own.layer);
+    }
+    assert!(loud > 500 && quiet > 100 && below > 20, "{loud} {quiet} {below}");
 }

@@ -154,9 +154,11 @@ impl Pricer<'_> {
     /// are kept from step to step, whose gradients are stored as they come (pytorch/pytorch, torch/csrc/autograd/functions/
     /// accumulate_grad.h: accumulateGrad).
     pub(super) fn added(&self) -> f64 {
-        let sequences = (self.shard.dp * self.shard.mbs) as f64;
+        let sequences = (self.up_to.unwrap_or(self.shard.dp) * self.shard.mbs) as f64;
         match self.framework.held.gradients {
-            Gradients::Passing => 1.0 - sequences / self.workload.global_batch_size as f64,
+            Gradients::Passing => {
+                (1.0 - sequences / self.workload.global_batch_size as f64).max(0.0)
+            }
             Gradients::Kept | Gradients::Replace => 1.0,
         }
     }

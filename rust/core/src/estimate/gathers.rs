@@ -62,7 +62,8 @@ impl Pricer<'_> {
     /// Whether hooks surround the passes of layers that nothing shards over their replicas.
     fn hooks_replicas(&self) -> bool {
         let s = &self.shard;
-        self.framework.hooks_replicas && s.zero == 0 && !s.alone()
+        // What holds for any number of replicas holds for one.
+        self.framework.hooks_replicas && s.zero == 0 && !s.alone() && self.up_to.is_none()
     }
 
     /// Collectives in which the dense parameters of a layer, with or without experts, are gathered, and those of its experts.

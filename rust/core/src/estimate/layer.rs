@@ -31,7 +31,8 @@ pub(super) fn reduces_each_pass(shard: &Shard, framework: &Framework) -> bool {
     shard.zero >= 2 && !framework.reduces_once && framework.gathers.each_pass(shard.pipelined)
 }
 
-/// The sharding with what no price of a layer or an end depends on set to nothing: equal ones have equal prices.
+/// The sharding with what no price of a layer or an end depends on set to nothing: equal ones have equal prices, but for hooks where
+/// nothing is sharded.
 pub fn priced_as(shard: Shard, framework: &Framework) -> Shard {
     if gathers_each_pass(&shard, framework) || reduces_each_pass(&shard, framework) {
         shard
@@ -51,6 +52,8 @@ pub struct Pricer<'a> {
     pub(super) shard: Shard,
     /// What gathers of shards take in place of what they do in their group, where that is not known yet.
     pub(super) shortest: Option<Shortest>,
+    /// Where prices are the least for any number of replicas up to so many.
+    pub(super) up_to: Option<u64>,
     /// Tokens of one micro-batch on this device, in the tensor-parallel region.
     pub(super) tokens: f64,
     /// Tokens in the region of norms and residuals.
@@ -88,6 +91,7 @@ impl<'a> Pricer<'a> {
             fabric: Fabric::new(cluster, chip),
             shard,
             shortest: None,
+            up_to: None,
             tokens,
             residual_tokens,
             fused_attention,
@@ -159,7 +163,8 @@ impl<'a> Pricer<'a> {
 
     /// Whether a pass fetches its parameters from the host.
     pub(super) fn fetches_from_host(&self) -> bool {
-        shard::fetches_from_host(&self.shard, self.framework)
+        // Of many replicas each has little to fetch.
+        self.up_to.is_none() && shard::fetches_from_host(&self.shard, self.framework)
     }
 
     /// Whether gradients are reduced in every backward pass.

@@ -83,15 +83,23 @@ impl Prices {
         Prices::of(problem, Pricer::new(problem, kind, shard))
     }
 
-    /// What they are at least in any shard group of several ranks, of which `shard` names one.
+    /// What they are at least with any number of replicas up to so many; `shard` has one.
+    pub fn of_few(problem: &Problem, kind: usize, shard: Shard, up_to: u64) -> Prices {
+        let pricer = Pricer::new(problem, kind, shard);
+        Prices::of(problem, Pricer { up_to: Some(up_to), ..pricer })
+    }
+
+    /// The same in any shard group of several ranks, of which `shard` names one.
     pub fn in_any_group(
         problem: &Problem,
         kind: usize,
         shard: Shard,
+        up_to: u64,
         shortest: Shortest,
     ) -> Prices {
         let pricer = Pricer::new(problem, kind, shard);
-        Prices::of(problem, Pricer { shortest: Some(shortest), ..pricer })
+        let (up_to, shortest) = (Some(up_to), Some(shortest));
+        Prices::of(problem, Pricer { up_to, shortest, ..pricer })
     }
 
     fn of(problem: &Problem, pricer: Pricer<'_>) -> Prices {

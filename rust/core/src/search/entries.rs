@@ -22,7 +22,7 @@ impl<'p> Entries<'p> {
     /// are counted.
     pub fn new(problem: &'p Problem, counters: &mut Counters) -> Entries<'p> {
         let mut list = Vec::new();
-        let mut prices = PriceList::new(problem);
+        let mut prices = PriceList::new(problem, problem.cluster.devices);
         let mut rows: FxHashMap<(u64, bool, u64, u64, bool), usize> = FxHashMap::default();
         let mut classes = Classes::new(problem);
         for cell in space::cells(problem.cluster.devices) {
@@ -62,7 +62,7 @@ impl<'p> Entries<'p> {
 
     /// Entries with bounds that were found elsewhere.
     pub fn of(problem: &'p Problem, mut list: Vec<Entry>) -> Entries<'p> {
-        let mut prices = PriceList::new(problem);
+        let mut prices = PriceList::new(problem, problem.cluster.devices);
         for entry in &mut list {
             entry.row = prices.ask_for(entry.cell, entry.sp, entry.ep);
         }

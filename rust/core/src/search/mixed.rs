@@ -116,7 +116,7 @@ impl<'p> Entries<'p> {
                 .map(|pp| space::schedules(problem, pp).len() as u64)
                 .collect(),
             list: Vec::new(),
-            prices: PriceList::new(problem),
+            prices: PriceList::new(problem, problem.cluster.devices),
             places: FxHashMap::default(),
         };
         let (choices, replicas) = (choices(problem), replicas(problem));

@@ -8,6 +8,8 @@ use rayon::prelude::*;
 pub struct Octave {
     /// The question with the fewest of them.
     pub problem: Problem,
+    /// The most.
+    pub most: u64,
     /// What they pass at most.
     pub throughput: Throughput,
 }
@@ -29,7 +31,7 @@ impl Octaves {
             let throughput = Throughput::new(problem, fewest, most)?;
             let mut problem = problem.clone();
             problem.cluster.devices = fewest;
-            Some(Octave { problem, throughput })
+            Some(Octave { problem, most, throughput })
         };
         parts.into_par_iter().map(octave).collect::<Option<Vec<Octave>>>().map(Octaves)
     }

@@ -20,17 +20,24 @@ pub struct KindPrices {
     pub loud: Prices,
     /// Sharded without what that communicates, where it does in every pass.
     pub quiet: Option<Prices>,
+    /// Replicas at most.
+    up_to: u64,
     /// Sharded in whatever group is fastest: with ZeRO stage 2 or 3, and with one replica of an expert or several.
     in_any_group: [[OnceLock<Box<Prices>>; 2]; 2],
 }
 
 impl KindPrices {
-    /// Under `shard`, parameters apart, which may travel in every pass.
-    pub fn new(problem: &Problem, kind: usize, shard: Shard, each_pass: bool) -> KindPrices {
-        let quiet = each_pass
-            .then(|| Prices::new(problem, kind, Shard { zero: 3, shard_group: 1, ..shard }));
-        let loud = Prices::new(problem, kind, shard);
-        KindPrices { loud, quiet, in_any_group: Default::default() }
+    /// With any number of replicas up to so many, of which `shard` has one; parameters apart, which may travel in every pass.
+    pub fn new(
+        problem: &Problem,
+        kind: usize,
+        shard: Shard,
+        each_pass: bool,
+        up_to: u64,
+    ) -> KindPrices {
+        let of = |shard| Prices::of_few(problem, kind, shard, up_to);
+        let quiet = each_pass.then(|| of(Shard { zero: 3, shard_group: 1, ..shard }));
+        KindPrices { loud: of(shard), quiet, up_to, in_any_group: Default::default() }
     }
 
     /// Under a sharding that communicates in every pass, whichever its group of several ranks.
@@ -43,7 +50,9 @@ impl KindPrices {
     ) -> &Prices {
         let several = shard.expert_replica_group().size > 1;
         let known = &self.in_any_group[usize::from(shard.zero > 2)][usize::from(several)];
-        known.get_or_init(|| Box::new(Prices::in_any_group(problem, kind, shard, shortest())))
+        known.get_or_init(|| {
+            Box::new(Prices::in_any_group(problem, kind, shard, self.up_to, shortest()))
+        })
     }
 }
 
@@ -117,7 +126,7 @@ impl Passage {
             Problem { framework: alone, ..problem.clone() }
         });
         let problem = alone.as_ref().unwrap_or(problem);
-        let large = KindPrices::new(problem, kind, Shard { mbs, ..shard }, each_pass);
+        let large = KindPrices::new(problem, kind, Shard { mbs, ..shard }, each_pass, 1);
         Passage::of(&large).times((1.0 - SLACK) / mbs as f64)
     }
 

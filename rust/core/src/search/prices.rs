@@ -28,6 +28,8 @@ pub type Row = [Option<u32>; MOST_KINDS];
 /// Prices by sort and micro-batch, and the floor of each sort.
 pub struct PriceList<'p> {
     problem: &'p Problem,
+    /// Devices at most.
+    devices: u64,
     /// Whether parameters may travel in every pass: without a pipeline, and in one.
     each_pass: [bool; 2],
     /// Every micro-batch that there may be.
@@ -41,10 +43,11 @@ pub struct PriceList<'p> {
 }
 
 impl<'p> PriceList<'p> {
-    /// No prices yet.
-    pub fn new(problem: &'p Problem) -> PriceList<'p> {
+    /// No prices yet. They hold for up to so many `devices`, of which the problem has the fewest.
+    pub fn new(problem: &'p Problem, devices: u64) -> PriceList<'p> {
         PriceList {
             problem,
+            devices,
             each_pass: [1, 2].map(|pp| gathers_each_pass(problem, pp)),
             micro_batches: divisors(problem.workload.global_batch_size),
             places: FxHashMap::default(),
@@ -73,7 +76,7 @@ impl<'p> PriceList<'p> {
 
     /// Asks for the prices of one kind.
     pub fn ask_for_kind(&mut self, cell: Cell, kind: usize, sp: bool, ep: u64) -> u32 {
-        // A layer's price does not depend on dp, and on pp only through this.
+        // Prices are the least for any dp, and depend on pp only through this.
         let each_pass = self.each_pass(cell.pp);
         let pp = if each_pass == self.each_pass(1) { 1 } else { 2 };
         let shard = shard(self.problem, Cell { dp: 1, pp, ..cell }, kind, sp, ep, 1, (0, 1));
@@ -115,7 +118,10 @@ impl<'p> PriceList<'p> {
         let size = sizes.binary_search(&mbs).expect("a micro-batch divides the batch");
         self.priced[place as usize * sizes.len() + size].get_or_init(|| {
             let (kind, shard, each_pass) = self.sorts[place as usize];
-            Box::new(KindPrices::new(self.problem, kind, Shard { mbs, ..shard }, each_pass))
+            let most = self.devices / (shard.tp * shard.cp);
+            let up_to = most.min(self.problem.workload.global_batch_size / mbs);
+            let shard = Shard { mbs, ..shard };
+            Box::new(KindPrices::new(self.problem, kind, shard, each_pass, up_to))
         })
     }
 

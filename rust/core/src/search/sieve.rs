@@ -37,7 +37,7 @@ pub fn sift(
 ) -> FxHashMap<u64, Vec<Entry>> {
     let shapes = shapes(problem, octaves, limits);
     let lists = octaves.all().iter().map(|octave| {
-        let mut prices = PriceList::new(&octave.problem);
+        let mut prices = PriceList::new(&octave.problem, octave.most);
         shapes.iter().for_each(|shape| _ = prices.ask_for(shape.cell, shape.sp, shape.ep));
         prices.settle();
         prices

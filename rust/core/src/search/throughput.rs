@@ -42,7 +42,7 @@ impl Throughput {
         // The slowest of few devices is faster than that of many: rates vary.
         let mut few = problem.clone();
         few.cluster.devices = fewest;
-        let mut prices = PriceList::new(&few);
+        let mut prices = PriceList::new(&few, most);
         let mut asked = Vec::new();
         for kind in 0..groups.len() {
             for (cell, sp, ep) in degrees(problem, kind, most) {
