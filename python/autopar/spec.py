@@ -105,7 +105,8 @@ class Model:
         position_rows: Rows of a learned position table; 0 without one.
         activation: The MLP's nonlinearity; gated kinds have two input projections.
         tied_embeddings: Whether the output head shares the embedding's weights.
-        qkv_bias: Bias of the query, key and value projections.
+        qkv_bias: Bias of the query, key and value projections; of latent attention those to its
+            latents.
         o_bias: Bias of the attention output projection.
         mlp_bias: Bias of the MLP projections.
         head_bias: Bias of the output head.

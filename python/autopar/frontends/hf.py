@@ -226,8 +226,6 @@ def _routed(config: Config, *, router_bias: bool) -> Fields:
 
 
 def _latent(config: Config, *, router_bias: bool) -> Fields:
-    if config.flag("attention_bias", False):
-        raise config.refuse("attention_bias", "biases of the compressed projections")
     nope, rope = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim", least=0)
     moe = _routed(config, router_bias=router_bias)
     if config.count("n_group", default=1) > 1:
@@ -236,6 +234,7 @@ def _latent(config: Config, *, router_bias: bool) -> Fields:
         raise config.refuse("moe_layer_freq", "must be 1")
     return {
         **_decoder(config),
+        **_attention_bias(config),
         "head_dim": nope + rope,
         "kv_heads": config.count("num_attention_heads"),
         "mla": {

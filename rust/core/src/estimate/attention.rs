@@ -52,6 +52,10 @@ impl Block<'_, '_> {
                 self.stream(p.tokens * a.kv_lora_rank as f64, 2.0, 5.0, (1, 2));
                 self.kept += (latent + a.kv_lora_rank) as f64 * p.tokens * self.p.width;
                 self.dense_parameters += (h * latent + a.kv_lora_rank * up + a.kv_lora_rank) as f64;
+                if m.qkv_bias {
+                    self.dense_parameters += a.latents() as f64;
+                    self.bias(p.tokens * a.latents() as f64);
+                }
                 // What opens both is read of the stream.
                 self.read_stream((tokens * h) as f64, 2);
                 self.assemble_heads(heads as f64, a);

@@ -146,6 +146,14 @@ pub struct Mla {
     pub v_dim: u64,
 }
 
+impl Mla {
+    /// Channels of what the projections to latents make, which alone have biases (huggingface/transformers,
+    /// modeling_deepseek_v3.py: `attention_bias`).
+    pub fn latents(&self) -> u64 {
+        self.q_lora_rank + self.kv_lora_rank + self.qk_rope_dim
+    }
+}
+
 /// Mixture of experts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -303,7 +311,7 @@ impl Model {
             None => h * (a * d) + 2 * h * (k * d) + (a * d) * h,
         };
         if self.qkv_bias {
-            p += a * d + 2 * k * d;
+            p += self.mla.map_or(a * d + 2 * k * d, |m| m.latents());
         }
         if self.o_bias {
             p += h;

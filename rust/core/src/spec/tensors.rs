@@ -70,9 +70,13 @@ impl Model {
             found.matrices(2, h, a * d, Cut::Tensor);
             found.matrices(2, h, k * d, Cut::Tensor);
         }
-        if self.qkv_bias {
-            found.add(1, a * d, Cut::Tensor);
-            found.add(2, k * d, Cut::Tensor);
+        match &self.mla {
+            _ if !self.qkv_bias => {}
+            Some(m) => found.add(1, m.latents(), Cut::Whole),
+            None => {
+                found.add(1, a * d, Cut::Tensor);
+                found.add(2, k * d, Cut::Tensor);
+            }
         }
         found.add(u64::from(self.o_bias), h, Cut::Whole);
         match self.qk_norm {
@@ -137,7 +141,7 @@ mod tests {
         (gated.activation, gated.kv_heads, gated.qk_norm) = (Activation::Swiglu, 2, QkNorm::Head);
         gated.norm_bias = false;
         let mut latent = gated.clone();
-        (latent.qkv_bias, latent.qk_norm) = (false, QkNorm::None);
+        latent.qk_norm = QkNorm::None;
         let ranks = |q_lora_rank| Mla {
             q_lora_rank,
             kv_lora_rank: 64,
