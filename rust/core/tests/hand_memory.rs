@@ -182,8 +182,8 @@ fn eight_bit_copies_lie_beside_the_weights_of_the_layers_alone() {
 
 #[test]
 fn eight_bit_weights_take_the_place_of_what_they_are_cast_from() {
-    // 50 of embedding and head in 2 bytes, 1000 of layers in 1, whole; of what these are cast from an eighth of 1000 in 2 bytes,
-    // of 1050 rounded up to 132, lies with the moments of 4: 132 (4 + 2 * 1000 / 1050).
+    // 50 of embedding and head in 2 bytes, 1000 of layers in 1, whole; the eighth of what these are cast from, 125 of 2 bytes, lies
+    // with the moments of 4 of these and of 7.
     let mut f = testing::framework();
     (f.held.fp8_weight_bytes, f.held.narrow_weights, f.bytes.optimizer) = (1, true, 4);
     let held = |f: &Framework| Holdings {
@@ -195,11 +195,11 @@ fn eight_bit_weights_take_the_place_of_what_they_are_cast_from() {
     };
     let items = memory::items(&held(&f), &Shard { zero: 1, ..fsdp() }, false, &f);
     assert_eq!(items.parameters, Bytes(50 * 2 + 1000));
-    assert_eq!(items.optimizer, Bytes(132 * 4 + 132 * 2000 / 1050));
+    assert_eq!(items.optimizer, Bytes(132 * 4 + 125 * 2));
     // Sharded parameters are sharded so; an optimizer with a copy in full precision needs no other.
     f.bytes.optimizer = 12;
     let items = memory::items(&held(&f), &fsdp(), false, &f);
-    assert_eq!(items.parameters, Bytes(132 * 2 - 132 * 1000 / 1050));
+    assert_eq!(items.parameters, Bytes(132 * 2 - 125));
     assert_eq!(items.optimizer, Bytes(132 * 12));
     assert!(!memory::narrow_weights(&f, Precision::Fp4));
     // Where no cast is kept nothing lies in place of a weight.

@@ -89,7 +89,12 @@ fn the_gradient_of_a_table_is_as_large_as_the_table() {
 fn an_embedding_that_begins_a_stream_in_32_bits_is_not_cast() {
     let mut f = testing::framework();
     f.bytes.parameter = 6;
-    let held = Holdings { dense_parameters: 1000, uncast: Bytes(2 * 50), ..Holdings::default() };
+    let held = Holdings {
+        dense_parameters: 1000,
+        end_parameters: 50,
+        uncast: Bytes(2 * 50),
+        ..Holdings::default()
+    };
     assert_eq!(memory::items(&held, &whole(), false, &f).parameters, Bytes(6 * 950 + 4 * 50));
     // A tenth of them on each of ten ranks.
     let sharded = Shard { dp: 10, zero: 3, shard_group: 10, ..whole() };

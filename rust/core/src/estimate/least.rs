@@ -130,14 +130,15 @@ impl Prices {
         problem: &Problem,
         shard: &Shard,
         (dense, expert, ends): (u64, u64, u64),
-        whole: (u64, u64),
+        (dense_whole, expert_whole, ends_whole): (u64, u64, u64),
         on_host: bool,
     ) -> f64 {
         let (unit, gathered) = (self.widest(|l| l.gathered), &problem.framework.held);
         let held = Holdings {
             dense_parameters: dense + ends,
             expert_parameters: expert,
-            whole_parameters: whole,
+            whole_parameters: (dense_whole, expert_whole),
+            whole_end_parameters: ends_whole,
             end_parameters: ends,
             // Where a stage with few parameters gathers fewer of them, or copies fewer gradients, none count: the least is a
             // line.
@@ -167,9 +168,9 @@ impl Prices {
     fn resident_line(&self, problem: &Problem, shard: &Shard, on_host: bool) -> Line {
         let (layer, most) = self.layers[self.frequent()];
         let cost = &layer.cost;
-        let base = self.resident(problem, shard, (0, 0, 0), (0, 0), on_host);
+        let base = self.resident(problem, shard, (0, 0, 0), (0, 0, 0), on_host);
         let parameters = (most * cost.dense_parameters, most * cost.expert_parameters, 0);
-        let whole = (most * cost.dense_whole, most * cost.expert_whole);
+        let whole = (most * cost.dense_whole, most * cost.expert_whole, 0);
         let all = self.resident(problem, shard, parameters, whole, on_host);
         Line { base: base - ROUNDED, each: (all - base) / most.max(1) as f64 }
     }
@@ -315,7 +316,7 @@ impl Least {
         ];
         let resident = prices.resident_lines(problem, shard);
         let end_resident = [1, 2].map(|end| {
-            let whole = (prices.ends[end - 1].cost.dense_whole, 0);
+            let whole = (0, 0, prices.ends[end - 1].cost.dense_whole);
             on_hosts(problem, |host| {
                 if rates.is_none() {
                     return 0.0;
@@ -403,6 +404,11 @@ impl Least {
         let [device, host] = self.resident;
         let ends = self.end_resident.iter().all(|[device, host]| host <= device);
         host.base <= device.base && host.each <= device.each && ends
+    }
+
+    /// Seconds of a frequent layer that is computed again.
+    pub fn slowest(&self) -> f64 {
+        self.layer.both() + self.again[0].max(self.again[1])
     }
 
     /// Seconds that a stage of `vpp` chunks needs at least after its last pass when it holds `layers` frequent layers, whatever

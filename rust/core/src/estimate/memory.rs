@@ -102,8 +102,10 @@ pub struct Holdings {
     pub dense_parameters: u64,
     /// Expert parameters on this rank.
     pub expert_parameters: u64,
-    /// Of these, dense and expert, those that ZeRO leaves whole.
+    /// Of those of layers, dense and expert, what ZeRO leaves whole.
     pub whole_parameters: (u64, u64),
+    /// Of those of embedding and head.
+    pub whole_end_parameters: u64,
     /// The same of those that are gathered for each pass where ZeRO gathers the others once a step.
     pub regathered_parameters: (u64, u64),
     /// Dense parameters of embedding and head among them.
@@ -201,11 +203,20 @@ pub fn items(
     let single = if framework.orthogonal.any() { bytes.moment() } else { 0 };
     for (count, cast, moments, left, again, uncast, replicas) in [
         (
-            held.dense_parameters,
+            cast_dense,
             cast_dense,
             cast_dense * single,
             held.whole_parameters.0,
             dense_again,
+            0,
+            shard.replica_group(),
+        ),
+        (
+            held.end_parameters,
+            0,
+            0,
+            held.whole_end_parameters,
+            0,
             held.uncast.0,
             shard.replica_group(),
         ),
@@ -219,6 +230,9 @@ pub fn items(
             shard.expert_replica_group(),
         ),
     ] {
+        if count == 0 {
+            continue;
+        }
         let left = left.min(count);
         let narrow = if held.narrow_weights { cast } else { 0 };
         // In place of each weight that is cast for good lies its cast.

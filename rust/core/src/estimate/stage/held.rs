@@ -111,19 +111,19 @@ impl Table<'_> {
         }
     }
 
-    /// Of a stage's parameters, dense and expert, those that ZeRO leaves whole.
-    fn whole_parameters(&self, place: &Place) -> (u64, u64) {
-        let (mut dense, mut expert) = (0, 0);
+    /// Of a stage's parameters, dense, expert and of embedding and head, those that ZeRO leaves whole.
+    fn whole_parameters(&self, place: &Place) -> (u64, u64, u64) {
+        let (mut dense, mut expert, mut ends) = (0, 0, 0);
         for chunk in 0..place.vpp {
             let (from, count) = self.range(place, chunk);
             let layers = self.layers(from, count);
             dense += layers.dense_whole;
             expert += layers.expert_whole;
             let (embedding, head) = place.ends(chunk);
-            dense += if embedding { self.embedding.cost.dense_whole } else { 0 };
-            dense += if head { self.head.cost.dense_whole } else { 0 };
+            ends += if embedding { self.embedding.cost.dense_whole } else { 0 };
+            ends += if head { self.head.cost.dense_whole } else { 0 };
         }
-        (dense, expert)
+        (dense, expert, ends)
     }
 
     /// Parameters on this rank: dense, expert, those tied to another stage, and of the dense ones those of embedding and head.
@@ -224,12 +224,14 @@ impl Table<'_> {
             }
         }
         let (dense_parameters, expert_parameters, _, end_parameters) = self.parameters(place);
+        let (dense_whole, expert_whole, whole_end_parameters) = self.whole_parameters(place);
         let boundary = if place.pp > 1 { self.pricer.boundary_bytes() } else { 0.0 };
         let (unit, held) = (self.widest.gathered, &self.problem.framework.held);
         let held = Holdings {
             dense_parameters,
             expert_parameters,
-            whole_parameters: self.whole_parameters(place),
+            whole_parameters: (dense_whole, expert_whole),
+            whole_end_parameters,
             regathered_parameters: self.regathered(place),
             end_parameters,
             head_parameters: self.head_parameters(place),
