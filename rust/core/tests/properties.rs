@@ -110,7 +110,16 @@ fn size(problem: &Problem) -> u64 {
             .sum()
     }
     let below = |pp: u64, cp: u64, dp: u64, degrees: &[Option<u64>], ranks: u64| {
-        let chunks = (2..=layers).filter(|v| layers % v == 0 && v * pp <= layers).count() as u64;
+        // The first chunk of all may lack a layer, and the last as many as it has places for, which leaves one to each other stage.
+        let most = u64::from(problem.options.uneven_layers);
+        let row = |v: u64, lead: u64, lag: u64| {
+            (layers + lead + lag) % v == 0 && { (layers + lead + lag) / v >= lag.max(1) + pp - 1 }
+        };
+        let ends = |v: u64| {
+            (0..=most).flat_map(move |lead| (0..=most * (v - 1)).map(move |lag| (lead, lag)))
+        };
+        let legal = |v: &u64| ends(*v).any(|(lead, lag)| row(*v, lead, lag));
+        let chunks = (2..=layers + 2).filter(legal).count() as u64;
         let schedules = if pp == 1 { 1 } else { 4 + chunks };
         let mbs = if batch % dp == 0 { divisors(batch / dp) } else { 1 };
         let experts = problem.model.moe.map_or(1, |m| divisors(u64::from(m.experts)));

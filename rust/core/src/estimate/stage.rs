@@ -461,7 +461,7 @@ impl<'a> Table<'a> {
             expert_parameters,
             regathered: self.regathered(place),
             tied_parameters,
-            layers: u64::from(place.layers) * place.vpp,
+            layers: (0..place.vpp).map(|chunk| u64::from(self.range(place, chunk).1)).sum(),
             embedding: if place.ends(0).0 { self.embedding.cost.dense_parameters } else { 0 },
             groups: self.groups(place),
             backward_window: last + window(plain, rounds - 1),

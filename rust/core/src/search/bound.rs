@@ -64,8 +64,9 @@ pub struct Shape {
 
 impl Shape {
     /// Seconds of a micro-batch's work, on all stages together, that a second of the step has time for where a layer takes as
-    /// long on every stage: the sum of the y of [`super::relax`]. `differ`: layers do; `steady`: every stage of 1F1B has steady work.
-    pub fn work_within(self, differ: bool, steady: bool) -> f64 {
+    /// long on every stage: the sum of the y of [`super::relax`]. `uneven`: a first chunk may hold little of its stage's layers;
+    /// `steady`: every stage of 1F1B has steady work.
+    pub fn work_within(self, uneven: bool, steady: bool) -> f64 {
         let (m, pp) = (self.micro_batches as f64, self.pp as f64);
         let down = |ahead: f64| {
             if ahead == 0.0 {
@@ -78,14 +79,27 @@ impl Shape {
             // The y of `both_ways` are as 1 / ((m - pp + j) (m - pp + j - 1)): their sum telescopes.
             Schedule::OneFOneB if steady => pp / (m + pp - 1.0),
             Schedule::OneFOneB => down(1.0),
-            Schedule::Interleaved => down(if differ { 0.0 } else { 1.0 / self.vpp as f64 }),
+            Schedule::Interleaved => down(if uneven { 0.0 } else { 1.0 / self.vpp as f64 }),
             Schedule::GPipe => pp / (m + pp - 1.0),
             Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => down(0.0),
         }
     }
+
+    /// Frequent layers that the first chunks of an interleaved pipeline lack at most of an equal share of their stages', all together:
+    /// there may be those of `other` sorts, and where the embedding has `taken` a place a stage with x layers has `(x + 1) / vpp - 1`.
+    pub fn lacking(self, others: u64, taken: bool) -> f64 {
+        let of_first = if taken { 1.0 - 1.0 / self.vpp as f64 } else { 0.0 };
+        others as f64 + of_first
+    }
+
+    /// Layers that a stage holds at most where the others hold as few as they may; where `taken`, both ends of the model take a
+    /// layer's place.
+    pub fn most_layers(self, layers: u32, taken: bool) -> u64 {
+        u64::from(layers) + if taken { 2 } else { 0 } - (self.pp - 1) * self.vpp
+    }
 }
 
-/// Bound with fractional layers.
+/// Bound with fractional layers, where each chunk of a stage holds as many.
 #[derive(Clone, Copy, Debug)]
 pub struct Continuous {
     /// Layers that a unit of time holds: the sum of the y.
@@ -98,9 +112,10 @@ pub struct Continuous {
 }
 
 impl Continuous {
-    /// No stage yet.
-    pub fn new(shape: Shape) -> Continuous {
+    /// No stage yet; `uneven`: a first chunk may hold little of its stage's layers.
+    pub fn new(shape: Shape, uneven: bool) -> Continuous {
         let ahead = match shape.schedule {
+            Schedule::Interleaved if uneven => 0.0,
             Schedule::OneFOneB | Schedule::Interleaved => 1.0 / shape.vpp as f64,
             // Zero-bubble and GPipe stages overlap differently: count no fill for them.
             Schedule::GPipe | Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => 0.0,

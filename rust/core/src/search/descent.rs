@@ -22,9 +22,9 @@ pub fn close(class: &Class<'_, '_>, time: Time, estimates: u64, counters: &mut C
     let mut closed = Closed { better: None, done: true };
     let mut ceiling = time;
     let until = counters.estimates + estimates;
-    for optimizer_offload in class.optimizer_offloads() {
+    for way in class.ways() {
         let limit = Time(ceiling.0.saturating_sub(1));
-        let mut solver = Solver::new(class, optimizer_offload, limit);
+        let mut solver = Solver::new(class, way, limit);
         let found = solver.exhaust(ceiling, until, counters);
         closed.done &= found.done;
         if let Some((plan, time)) = found.better {

@@ -1,10 +1,10 @@
 //! Some plan of a class, quickly.
 
-use super::holds::{largest, Choice, NONE};
+use super::holds::{largest, Choice, Row, NONE};
 use super::report::Counters;
-use super::stages::{Class, Solver};
+use super::stages::{Class, Solver, Way};
 use crate::estimate::Step;
-use crate::plan::{Plan, Recompute};
+use crate::plan::{Plan, Recompute, Stage};
 use crate::units::Time;
 
 /// The time of some plan of a class, which bounds the optimum's from above, unless it is slower than `limit`: layers in proportion to
@@ -15,12 +15,24 @@ pub fn guess(
     thorough: bool,
     counters: &mut Counters,
 ) -> Option<Time> {
+    let of_row = |row| guess_of(class, row, (bound, limit), thorough, counters);
+    class.holds.rows.iter().filter_map(of_row).min()
+}
+
+/// The same of plans whose stages share a row of chunks.
+fn guess_of(
+    class: &Class<'_, '_>,
+    row: &Row,
+    (bound, limit): (Time, Time),
+    thorough: bool,
+    counters: &mut Counters,
+) -> Option<Time> {
     // On the host the optimizer costs time, and spares what may decide whether the model fits at all.
+    let on_device = || Solver::new(class, (row, false), limit);
     let places = class.optimizer_offloads();
-    let on_host = places
-        .last()
-        .is_some_and(|on_host| on_host && !Solver::new(class, false, limit).holds_the_model());
-    let simple = in_proportion(class, on_host, limit, counters);
+    let on_host = places.last().is_some_and(|on_host| on_host && !on_device().holds_the_model());
+    let way = (row, on_host);
+    let simple = in_proportion(class, way, limit, counters);
     // Next to the bound there is little to gain.
     if simple.is_some_and(|time| time.beyond(bound) * NEAR < bound) {
         return simple;
@@ -34,7 +46,7 @@ pub fn guess(
     let most = simple.unwrap_or(limit).min(limit);
     let [closer, close] = STRETCHES.map(|parts| {
         let limit = Time((bound.0 / 16).saturating_mul(parts)).min(most);
-        move || packed(class, on_host, limit)
+        move || packed(class, way, limit)
     });
     let ((closer, of_closer), (close, of_close)) = rayon::join(closer, close);
     counters.merge(&of_closer);
@@ -54,9 +66,9 @@ const STRETCHES: [u64; 2] = [18, 20];
 
 /// The plan with as many layers on each stage, from the first on, as memory and a time for each leave it, and what that cost to
 /// find: no split has a shorter longest stage, nearly, and where memory is tight no split in proportion comes near to it.
-fn packed(class: &Class<'_, '_>, on_host: bool, limit: Time) -> (Option<Plan>, Counters) {
+fn packed<'c>(class: &Class<'c, '_>, way: Way<'c>, limit: Time) -> (Option<Plan>, Counters) {
     let mut counters = Counters::default();
-    let mut solver = Solver::new(class, on_host, limit);
+    let mut solver = Solver::new(class, way, limit);
     counters.bounds += 1;
     if !solver.fast_enough() || !solver.prepare_choices() {
         return (None, counters);
@@ -79,13 +91,13 @@ fn packed(class: &Class<'_, '_>, on_host: bool, limit: Time) -> (Option<Plan>, C
 }
 
 /// The same with layers in proportion to the stages' speed, and the best of the first choices that fit everywhere.
-fn in_proportion(
-    class: &Class<'_, '_>,
-    on_host: bool,
+fn in_proportion<'c>(
+    class: &Class<'c, '_>,
+    way: Way<'c>,
     limit: Time,
     counters: &mut Counters,
 ) -> Option<Time> {
-    let solver = Solver::new(class, on_host, Time::MAX);
+    let solver = Solver::new(class, way, Time::MAX);
     let kinds = class.kinds;
     let speed: Vec<f64> = kinds.iter().map(|&k| 1.0 / class.holds.tables.kind(k).unit()).collect();
     let total: f64 = speed.iter().sum();
@@ -102,11 +114,14 @@ fn in_proportion(
     if !even && !class.holds.problem.options.uneven_layers {
         return None;
     }
+    if split.iter().enumerate().any(|(i, &layers)| layers < solver.fewest(i)) {
+        return None;
+    }
     let stages = |choice: Choice| split.iter().map(|&layers| (layers, choice)).collect();
     let fits = |choice: Choice| {
         let mut first = 0;
         split.iter().enumerate().all(|(i, &layers)| {
-            let place = class.holds.place(i, first, layers, choice, on_host);
+            let place = solver.place(i, first, layers, choice);
             first += layers;
             class.holds.tables.kind(kinds[i]).fits(&place)
         })
@@ -149,15 +164,16 @@ pub fn like(
     limit: Time,
     counters: &mut Counters,
 ) -> Option<Time> {
-    let solver = Solver::new(class, plan.optimizer_offload, Time::MAX);
-    let stages: Vec<(u32, Choice)> = plan
-        .stages
-        .iter()
-        .map(|s| {
-            let choice = Choice { recompute: s.recompute, offload: s.offload };
-            (s.layers / plan.vpp as u32, choice)
-        })
-        .collect();
+    let places = |i: usize| plan.stages[i].layers.div_ceil(plan.vpp as u32);
+    let all: u32 = (0..plan.stages.len()).map(places).sum();
+    let lead = places(0) * plan.vpp as u32 - plan.stages[0].layers;
+    let mut rows = class.holds.rows.iter();
+    let row = rows.find(|row| row.layers == all && row.ends.lead == lead)?;
+    let solver = Solver::new(class, (row, plan.optimizer_offload), Time::MAX);
+    let of_stage = |(i, s): (usize, &Stage)| {
+        (places(i), Choice { recompute: s.recompute, offload: s.offload })
+    };
+    let stages: Vec<(u32, Choice)> = plan.stages.iter().enumerate().map(of_stage).collect();
     let mut first = 0;
     let fits = stages.iter().zip(class.kinds).enumerate().all(|(i, (&(layers, choice), &kind))| {
         let place = solver.place(i, first, layers, choice);
@@ -181,7 +197,13 @@ impl Solver<'_, '_, '_> {
         let mut split = Vec::with_capacity(stages);
         for i in 0..stages {
             let behind = (stages - 1 - i) as u32;
-            let most = self.caps[i][choice].min(self.layers - first - behind);
+            let left = self.layers - first - behind;
+            let most = self.caps[i][choice].min(left);
+            // The last holds what is left.
+            let fewest = if behind == 0 { left } else { 1 };
+            if fewest > most {
+                return None;
+            }
             let mut busy = Time::ZERO;
             let mut holds = |layers: u32| {
                 let work = self.work(i, first, layers, choice);
@@ -189,15 +211,15 @@ impl Solver<'_, '_, '_> {
                 taken.inspect(|&time| busy = busy.max(time)).is_some()
             };
             // Mostly as many as the stage before.
-            let mut layers = split.last().copied().unwrap_or(most).min(most).max(1);
-            while layers > 0 && !holds(layers) {
+            let mut layers = split.last().copied().unwrap_or(most).clamp(fewest, most);
+            while layers >= fewest && !holds(layers) {
                 layers -= 1;
+            }
+            if layers < fewest {
+                return None;
             }
             while layers < most && holds(layers + 1) {
                 layers += 1;
-            }
-            if layers == 0 {
-                return None;
             }
             fullest = fullest.max(busy);
             split.push(layers);
@@ -233,8 +255,9 @@ mod tests {
             let class = Class { holds: &holds, kinds: &[0; 4], watch: &Watch::new(None) };
             let counters = &mut Counters::default();
             let Outcome::Found(best) = solve(&class, Time::MAX, counters) else { continue };
-            let Some(simple) = in_proportion(&class, false, Time::MAX, counters) else { continue };
-            let (Some(plan), _) = packed(&class, false, simple) else { continue };
+            let way = (&holds.rows[0], false);
+            let Some(simple) = in_proportion(&class, way, Time::MAX, counters) else { continue };
+            let (Some(plan), _) = packed(&class, way, simple) else { continue };
             let packed = Step::new(&holds.tables, &plan).time;
             assert!(best.bound <= packed && packed <= simple, "{gib} GiB");
             closer += u32::from(packed < simple);

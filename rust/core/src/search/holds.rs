@@ -3,6 +3,7 @@
 //! What a stage holds depends on its kind of chip, its place and its choice, not on the other stages, so it is found
 //! once for all compositions of a schedule.
 
+use super::ends::{self, Ends};
 use crate::estimate::stage::{Place, Table};
 use crate::estimate::Tables;
 use crate::plan::{Plan, Recompute};
@@ -55,13 +56,21 @@ pub struct Holds<'a> {
     pub degrees: Plan,
     /// Every choice, each family from its fastest on.
     pub choices: Vec<Choice>,
-    /// Layers of one chunk row, which the stages share.
-    pub layers: u32,
-    /// For each layer of a chunk row where a stage may start, which distinct start it is: from equal starts the same kinds of
-    /// layer follow in every chunk.
-    pub starts: Vec<usize>,
+    /// The rows of chunks that its stages may share, by what the ends of the model take of them.
+    pub rows: Vec<Row>,
     /// Where layers differ: every layer as cheap, and as dear, as any.
     extremes: Vec<Option<(Table<'a>, Table<'a>)>>,
+}
+
+/// A row of chunks, one of each stage.
+pub struct Row {
+    /// What the ends of the model take of it.
+    pub ends: Ends,
+    /// Its places for layers, which the stages share.
+    pub layers: u32,
+    /// For each place where a stage may start, which distinct start it is: from equal starts the same kinds of layer follow in
+    /// every chunk, as far as the last stage.
+    pub starts: Vec<usize>,
     /// Remembered answers: at most by the lightest layers, and surely by the heaviest.
     most: Answers,
     sure: Answers,
@@ -98,33 +107,32 @@ impl<'a> Holds<'a> {
     pub fn new(tables: Tables<'a>, degrees: Plan) -> Holds<'a> {
         let problem = tables.problem();
         let kinds = problem.cluster.groups.len();
-        let layers = problem.model.layers / degrees.vpp as u32;
         let extremes = (0..kinds)
             .map(|kind| {
                 let table = tables.get(kind)?;
                 (!table.uniform()).then(|| (table.lightest(), table.heaviest()))
             })
             .collect();
-        let choices = choices(problem, degrees.pp, (layers + 1).saturating_sub(degrees.pp as u32));
         let kind_of = (0..kinds).find_map(|kind| Some(tables.get(kind)?.kind_of()));
-        let starts = starts(kind_of.unwrap_or_default(), layers as usize);
-        Holds {
-            problem,
-            tables,
-            degrees,
-            choices,
-            layers,
-            starts,
-            extremes,
+        let of = |ends: Ends| Row {
+            ends,
+            layers: ends.row(problem.model.layers, degrees.vpp),
+            starts: starts(kind_of.unwrap_or_default(), (degrees.vpp as usize, ends.lead as usize)),
             most: Answers::new(),
             sure: Answers::new(),
             ceilings: Answers::new(),
-        }
+        };
+        let rows: Vec<Row> =
+            ends::all(problem, degrees.pp, (degrees.schedule, degrees.vpp)).map(of).collect();
+        let longest = rows.iter().map(|row| row.layers).max().unwrap_or(0);
+        let choices = choices(problem, degrees.pp, (longest + 1).saturating_sub(degrees.pp as u32));
+        Holds { problem, tables, degrees, choices, rows, extremes }
     }
 
-    /// Most layers of a chunk that any stage may hold: each other stage has at least one.
-    pub fn all(&self) -> u32 {
-        (self.layers + 1).saturating_sub(self.degrees.pp as u32)
+    /// Layers of a chunk that stage `index` may hold at most: each other stage has as few as it may.
+    pub fn all(&self, row: &Row, index: usize) -> u32 {
+        let pp = self.degrees.pp;
+        row.layers + row.ends.fewest(index, pp) - row.ends.fewest_of_all(pp)
     }
 
     /// The kind's table with every layer as cheap as the cheapest.
@@ -133,61 +141,96 @@ impl<'a> Holds<'a> {
     }
 
     /// Layers of a chunk that stage `index` on `kind` may hold at most, wherever they lie.
-    pub fn most(&self, kind: usize, index: usize, choice: usize, optimizer_offload: bool) -> u32 {
-        self.answer(&self.most, self.lightest(kind), kind, index, choice, optimizer_offload)
+    pub fn most(
+        &self,
+        row: &Row,
+        (kind, index): (usize, usize),
+        choice: usize,
+        optimizer_offload: bool,
+    ) -> u32 {
+        let lightest = self.lightest(kind);
+        self.answer((row, &row.most), lightest, (kind, index), choice, optimizer_offload)
     }
 
     /// Layers of a chunk that stage `index` on `kind` holds in any case.
-    pub fn sure(&self, kind: usize, index: usize, choice: usize, optimizer_offload: bool) -> u32 {
+    pub fn sure(
+        &self,
+        row: &Row,
+        (kind, index): (usize, usize),
+        choice: usize,
+        optimizer_offload: bool,
+    ) -> u32 {
         match &self.extremes[kind] {
-            None => self.most(kind, index, choice, optimizer_offload),
+            None => self.most(row, (kind, index), choice, optimizer_offload),
             Some((_, heaviest)) => {
-                self.answer(&self.sure, heaviest, kind, index, choice, optimizer_offload)
+                self.answer((row, &row.sure), heaviest, (kind, index), choice, optimizer_offload)
             }
         }
     }
 
     /// Layers of a chunk that stage `index` on `kind` holds at most under any choice.
-    pub fn ceiling(&self, kind: usize, index: usize, optimizer_offload: bool) -> u32 {
-        let (row, rows) = self.row(kind, index, optimizer_offload);
-        self.ceilings.get(row, rows, || {
-            largest(self.all(), |layers| {
-                let place = self.place(index, 0, layers, NONE, optimizer_offload);
+    pub fn ceiling(
+        &self,
+        row: &Row,
+        (kind, index): (usize, usize),
+        optimizer_offload: bool,
+    ) -> u32 {
+        let (slot, slots) = self.slot(kind, index, optimizer_offload);
+        row.ceilings.get(slot, slots, || {
+            largest(self.all(row, index), |layers| {
+                let place = self.alone(row, index, layers, NONE, optimizer_offload);
                 self.lightest(kind).could_fit(&place)
             })
         })
     }
 
     /// A number for each kind, place of the optimizer and stage, and how many there are.
-    fn row(&self, kind: usize, index: usize, optimizer_offload: bool) -> (usize, usize) {
+    fn slot(&self, kind: usize, index: usize, optimizer_offload: bool) -> (usize, usize) {
         let pp = self.degrees.pp as usize;
         ((kind * 2 + usize::from(optimizer_offload)) * pp + index, 2 * self.extremes.len() * pp)
     }
 
     fn answer(
         &self,
-        answers: &Answers,
+        (row, answers): (&Row, &Answers),
         table: &Table<'a>,
-        kind: usize,
-        index: usize,
+        (kind, index): (usize, usize),
         choice: usize,
         optimizer_offload: bool,
     ) -> u32 {
-        let (row, rows) = self.row(kind, index, optimizer_offload);
+        let (slot, slots) = self.slot(kind, index, optimizer_offload);
         let n = self.choices.len();
-        answers.get(row * n + choice, rows * n, || {
-            largest(self.all(), |layers| {
-                let place = self.place(index, 0, layers, self.choices[choice], optimizer_offload);
-                table.fits(&place)
+        answers.get(slot * n + choice, slots * n, || {
+            largest(self.all(row, index), |layers| {
+                let choice = self.choices[choice];
+                table.fits(&self.alone(row, index, layers, choice, optimizer_offload))
             })
         })
     }
 
-    /// Where a stage stands.
+    /// Where a stage stands of which only the number of its layers matters.
+    pub fn alone(
+        &self,
+        row: &Row,
+        index: usize,
+        layers: u32,
+        choice: Choice,
+        optimizer_offload: bool,
+    ) -> Place {
+        // Between the first stage and the last no end takes a place.
+        let first = match index {
+            0 => 0,
+            last if last + 1 == self.degrees.pp as usize => row.layers - layers,
+            _ => row.ends.lead,
+        };
+        self.place(row, (index, first), layers, choice, optimizer_offload)
+    }
+
+    /// Where a stage stands that begins at place `first` of each chunk.
     pub fn place(
         &self,
-        index: usize,
-        first: u32,
+        row: &Row,
+        (index, first): (usize, u32),
         layers: u32,
         choice: Choice,
         optimizer_offload: bool,
@@ -198,8 +241,8 @@ impl<'a> Holds<'a> {
             schedule: self.degrees.schedule,
             micro_batches: self.degrees.micro_batches(self.problem),
             index: index as u64,
-            row: self.problem.model.layers / self.degrees.vpp as u32,
-            lead: 0,
+            row: row.layers,
+            lead: row.ends.lead,
             first,
             layers,
             recompute: choice.recompute,
@@ -209,11 +252,18 @@ impl<'a> Holds<'a> {
     }
 }
 
-/// Numbers the starts of a chunk row of `row` layers so that equal numbers see equal layers after them, in every chunk.
-fn starts(kind_of: &[u8], row: usize) -> Vec<usize> {
+/// Numbers the starts in a row of `chunks` behind `lead` places without a layer so that equal numbers see equal layers after them, in
+/// every chunk.
+fn starts(kind_of: &[u8], (chunks, lead): (usize, usize)) -> Vec<usize> {
+    let places: Vec<Option<u8>> =
+        std::iter::repeat_n(None, lead).chain(kind_of.iter().copied().map(Some)).collect();
+    let row = places.len().div_ceil(chunks);
     // Whether the same layers follow `a` and the later `b` until their chunks end, wherever a stage ends before that.
     let alike = |a: usize, b: usize| {
-        kind_of.chunks_exact(row).all(|chunk| chunk[b..] == chunk[a..a + row - b])
+        places.chunks(row).all(|chunk| match chunk.get(b..) {
+            Some(rest) => *rest == chunk[a..a + rest.len()],
+            None => true,
+        })
     };
     let mut distinct: Vec<usize> = Vec::new();
     (0..row)
@@ -274,9 +324,11 @@ mod tests {
     #[test]
     fn starts_are_alike_when_the_same_layers_follow() {
         // Two dense layers, then experts: from the third layer on every start is the same.
-        assert_eq!(starts(&[0, 0, 1, 1, 1], 5), [0, 1, 2, 2, 2]);
+        assert_eq!(starts(&[0, 0, 1, 1, 1], (1, 0)), [0, 1, 2, 2, 2]);
         // Every second layer, in chunks of four: two distinct starts.
-        assert_eq!(starts(&[0, 1, 0, 1, 0, 1, 0, 1], 4), [0, 1, 0, 1]);
+        assert_eq!(starts(&[0, 1, 0, 1, 0, 1, 0, 1], (2, 0)), [0, 1, 0, 1]);
+        // Equal layers, of which the first chunk lacks one and the last another.
+        assert_eq!(starts(&[0; 10], (3, 1)), [0, 1, 1, 1]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! How the best is found: the whole space, in order of a lower bound, until the bound passes the N-th best.
 
+mod any_order;
 pub mod best;
 pub mod bound;
 pub mod caps;
@@ -8,6 +9,7 @@ mod compositions;
 mod counts;
 pub mod descent;
 mod devices;
+pub mod ends;
 pub mod entries;
 pub mod entry;
 pub mod enumerate;

@@ -3,6 +3,7 @@
 use super::cell::{self, Cell};
 use super::counts::{Counts, Walked};
 use super::devices;
+use super::ends::{self, Ends};
 use super::mixed;
 use super::report::{Cut, Infeasible, Ranked};
 use super::space;
@@ -145,8 +146,9 @@ fn frugal_plans(problem: &Problem, cell: Cell, kinds: usize, visit: &mut dyn FnM
                 if let Some((Schedule::OneFOneB, _)) = schedules.first() {
                     schedules.truncate(1);
                 }
-                for (schedule, vpp) in schedules {
-                    let row = problem.model.layers / vpp as u32;
+                let with_ends = |of| ends::all(problem, cell.pp, of).map(move |ends| (of, ends));
+                for ((schedule, vpp), ends) in schedules.into_iter().flat_map(with_ends) {
+                    let row = ends.row(problem.model.layers, vpp);
                     let Some(split) = even_split(row, &chips, o.uneven_layers) else { continue };
                     for &recompute in &recompute {
                         let plan = Plan {
@@ -164,7 +166,7 @@ fn frugal_plans(problem: &Problem, cell: Cell, kinds: usize, visit: &mut dyn FnM
                             shard_group,
                             schedule,
                             optimizer_offload: o.optimizer_offload,
-                            stages: stages(&split, vpp as u32, &chips, recompute),
+                            stages: stages((&split, ends), vpp as u32, &chips, recompute),
                         };
                         if !done.get() && check(problem, &plan).is_empty() {
                             done.set(!visit(plan));
@@ -227,7 +229,13 @@ fn even_split(row: u32, chips: &[usize], uneven: bool) -> Option<Vec<u32>> {
 }
 
 /// Stages of `vpp` chunks each, block recompute as deep as the largest chunk of its kind.
-fn stages(split: &[u32], vpp: u32, chips: &[usize], recompute: Recompute) -> Vec<Stage> {
+fn stages(
+    (split, ends): (&[u32], Ends),
+    vpp: u32,
+    chips: &[usize],
+    recompute: Recompute,
+) -> Vec<Stage> {
+    let pp = chips.len() as u64;
     let deepest = |chip: usize| {
         let of_kind = chips.iter().zip(split).filter(|&(&c, _)| c == chip);
         of_kind.map(|(_, &layers)| layers).max().unwrap_or(1)
@@ -242,9 +250,10 @@ fn stages(split: &[u32], vpp: u32, chips: &[usize], recompute: Recompute) -> Vec
     chips
         .iter()
         .zip(split)
-        .map(|(&chip, &layers)| Stage {
+        .enumerate()
+        .map(|(i, (&chip, &layers))| Stage {
             chip: chip as u32,
-            layers: layers * vpp,
+            layers: (layers * vpp).saturating_sub(ends.of_stage(i, pp)),
             recompute: at(chip),
             offload: 0,
         })

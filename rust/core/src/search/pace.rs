@@ -36,20 +36,22 @@ pub struct Pace {
     pub rounds: Time,
     /// What selective and full recompute add for each layer of a chunk, in all chunks together.
     pub again: [Time; 2],
+    /// What these count too much, where an end of the model takes places of layers.
+    pub taken: [Time; 2],
 }
 
 impl Pace {
     /// Most layers of a chunk, up to `all`, whose passes under `recompute` last no longer than `room`.
     pub fn most(&self, room: Time, recompute: Recompute, all: u32) -> u32 {
-        let within = |line: Slope, again: Time, more: Time| {
+        let within = |room: Time, line: Slope, again: Time, more: Time| {
             let room = room.0.checked_sub((line.base + more).0)?;
             Some(match room.checked_div((line.each + again).0) {
                 Some(n) => n.min(u64::from(all)) as u32,
                 None => all,
             })
         };
-        let [selective, full] = self.again;
-        let repeated = |again| within(self.bare, again, Time::ZERO);
+        let [selective, full] = [0, 1].map(|n| (self.again[n], room + self.taken[n]));
+        let repeated = |(again, room)| within(room, self.bare, again, Time::ZERO);
         let again = match recompute {
             // Parts are no choice of the search; the passes alone bound them.
             Recompute::None | Recompute::Parts(_) => Some(all),
@@ -57,12 +59,13 @@ impl Pace {
             Recompute::Uniform { .. } => repeated(full),
             Recompute::Block { layers } => {
                 let few = repeated(full);
+                let all_of_them = full.0 * u64::from(layers);
                 few.filter(|&few| few >= layers)
-                    .and_then(|_| within(self.bare, Time::ZERO, full * u64::from(layers)))
+                    .and_then(|_| within(full.1, self.bare, Time::ZERO, all_of_them))
                     .or(few)
             }
         };
-        within(self.busy, Time::ZERO, Time::ZERO).unwrap_or(0).min(again.unwrap_or(0))
+        within(room, self.busy, Time::ZERO, Time::ZERO).unwrap_or(0).min(again.unwrap_or(0))
     }
 }
 

@@ -48,7 +48,7 @@ impl Solver<'_, '_, '_> {
     fn pace(&self, i: usize) -> Pace {
         let table = self.class.holds.lightest(self.class.kinds[i]);
         let work = |layers: u32, crosses: bool| {
-            let place = self.place(i, 0, layers, NONE);
+            let place = self.alone(i, layers, NONE);
             let optimizer_offload = place.optimizer_offload && crosses;
             self.work_at(table, &Place { optimizer_offload, ..place })
         };
@@ -67,13 +67,16 @@ impl Solver<'_, '_, '_> {
         let Shape { schedule, pp, micro_batches: m, .. } = self.shape;
         let (one, two) = &whole;
         let (forward, backward) = (two.forward - one.forward, two.backward - one.backward);
+        let taken = u64::from(self.row.ends.of_stage(i, pp));
+        let again = table.again();
         Pace {
             busy: busy(&whole),
             bare: busy(&bare),
             down_and_up: down_and_up(&whole),
             ends: down_and_up(&bare).base,
             rounds: rounds(schedule, (pp, m), forward, backward.min(one.backward)),
-            again: table.again().map(|time| time * self.shape.vpp),
+            again: again.map(|time| time * self.shape.vpp),
+            taken: again.map(|time| time * taken),
         }
     }
 
@@ -83,7 +86,7 @@ impl Solver<'_, '_, '_> {
             Time::MAX => Time::MAX,
             Time(limit) => Time(limit / self.shape.micro_batches),
         };
-        self.paces[i].most(room, recompute, self.class.holds.all())
+        self.paces[i].most(room, recompute, self.class.holds.all(self.row, i))
     }
 
     /// What the stages before `i` add at least to a path, with `first` layers: by the lines over their layers, and by where these

@@ -30,8 +30,8 @@ pub struct Once {
     pub layer: f64,
     /// All of the model.
     pub once: f64,
-    /// Whether layers differ, so that a stage may have no frequent one.
-    pub differ: bool,
+    /// Layers of other sorts.
+    pub others: f64,
 }
 
 /// The paths that meet stage `i` on a kind most often, where it stands on a `spot`.
@@ -76,14 +76,12 @@ fn meetings(asked: &Question<'_>, one: &Once, i: usize) -> [Option<Met>; 3] {
     if asked.any_schedule {
         return [Some(all), None, None];
     }
-    // Each stage ahead passes the layers of its first chunk on, and back: one at least, where layers do not differ.
-    let chunk = one.layer / vpp as f64;
-    let filled = match one.differ {
-        false => Met { elsewhere: i * one.layer, before: (chunk, i * vpp as f64), ..all },
-        true if vpp == 1 => Met { before: (chunk, 0.0), ..all },
-        // The first chunk may be lighter.
-        true => all,
-    };
+    // Each stage ahead passes the layers of its first chunk on, and back: one at least, and an equal share, but for those of other
+    // sorts and the one of whose place the embedding may have taken.
+    let (v, taken) = (vpp as f64, f64::from(u8::from(asked.ends_take_places())));
+    let one_each = (i - taken - one.others).max(0.0);
+    let beyond = if vpp == 1 { one_each } else { v * (one_each + one.others) + taken * (v - 1.0) };
+    let filled = Met { elsewhere: one_each * one.layer, before: (one.layer / v, beyond), ..all };
     let elsewhere = one.once;
     match schedule {
         Schedule::OneFOneB => {

@@ -28,6 +28,8 @@ pub struct Places<'q> {
     /// Whether all stages recompute alike: of several kinds each may do as it likes, and is taken to do so on each stage, which is
     /// quicker to say.
     tied: bool,
+    /// Whether the ends of the model take places of layers, so that the first stage and the last hold any number of them.
+    taken: bool,
     /// The ways to save memory.
     allowed: Allowed,
     /// Layers that a stage can hold while every other has one of each chunk.
@@ -110,7 +112,7 @@ impl<'q> Places<'q> {
         offered: &'q [Stages],
     ) -> Option<Places<'q>> {
         let (o, shape) = (&asked.problem.options, asked.shape);
-        let most = (u64::from(asked.problem.model.layers) - (shape.pp - 1) * shape.vpp) as f64;
+        let (most, taken) = (asked.most_layers(), asked.ends_take_places());
         // Zero-bubble stages end where their weights' gradients do; and chunks hide more of the end: one is not the least of all
         // schedules.
         let zero_bubble = matches!(shape.schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
@@ -123,14 +125,15 @@ impl<'q> Places<'q> {
             frequent = Some((of.frequent, of.others));
             for on_host in hosts(asked.problem, leasts, true).filter(|_| ends_first) {
                 let line = asked.tail_line(of, asked.spot(of, 0), on_host == 1);
-                let fewest = if of.others > 0 { 0.0 } else { shape.vpp as f64 };
+                let whole = shape.vpp - u64::from(taken);
+                let fewest = if of.others > 0 { 0.0 } else { whole as f64 };
                 let layers = if line.each < 0.0 { most } else { fewest };
                 tail = tail.min(line.base + line.each * layers);
             }
         }
         let ([layer, other, first, last], (frequent, others)) = (least, frequent?);
         let once = frequent as f64 * layer + other + first + last;
-        let one = Once { layer, once, differ: others > 0 };
+        let one = Once { layer, once, others: others as f64 };
         let allowed = Allowed::new(asked.problem, shape.pp);
         let hosts = hosts(asked.problem, leasts, false);
         let of_kind = |least: &Least| Kind::of(asked, least, (&allowed, &hosts), &one);
@@ -140,6 +143,7 @@ impl<'q> Places<'q> {
             shape,
             others: others as usize,
             tied: leasts.len() == 1 && !o.recompute_per_stage,
+            taken,
             allowed,
             most,
             tail: if tail.is_finite() { tail.max(0.0) } else { 0.0 },
@@ -175,8 +179,9 @@ impl<'q> Places<'q> {
         let mut most = Vec::with_capacity(pp * self.kinds.len());
         for (kind, stages) in self.kinds.iter().zip(self.offered) {
             let known = most.len();
-            for (place, any) in kind.iter().flat_map(Kind::places).zip(&mut any) {
-                let held = self.whole(place.most_in_any(seconds));
+            let places = kind.iter().flat_map(Kind::places).enumerate();
+            for ((i, place), any) in places.zip(&mut any) {
+                let held = self.whole(i, place.most_in_any(seconds));
                 *any = held.max(*any);
                 most.push(held);
             }
@@ -271,7 +276,12 @@ impl<'q> Places<'q> {
         let stages = |way: Way| -> Vec<i64> {
             let of = |(i, place): (usize, Place<'_>)| {
                 let around = around.map_or((0.0, 0.0), |around| around[i]);
-                self.layers_of(place, host, way, (seconds, around))
+                // A chunk that lacks layers may have fewer than are recomputed of the others.
+                let way = match way {
+                    Way::Block(again) if self.takes(i) => Way::Spared(again),
+                    of_all => of_all,
+                };
+                self.layers_of((i, place), host, way, (seconds, around))
             };
             kind.places().enumerate().map(of).collect()
         };
@@ -302,25 +312,37 @@ impl<'q> Places<'q> {
     /// Whole layers of a stage within some seconds and with so many layers around it.
     fn layers_of(
         &self,
-        place: Place<'_>,
+        (i, place): (usize, Place<'_>),
         host: usize,
         way: Way,
         (seconds, around): (f64, (f64, f64)),
     ) -> i64 {
         let Some(stall) = &place.stalls[host] else { return NOTHING };
-        self.whole(place.least(|path| path.pass.most(stall, way, path.left(seconds, around))))
+        self.whole(i, place.least(|path| path.pass.most(stall, way, path.left(seconds, around))))
+    }
+
+    /// Whether an end of the model may take places of layers on a stage.
+    fn takes(&self, i: usize) -> bool {
+        self.taken && (i == 0 || i as u64 + 1 == self.shape.pp)
     }
 
     /// Whole layers of a stage, as many of each chunk where they do not differ.
-    fn whole(&self, held: f64) -> i64 {
+    fn whole(&self, i: usize, held: f64) -> i64 {
         let held = (lesser(larger(held, 0.0), self.most) + 1e-9) as i64;
         if self.others > 0 {
             return held;
         }
         let chunks = self.shape.vpp as i64;
-        match held / chunks * chunks {
-            0 => NOTHING,
-            whole => whole,
+        let whole = match self.takes(i) {
+            // An end lacks less than one of each chunk.
+            true if held < chunks - 1 => 0,
+            true => held,
+            false => held / chunks * chunks,
+        };
+        if whole > 0 {
+            whole
+        } else {
+            NOTHING
         }
     }
 

@@ -8,9 +8,9 @@
 //! `w_j = sum_i y_i c_ij`: the least of the right side over all `x` that add up to the model's layers is found by climbing the cheapest rungs first.
 //! The y are chosen so that a layer without recompute weighs the same on every stage.
 
-use super::bound::{Continuous, Shape, Verdict};
+use super::bound::{Shape, Verdict};
+use super::ends;
 use super::room::{cheapest, Allowed, Room, Rung, Spot};
-use super::space::Stages;
 use super::weights::Weights;
 use crate::estimate::least::{Least, Line, Passes};
 use crate::estimate::memory::in_flight;
@@ -68,7 +68,28 @@ impl Question<'_> {
         self.flying > self.shape.pp
     }
 
-    fn least<'l>(&self, leasts: &'l [Option<Least>], kind: usize) -> &'l Least {
+    /// Whether the embedding may take a layer's place in the first chunk, and the head in the last.
+    pub(super) fn ends_take_places(&self) -> bool {
+        !self.even && !self.any_schedule && ends::leads(self.problem, self.shape.schedule)
+    }
+
+    /// Layers that a stage holds at most where the others hold as few as they may.
+    pub(super) fn most_layers(&self) -> f64 {
+        self.shape.most_layers(self.problem.model.layers, self.ends_take_places()) as f64
+    }
+
+    /// Layers that first chunks lack of an equal share of their stages', where that tells anything of what they hold.
+    pub(super) fn lacking(&self, others: u64) -> Option<f64> {
+        if self.any_schedule || self.shape.schedule != Schedule::Interleaved {
+            return Some(0.0);
+        }
+        let lacking = self.shape.lacking(others, self.ends_take_places());
+        let Shape { pp, vpp, .. } = self.shape;
+        let share = f64::from(self.problem.model.layers) / (pp * vpp) as f64;
+        (lacking < (pp - 1) as f64 * share).then_some(lacking)
+    }
+
+    pub(super) fn least<'l>(&self, leasts: &'l [Option<Least>], kind: usize) -> &'l Least {
         leasts[kind].as_ref().expect("a stage's kind is priced")
     }
 
@@ -92,7 +113,8 @@ impl Question<'_> {
         // Of most chunks more of more micro-batches are in flight, of the last of a zero-bubble V fewer.
         let other = self.spot_with(least, i, self.shape.micro_batches);
         let at_ends = [0, 1].map(|end| f64::min(spot.at_ends[end], other.at_ends[end]));
-        Spot { in_flight: spot.in_flight.min(other.in_flight), at_ends, ..spot }
+        let spared = spot.spared.max(other.spared);
+        Spot { in_flight: spot.in_flight.min(other.in_flight), spared, at_ends, ..spot }
     }
 
     fn spot_with(&self, least: &Least, i: usize, micro_batches: u64) -> Spot {
@@ -110,7 +132,13 @@ impl Question<'_> {
         // Of no matter where no end of the model stands.
         let at_ends =
             if first || last { [0, vpp - 1].map(|c| flying.of_chunk(c) as f64) } else { [0.0; 2] };
-        Spot { in_flight, at_ends, first, last }
+        // The layer that the first chunk lacks would be among those in flight longest.
+        let spared = if i == 0 && least.others == 0 && self.ends_take_places() {
+            flying.of_chunk(0) as f64 - in_flight
+        } else {
+            0.0
+        };
+        Spot { in_flight, spared, at_ends, first, last }
     }
 
     /// The same for neighbours from one stage to another: micro-batches in flight only grow or only fall along a pipeline.
@@ -119,7 +147,9 @@ impl Question<'_> {
         if first == last {
             return spot;
         }
-        Spot { in_flight: spot.in_flight.min(self.spot(least, first).in_flight), ..spot }
+        let other = self.spot(least, first);
+        let spared = spot.spared.max(other.spared);
+        Spot { in_flight: spot.in_flight.min(other.in_flight), spared, ..spot }
     }
 
     /// Seconds of a micro-batch that stage `i` spends in sends to neighbours of its kind.
@@ -140,6 +170,8 @@ impl Question<'_> {
         let layers = u64::from(self.problem.model.layers) / pp;
         let (mut longest, mut tail) = (0.0f64, 0.0);
         let mut ahead = 0.0;
+        // What stages ahead pass on sooner than their work says.
+        let mut sooner: f64 = 0.0;
         let zero_bubble = matches!(schedule, Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV);
         if pp > 1 && kinds.iter().all(|&k| k == kinds[0]) {
             let least = self.least(leasts, kinds[0]);
@@ -180,13 +212,14 @@ impl Question<'_> {
                 let ends = (spot.first, spot.last);
                 tail = least.tail(self.problem, (pp, vpp), frequent, ends, on_host == 1);
             }
-            longest = longest.max(ahead + m * work + tail);
+            longest = longest.max((ahead - sooner).max(0.0) + m * work + tail);
             if rounded_down(longest) > self.limit {
                 break;
             }
+            if schedule == Schedule::Interleaved {
+                sooner = sooner.max(self.shape.lacking(least.others, false) * least.slowest());
+            }
             ahead += match schedule {
-                // The first chunk may be lighter where layers differ.
-                _ if least.others > 0 && vpp > 1 => 0.0,
                 Schedule::OneFOneB | Schedule::Interleaved => work / vpp as f64,
                 Schedule::ZeroBubbleH1 | Schedule::ZeroBubbleV => self.passed_on(least, layers),
                 Schedule::GPipe => forward,
@@ -215,19 +248,25 @@ impl Question<'_> {
         if plain.is_some() && !self.could_hold(self.least(leasts, kinds[0]), on_host, &allowed) {
             return Verdict::Memory;
         }
-        let differ = kinds.iter().any(|&k| self.least(leasts, k).others > 0);
+        let lacking = self.lacking(self.least(leasts, kinds[0]).others);
         let weights = match plain {
             Some(_) => {
                 let unit = self.least(leasts, kinds[0]).layer.both();
-                Weights::of_equal(self.shape, self.any_schedule, unit, (differ, self.steady()))
+                let known = (lacking.is_none(), self.steady());
+                Weights::of_equal(self.shape, self.any_schedule, unit, known)
             }
             None => {
                 let unit = |&kind: &usize| self.least(leasts, kind).layer.both();
                 let units: Vec<f64> = kinds.iter().map(unit).collect();
-                Weights::new(self.shape, self.any_schedule, &units, (differ, self.steady()))
+                let known = (lacking.is_none(), self.steady());
+                Weights::new(self.shape, self.any_schedule, &units, known)
             }
         };
-        let climb = Climb { leasts, kinds, on_host, allowed, weights, plain: plain.unwrap_or(0.0) };
+        let slowest = kinds.iter().map(|&k| self.least(leasts, k).slowest()).fold(0.0, f64::max);
+        let sooner = lacking.unwrap_or(0.0) * slowest;
+        let plain_or_none = plain.unwrap_or(0.0);
+        let climb =
+            Climb { leasts, kinds, on_host, allowed, weights, plain: plain_or_none, sooner };
         if plain.is_some() && kinds.len() > 2 * BLOCK {
             // Most are cut by a look at few stages, each of which stands for its neighbours.
             let few = self.climb(&climb, BLOCK);
@@ -240,8 +279,8 @@ impl Question<'_> {
 
     /// Whether stages of one kind could hold the model, had each the room of the one with the least in flight and no end.
     fn could_hold(&self, least: &Least, on_host: usize, allowed: &Allowed) -> bool {
-        let Shape { pp, vpp, .. } = self.shape;
-        let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
+        let pp = self.shape.pp;
+        let limit = self.most_layers();
         let spot = self.spot_of(least, (0, pp as usize - 1));
         let spot = Spot { first: false, last: false, ..spot };
         let held = Room::new(least, spot, on_host).held(allowed, limit);
@@ -251,9 +290,8 @@ impl Question<'_> {
     /// The weighted sum with the cheapest rungs of all stages; of the stages between the ends, each of `block` neighbours has the
     /// room of those with the most.
     fn climb(&self, climb: &Climb<'_>, block: usize) -> Verdict {
-        let Climb { leasts, kinds, on_host, allowed, weights, plain } = climb;
-        let Shape { pp, vpp, .. } = self.shape;
-        let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
+        let Climb { leasts, kinds, on_host, allowed, weights, plain, sooner } = climb;
+        let limit = self.most_layers();
         let (mut fixed, mut lightest) = (0.0, f64::INFINITY);
         let mut lightest_ends = f64::INFINITY;
         // Layers that fit without recompute on the first stage, and on the others.
@@ -284,7 +322,7 @@ impl Question<'_> {
         if some.other.both() > 0.0 {
             fixed += lightest;
         }
-        if self.any_schedule && pp > 1 {
+        if self.any_schedule && self.shape.pp > 1 {
             // They stand on some stages.
             fixed += lightest_ends;
         }
@@ -296,7 +334,7 @@ impl Question<'_> {
             let first =
                 if beside < 0.0 { rooms[0].min(frequent) } else { (frequent - rooms[1]).max(0.0) };
             fixed += frequent + first * beside;
-            return Verdict::Seconds(rounded_down((fixed / weights.sum).max(*plain)));
+            return Verdict::Seconds(rounded_down((fixed / weights.sum - sooner).max(*plain)));
         }
         let mut rungs: Vec<Rung> = Vec::with_capacity(2 * kinds.len() / block + 8);
         // The stage with the last rungs, where they begin, and how many stages share them.
@@ -324,7 +362,8 @@ impl Question<'_> {
         }
         match cheapest(rungs, frequent) {
             Some(price) => {
-                Verdict::Seconds(rounded_down(((fixed + price) / weights.sum).max(*plain)))
+                let seconds = (fixed + price) / weights.sum - sooner;
+                Verdict::Seconds(rounded_down(seconds.max(*plain)))
             }
             None => Verdict::Memory,
         }
@@ -344,10 +383,11 @@ impl Question<'_> {
         if kinds.iter().any(|&k| k != kinds[0]) {
             return None;
         }
-        let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
+        let limit = self.most_layers();
         let (frequent, unit) = (least.frequent as f64, least.layer.both());
         let spot = self.spot(least, 0);
-        let known = (least.others > 0, self.steady());
+        let lacking = self.lacking(least.others);
+        let known = (lacking.is_none(), self.steady());
         let sum = Weights::of_equal(self.shape, self.any_schedule, unit, known).sum;
         let blocking = !self.any_schedule && self.sends == Sends::Blocking;
         let sends = if blocking { 2.0 * ((pp - 1) * vpp) as f64 * least.send } else { 0.0 };
@@ -360,7 +400,8 @@ impl Question<'_> {
         let beside = sum * tail.each;
         // The others may hold all layers, unless one on the first stage shortens its tail.
         let first = if beside < 0.0 { limit.min(frequent) } else { 0.0 };
-        let relaxed = (frequent + rest / unit + first * beside) / sum + tail.base;
+        let relaxed = (frequent + rest / unit + first * beside) / sum + tail.base
+            - lacking.unwrap_or(0.0) * unit;
         let bound = relaxed.max(self.whole_layers(leasts, kinds, rest));
         if rounded_down(bound) > self.limit {
             return Some((bound, true));
@@ -382,7 +423,9 @@ impl Question<'_> {
     fn whole_layers(&self, leasts: &[Option<Least>], kinds: &[usize], rest: f64) -> f64 {
         let Shape { schedule, vpp, micro_batches, .. } = self.shape;
         let v = vpp as f64;
-        let layers = (u64::from(self.problem.model.layers) / vpp) as f64;
+        // An end that takes places of layers lets its stage have one place of each chunk more in as much time.
+        let spared = if self.ends_take_places() { 2.0 } else { 0.0 };
+        let layers = u64::from(self.problem.model.layers).div_ceil(vpp) as f64 - spared;
         // Of each kind: seconds of a layer of every chunk passing through, of those that follow, and stages.
         let mut runs: Vec<(f64, f64, f64)> = Vec::with_capacity(leasts.len());
         for (kind, least) in leasts.iter().enumerate() {
@@ -404,15 +447,18 @@ impl Question<'_> {
         }
         runs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
         let stages: f64 = runs.iter().map(|r| r.2).sum();
+        if layers <= stages && spared > 0.0 {
+            return 0.0;
+        }
         let one_each: f64 = runs.iter().map(|r| r.0 * r.2).sum();
         let through_all = |seconds: f64| {
             let (mut left, mut through) = (layers - stages, one_each);
             for &(each, others, stages) in &runs {
                 let most = if others > 0.0 { (seconds / others + 1e-9).floor() } else { layers };
-                if most < 1.0 {
+                if most < 1.0 && spared == 0.0 {
                     return None;
                 }
-                let more = left.min(stages * (most - 1.0));
+                let more = left.min(stages * (most - 1.0).max(0.0));
                 through += more * each;
                 left -= more;
             }
@@ -453,65 +499,6 @@ impl Question<'_> {
         let base = if least.others > 0 { base.min(at(0)) } else { base };
         Line { base, each: b - a }
     }
-
-    /// A bound for all plans whose stages are among `stages`, in any order.
-    ///
-    /// The fastest make up the depth, the slowest of them last, where the layers fit best; all of them offer their room, with the
-    /// least that a stage keeps anywhere.
-    pub fn in_any_order(&self, leasts: &[Option<Least>], stages: &[Stages]) -> Verdict {
-        let allowed = Allowed::new(self.problem, self.shape.pp);
-        let Shape { schedule, pp, vpp, .. } = self.shape;
-        let limit = (u64::from(self.problem.model.layers) - (pp - 1) * vpp) as f64;
-        let mut fastest: Vec<(f64, u64)> = Vec::with_capacity(stages.len());
-        let (mut frequent, mut other, mut ends) = (0.0, f64::INFINITY, [f64::INFINITY; 2]);
-        let some = || stages.iter().filter(|s| s.most > 0);
-        for s in some() {
-            let least = self.least(leasts, s.kind);
-            let unit = least.layer.both();
-            fastest.push((unit, s.most));
-            frequent = least.frequent as f64;
-            other = f64::min(other, least.other.both() / unit);
-            ends = [0, 1].map(|at| ends[at].min(least.ends[at].both() / unit));
-        }
-        fastest.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-        let mut left = pp;
-        for (_, n) in &mut fastest {
-            *n = left.min(*n);
-            left -= *n;
-        }
-        if left > 0 {
-            return Verdict::Memory;
-        }
-        let mut speed = Continuous::new(self.shape);
-        fastest.iter().rev().for_each(|&(unit, n)| speed.stages(unit, n));
-        let mut best: Option<f64> = None;
-        for on_host in hosts(self.problem, leasts, false) {
-            let mut rungs: Vec<Rung> = Vec::with_capacity(4 * stages.len());
-            for s in some() {
-                let least = self.least(leasts, s.kind);
-                let flying = [0, pp - 1].map(|i| in_flight(schedule, pp, vpp, i, self.flying));
-                let in_flight = if least.others > 0 {
-                    0.0
-                } else {
-                    flying.map(|f| f.passes()).into_iter().min().unwrap_or(0) as f64 / vpp as f64
-                };
-                let spot = Spot { in_flight, at_ends: [0.0; 2], first: false, last: false };
-                let unit = least.layer.both();
-                Room::new(least, spot, on_host).climb(&allowed, limit, |layers, slope| {
-                    rungs.push(Rung { layers: layers * s.most as f64, price: slope / unit });
-                });
-            }
-            if let Some(price) = cheapest(rungs, frequent) {
-                best = Some(best.map_or(price, |b| b.min(price)));
-            }
-        }
-        match best {
-            Some(price) => {
-                Verdict::Seconds(rounded_down(speed.bound(price + other + ends[0] + ends[1])))
-            }
-            None => Verdict::Memory,
-        }
-    }
 }
 
 /// The places of the optimizer's state that a bound must look at: the device (0) and, where that is allowed, the host (1), which
@@ -532,6 +519,8 @@ struct Climb<'a> {
     allowed: Allowed,
     weights: Weights,
     plain: f64,
+    /// Seconds by which first chunks pass a micro-batch on sooner than the weights say.
+    sooner: f64,
 }
 
 /// Stages that a first look takes together.
@@ -549,7 +538,7 @@ fn blocks(stages: usize, block: usize) -> impl Iterator<Item = ((usize, usize), 
 }
 
 /// Seconds less what rounding to whole picoseconds may have added to their parts.
-fn rounded_down(seconds: f64) -> f64 {
+pub(super) fn rounded_down(seconds: f64) -> f64 {
     debug_assert!(seconds.is_finite(), "a bound is a number");
     (seconds * (1.0 - 1e-9) - 1e-9).max(0.0)
 }

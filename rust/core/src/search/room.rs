@@ -32,6 +32,8 @@ impl Rungs {
 pub struct Spot {
     /// Micro-batches in flight of a layer, at least.
     pub in_flight: f64,
+    /// What that counts too many of, of all layers together.
+    pub spared: f64,
     /// Of the first chunk, and of the last.
     pub at_ends: [f64; 2],
     pub first: bool,
@@ -49,7 +51,8 @@ pub struct Room<'l> {
 
 impl Room<'_> {
     pub fn new<'l>(least: &'l Least, spot: Spot, on_host: usize) -> Room<'l> {
-        let mut taken = least.resident[on_host].base;
+        let kept = least.kept.into_iter().fold(0.0, f64::max);
+        let mut taken = least.resident[on_host].base - spot.spared * kept;
         for (at, there) in [(0, spot.first), (1, spot.last)] {
             if there {
                 taken += least.end_resident[at][on_host] + least.end_kept[at] * spot.at_ends[at];

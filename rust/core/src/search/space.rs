@@ -6,6 +6,7 @@
 
 use super::cell::{count_divisors, divisors, Cell};
 use super::counts::Counts;
+use super::ends;
 use super::report::{Counters, Cut};
 use crate::estimate::shard::Shard;
 use crate::spec::problem::{Problem, Schedule};
@@ -125,10 +126,11 @@ pub fn schedules(problem: &Problem, pp: u64) -> Vec<(Schedule, u64)> {
 }
 
 /// Chunks of a stage of an interleaved pipeline.
-fn chunks(problem: &Problem, pp: u64) -> impl Iterator<Item = u64> {
-    let layers = u64::from(problem.model.layers);
-    let most = if pp > 1 { layers / pp } else { 0 };
-    (2..=most).filter(move |&v| layers.is_multiple_of(v))
+fn chunks(problem: &Problem, pp: u64) -> impl Iterator<Item = u64> + use<'_> {
+    // The end stages may lack a layer each of one in every chunk.
+    let most = if pp > 1 { (u64::from(problem.model.layers) + 2) / pp } else { 0 };
+    let legal = move |&v: &u64| ends::all(problem, pp, (Schedule::Interleaved, v)).next().is_some();
+    (2..=most).filter(legal)
 }
 
 /// Whether an option's list allows a value; an empty list allows all.

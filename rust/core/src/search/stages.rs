@@ -8,7 +8,7 @@
 //! estimate: so the answer is the optimum of the estimate, not of the bound.
 
 use super::bound::{Continuous, Shape, Tail, Work};
-use super::holds::{Choice, Holds, NONE};
+use super::holds::{Choice, Holds, Row, NONE};
 use super::pace::{before, Pace, Passed};
 use super::report::{Counters, Cut};
 use super::watch::Watch;
@@ -51,9 +51,9 @@ pub struct Found {
 pub fn solve(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Outcome {
     let mut best: Option<Found> = None;
     let mut cut = Cut::Memory;
-    for optimizer_offload in class.optimizer_offloads() {
+    for way in class.ways() {
         let limit = best.as_ref().map_or(limit, |f| Time(f.time.0.saturating_sub(1)));
-        match Solver::new(class, optimizer_offload, limit).run(counters) {
+        match Solver::new(class, way, limit).run(counters) {
             Outcome::Found(found) => {
                 best = Some(match best {
                     Some(f) if f.time <= found.time => {
@@ -74,11 +74,11 @@ pub fn solve(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Out
 
 /// A lower bound for all plans of a class whose stages may differ, if any is as fast as `limit`.
 pub fn least(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Result<Time, Cut> {
-    let bounds = class.optimizer_offloads().map(|optimizer_offload| {
-        let mut solver = Solver::new(class, optimizer_offload, limit);
+    let bounds = class.ways().map(|way| {
+        let mut solver = Solver::new(class, way, limit);
         solver.best_split(counters).map(|(bound, _)| bound)
     });
-    // Where one place of the optimizer was not reached, nothing is known.
+    // Where one of them was not reached, nothing is known.
     bounds
         .reduce(|a, b| match (a, b) {
             (Err(Cut::Unreached), _) | (_, Err(Cut::Unreached)) => Err(Cut::Unreached),
@@ -86,10 +86,13 @@ pub fn least(class: &Class<'_, '_>, limit: Time, counters: &mut Counters) -> Res
             (Ok(bound), _) | (_, Ok(bound)) => Ok(bound),
             (Err(a), Err(b)) => Err(a.max(b)),
         })
-        .expect("the optimizer has a place")
+        .expect("the stages share a row, and the optimizer has a place")
 }
 
-impl Class<'_, '_> {
+/// The row of chunks that stages share, and whether the optimizer is on the host.
+pub type Way<'c> = (&'c Row, bool);
+
+impl<'c> Class<'c, '_> {
     /// Whether the stages may differ in their layers or what they recompute.
     pub fn uneven(&self) -> bool {
         let (o, d) = (&self.holds.problem.options, &self.holds.degrees);
@@ -99,21 +102,29 @@ impl Class<'_, '_> {
         d.pp > 1 && (!equal || o.recompute_per_stage)
     }
 
+    /// Every row of chunks with every place of the optimizer.
+    pub(super) fn ways(&self) -> impl Iterator<Item = Way<'c>> + use<'c, '_> {
+        let places: Vec<bool> = self.optimizer_offloads().collect();
+        let with = move |row| places.clone().into_iter().map(move |on_host| (row, on_host));
+        self.holds.rows.iter().flat_map(with)
+    }
+
     pub(super) fn optimizer_offloads(&self) -> impl Iterator<Item = bool> {
         let allowed = self.holds.problem.options.optimizer_offload;
         [false, true].into_iter().filter(move |&offload| !offload || allowed)
     }
 }
 
-/// One class under one setting of the optimizer's place.
+/// One class with one row of chunks, under one setting of the optimizer's place.
 pub(super) struct Solver<'s, 'c, 'a> {
     pub class: &'s Class<'c, 'a>,
     pub shape: Shape,
+    pub row: &'c Row,
     optimizer_offload: bool,
     pub limit: Time,
     sends: Sends,
     crossing: Vec<(Time, Time)>,
-    /// Layers of one chunk row: what the stages share.
+    /// Places for layers of one chunk row: what the stages share.
     pub layers: u32,
     /// Choices of each stage's kind that may be best; stages of one kind share the list.
     pub choices: Vec<Vec<Choice>>,
@@ -131,7 +142,7 @@ pub(super) struct Solver<'s, 'c, 'a> {
 }
 
 impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
-    pub fn new(class: &'s Class<'c, 'a>, optimizer_offload: bool, limit: Time) -> Self {
+    pub fn new(class: &'s Class<'c, 'a>, (row, optimizer_offload): Way<'c>, limit: Time) -> Self {
         let (problem, d) = (class.holds.problem, &class.holds.degrees);
         let shape = Shape {
             schedule: d.schedule,
@@ -139,15 +150,15 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
             vpp: d.vpp,
             micro_batches: d.micro_batches(problem),
         };
-        let layers = class.holds.layers;
         Solver {
             class,
             shape,
+            row,
             optimizer_offload,
             limit,
             sends: sends(problem, d.schedule),
             crossing: class.holds.tables.sends(class.kinds),
-            layers,
+            layers: row.layers,
             choices: Vec::new(),
             caps: Vec::new(),
             paces: Vec::new(),
@@ -172,12 +183,14 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
 
     /// The bound with fractional layers and no recompute.
     fn continuous(&self) -> f64 {
-        let mut bound = Continuous::new(self.shape);
+        let mut bound = Continuous::new(self.shape, false);
         for (i, &kind) in self.class.kinds.iter().enumerate().rev() {
             let sends = self.own_sends(i).seconds();
             bound.stage(self.class.holds.tables.kind(kind).unit(), sends);
         }
-        bound.bound(f64::from(self.class.holds.problem.model.layers))
+        let lacking = self.shape.lacking(0, self.row.ends.lead > 0);
+        let layers = f64::from(self.class.holds.problem.model.layers);
+        bound.bound(layers) - lacking * self.table(0).unit()
     }
 
     /// Time of one micro-batch that stage `i` spends in its sends to its neighbours; those between the last stage and the
@@ -197,12 +210,22 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
     }
 
     pub fn place(&self, i: usize, first: u32, layers: u32, choice: Choice) -> Place {
-        self.class.holds.place(i, first, layers, choice, self.optimizer_offload)
+        self.class.holds.place(self.row, (i, first), layers, choice, self.optimizer_offload)
+    }
+
+    /// The same of a stage of which only the number of its layers matters.
+    pub fn alone(&self, i: usize, layers: u32, choice: Choice) -> Place {
+        self.class.holds.alone(self.row, i, layers, choice, self.optimizer_offload)
     }
 
     /// Layers that stage `i` may hold at most under a choice of the list.
     pub fn most(&self, i: usize, choice: usize) -> u32 {
-        self.class.holds.most(self.class.kinds[i], i, choice, self.optimizer_offload)
+        self.class.holds.most(self.row, (self.class.kinds[i], i), choice, self.optimizer_offload)
+    }
+
+    /// Layers of a chunk that stage `i` may hold at least.
+    pub fn fewest(&self, i: usize) -> u32 {
+        self.row.ends.fewest(i, self.shape.pp)
     }
 
     /// A stage's work, memory apart.
@@ -315,12 +338,14 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
     pub fn plan(&self, stages: &[(u32, Choice)]) -> Plan {
         let mut plan = self.class.holds.degrees.clone();
         plan.optimizer_offload = self.optimizer_offload;
+        let taken = |i: usize| self.row.ends.of_stage(i, self.shape.pp);
         plan.stages = stages
             .iter()
             .zip(self.class.kinds)
-            .map(|(&(layers, choice), &kind)| Stage {
+            .enumerate()
+            .map(|(i, (&(layers, choice), &kind))| Stage {
                 chip: kind as u32,
-                layers: layers * plan.vpp as u32,
+                layers: layers * plan.vpp as u32 - taken(i),
                 recompute: choice.recompute,
                 offload: choice.offload,
             })
@@ -421,7 +446,7 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
         let kinds = self.class.kinds;
         let enough =
             |caps: &[u32]| caps.iter().all(|&c| c > 0) && caps.iter().sum::<u32>() >= self.layers;
-        let ceiling = |i: usize| holds.ceiling(kinds[i], i, self.optimizer_offload);
+        let ceiling = |i: usize| holds.ceiling(self.row, (kinds[i], i), self.optimizer_offload);
         let mut caps: Vec<u32> = (0..kinds.len()).map(ceiling).collect();
         if !enough(&caps) {
             return false;
@@ -494,8 +519,7 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
                 continue;
             }
             for (i, cap) in (start..end).zip(&mut caps) {
-                let place = self.place(i, 0, *cap, *choice);
-                if !holds.lightest(kind).fits(&place) {
+                if !holds.lightest(kind).fits(&self.alone(i, *cap, *choice)) {
                     *cap = self.most(i, n).min(*cap);
                 }
             }
@@ -504,7 +528,8 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
                     if uniform {
                         held[i] >= cap
                     } else {
-                        holds.sure(kind, start + i, *other, self.optimizer_offload) >= cap
+                        let stage = (kind, start + i);
+                        holds.sure(self.row, stage, *other, self.optimizer_offload) >= cap
                     }
                 };
                 holds.choices[*other].leads(choice) && caps.iter().enumerate().all(holds_as_much)
@@ -518,13 +543,18 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
 
     /// The work of stage `i`, remembered for all places from which the same layers follow.
     pub fn work(&mut self, i: usize, first: u32, layers: u32, choice: usize) -> Option<Work> {
+        if layers < self.fewest(i) {
+            return None;
+        }
         let place = self.place(i, first, layers, self.choices[i][choice]);
         let width = self.widths[i];
         if self.memo[i].is_empty() {
-            let starts = self.class.holds.starts.iter().max().map_or(1, |&n| n + 1);
+            let starts = self.row.starts.iter().max().map_or(1, |&n| n + 1);
             self.memo[i] = vec![None; starts * width * self.choices[i].len()];
         }
-        let start = self.class.holds.starts[first as usize];
+        // Of the last stage its layers tell where it starts.
+        let last = i + 1 == self.class.kinds.len();
+        let start = if last { 0 } else { self.row.starts[first as usize] };
         let slot = (start * self.choices[i].len() + choice) * width + layers as usize;
         if let Some(known) = self.memo[i][slot] {
             return known;

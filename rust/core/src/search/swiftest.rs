@@ -7,6 +7,7 @@
 
 use super::bound::Shape;
 use super::cell::Cell;
+use super::ends;
 use super::passage::Passage;
 use super::space::{self, offered, Stages};
 use crate::spec::cluster::MOST_KINDS;
@@ -129,7 +130,15 @@ impl Swiftest {
             }
             Schedule::OneFOneB | Schedule::GPipe | Schedule::Interleaved => {
                 let shape = Shape { schedule, pp, vpp, micro_batches };
-                self.layers * self.least.layer / shape.work_within(others > 0.0, fewest > pp)
+                let (unit, steady) = (self.least.layer, fewest > pp);
+                let lacking = match schedule {
+                    Schedule::Interleaved => {
+                        shape.lacking(others as u64, ends::leads(problem, schedule))
+                    }
+                    _ => 0.0,
+                };
+                let waiting = |uneven| self.layers * unit / shape.work_within(uneven, steady);
+                waiting(true).max(waiting(false) - lacking * unit)
             }
         }
     }

@@ -14,19 +14,19 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Where every stage takes `unit` seconds a layer; `differ`: layers do; `steady`: every stage of 1F1B has steady work. For `any`
-    /// schedule no stage waits.
-    pub fn of_equal(shape: Shape, any: bool, unit: f64, (differ, steady): (bool, bool)) -> Weights {
+    /// Where every stage takes `unit` seconds a layer; `uneven`: a first chunk may hold little of its stage's layers; `steady`: every
+    /// stage of 1F1B has steady work. For `any` schedule no stage waits.
+    pub fn of_equal(shape: Shape, any: bool, unit: f64, (uneven, steady): (bool, bool)) -> Weights {
         let within = if any {
             shape.pp as f64 / shape.micro_batches as f64
         } else {
-            shape.work_within(differ, steady)
+            shape.work_within(uneven, steady)
         };
         Weights { w: vec![1.0 / unit], sum: within / unit, level: true }
     }
 
     /// Where the stages take `units` seconds a layer.
-    pub fn new(shape: Shape, any: bool, units: &[f64], (differ, steady): (bool, bool)) -> Weights {
+    pub fn new(shape: Shape, any: bool, units: &[f64], (uneven, steady): (bool, bool)) -> Weights {
         let m = shape.micro_batches as f64;
         let (pp, v) = (units.len() as f64, shape.vpp as f64);
         if any {
@@ -37,8 +37,7 @@ impl Weights {
                 let exact = steady.then(|| both_ways(units, m)).flatten();
                 exact.unwrap_or_else(|| down(units, m, 1.0))
             }
-            // The first chunk may be lighter where layers differ.
-            Schedule::Interleaved => down(units, m, if differ { 0.0 } else { 1.0 / v }),
+            Schedule::Interleaved => down(units, m, if uneven { 0.0 } else { 1.0 / v }),
             Schedule::GPipe if m > 1.0 => {
                 // Every path passes every stage once, and one of them m times.
                 let sum = units.iter().map(|u| 1.0 / u).sum::<f64>() / (m - 1.0 + pp);
@@ -118,8 +117,8 @@ mod tests {
         for (schedule, vpp) in schedules {
             for (pp, micro_batches) in (2..12).flat_map(|pp| (2..30).map(move |m| (pp, m))) {
                 let shape = Shape { schedule, pp, vpp, micro_batches };
-                for (any, differ) in [(false, false), (false, true), (true, false)] {
-                    let known = (differ, micro_batches > pp);
+                for (any, uneven) in [(false, false), (false, true), (true, false)] {
+                    let known = (uneven, micro_batches > pp);
                     let equal = Weights::of_equal(shape, any, 0.25, known);
                     let each = Weights::new(shape, any, &vec![0.25; pp as usize], known);
                     assert!((equal.sum / each.sum - 1.0).abs() < 1e-9, "{shape:?}");

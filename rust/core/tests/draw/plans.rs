@@ -16,13 +16,19 @@ pub fn unequal_plan(draw: &mut Draw) -> (Problem, Plan) {
     let mut problem = super::problem(draw, kinds as usize);
     let equal = draw.between(1, 3) as u32;
     let border = draw.between(0, pp);
-    let stages: Vec<Stage> = (0..pp)
+    let mut stages: Vec<Stage> = (0..pp)
         .map(|i| {
             let row = if zero_bubble { equal } else { draw.between(1, 3) as u32 };
             let chip = if i < border { 0 } else { kinds as u32 - 1 };
             Stage { chip, layers: row * vpp as u32, recompute: Recompute::None, offload: 0 }
         })
         .collect();
+    if schedule == Schedule::Interleaved && draw.once_in(2) {
+        // The embedding in place of a layer, and the head in place of some of a chunk.
+        let chunk = u64::from(stages[pp as usize - 1].layers) / vpp;
+        stages[0].layers -= draw.between(0, 1) as u32;
+        stages[pp as usize - 1].layers -= draw.between(0, chunk.min(vpp - 1)) as u32;
+    }
     problem.model.layers = stages.iter().map(|s| s.layers).sum();
     problem.model.window = None;
     problem.model.moe = None;

@@ -176,9 +176,7 @@ fn every_schedule(
             let legal = match schedule {
                 Schedule::OneFOneB => vpp == 1,
                 Schedule::GPipe | Schedule::ZeroBubbleH1 => vpp == 1 && pp > 1,
-                Schedule::Interleaved => {
-                    vpp > 1 && pp > 1 && layers % vpp == 0 && micro_batches.is_multiple_of(pp)
-                }
+                Schedule::Interleaved => vpp > 1 && pp > 1 && micro_batches.is_multiple_of(pp),
                 Schedule::ZeroBubbleV => vpp == 2 && pp > 1 && layers % 2 == 0,
             };
             if !legal || !(o.vpp.is_empty() || o.vpp.contains(&vpp)) {
@@ -241,28 +239,39 @@ fn every_line_of_chips(
             return Continue(());
         }
     }
-    every_split(problem, degrees, chips, &mut Vec::new(), visit)
+    // Interleaved, one layer may be lacking in the first chunk of all, and some in the last, if stages need not be equal.
+    let (layers, vpp) = (problem.model.layers, degrees.vpp as u32);
+    let short = degrees.schedule == Schedule::Interleaved && problem.options.uneven_layers;
+    for lead in 0..=u32::from(short) {
+        for lag in 0..if short { vpp } else { 1 } {
+            if (layers + lead + lag) % vpp == 0 {
+                every_split(problem, degrees, chips, (lead, lag), &mut Vec::new(), visit)?;
+            }
+        }
+    }
+    Continue(())
 }
 
-/// Cuts one row of chunks into stages in every way.
+/// Cuts one row of chunks into stages in every way, where the first chunk of all lacks layers, and the last.
 fn every_split(
     problem: &Problem,
     degrees: &Plan,
     chips: &[u32],
+    (lead, lag): (u32, u32),
     split: &mut Vec<u32>,
     visit: &mut dyn FnMut(Plan) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
-    let row = problem.model.layers / degrees.vpp as u32;
+    let row = (problem.model.layers + lead + lag) / degrees.vpp as u32;
     let taken: u32 = split.iter().sum();
     if split.len() < chips.len() {
         for layers in 1..=row - taken.min(row) {
             split.push(layers);
-            every_split(problem, degrees, chips, split, visit)?;
+            every_split(problem, degrees, chips, (lead, lag), split, visit)?;
             split.pop();
         }
         return Continue(());
     }
-    if taken != row {
+    if taken != row || split[0] < lead || split[split.len() - 1] < lag {
         return Continue(());
     }
     let mut pairs = chips.iter().zip(split.iter());
@@ -279,7 +288,7 @@ fn every_split(
     if !problem.options.uneven_layers && !(0..kinds).all(|kind| equal(&|c| c == kind)) {
         return Continue(());
     }
-    every_recompute(problem, degrees, chips, split, &mut Vec::new(), visit)
+    every_recompute(problem, degrees, chips, (split, (lead, lag)), &mut Vec::new(), visit)
 }
 
 /// Chooses recompute for one kind of chip, or one stage, after the other, and activation offload where there is no pipeline.
@@ -287,7 +296,7 @@ fn every_recompute(
     problem: &Problem,
     degrees: &Plan,
     chips: &[u32],
-    split: &[u32],
+    (split, (lead, lag)): (&[u32], (u32, u32)),
     chosen: &mut Vec<(Recompute, u32)>,
     visit: &mut dyn FnMut(Plan) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
@@ -298,7 +307,7 @@ fn every_recompute(
         let alike = (0..chips.len()).filter(|&i| of_stage(i) == chosen.len());
         let Some(most) = alike.map(|i| split[i]).max() else {
             chosen.push((Recompute::None, 0));
-            every_recompute(problem, degrees, chips, split, chosen, visit)?;
+            every_recompute(problem, degrees, chips, (split, (lead, lag)), chosen, visit)?;
             chosen.pop();
             return Continue(());
         };
@@ -318,14 +327,16 @@ fn every_recompute(
         }
         for choice in list {
             chosen.push(choice);
-            every_recompute(problem, degrees, chips, split, chosen, visit)?;
+            every_recompute(problem, degrees, chips, (split, (lead, lag)), chosen, visit)?;
             chosen.pop();
         }
         return Continue(());
     }
     let stages = (0..chips.len()).map(|i| {
         let (recompute, offload) = chosen[of_stage(i)];
-        let layers = split[i] * degrees.vpp as u32;
+        let last = i + 1 == chips.len();
+        let lacks = if i == 0 { lead } else { 0 } + if last { lag } else { 0 };
+        let layers = split[i] * degrees.vpp as u32 - lacks;
         Stage { chip: chips[i], layers, recompute, offload }
     });
     visit(Plan { stages: stages.collect(), ..degrees.clone() })
