@@ -39,9 +39,9 @@ RUST_ORDER = """
     estimate::orthogonal estimate::replica estimate::servers estimate::least
     estimate::stage estimate::stage::held estimate::stage::parts
     estimate
-    search::watch search::report search::cell search::counts search::space search::bound
-    search::stall search::room search::weights search::relax search::paths search::caps
-    search::places
+    search::watch search::report search::cell search::counts search::ends search::space
+    search::bound search::stall search::room search::weights search::relax search::any_order
+    search::paths search::caps search::places
     search::holds search::pace search::stages search::paces search::labels
     search::entry search::passage search::swiftest search::prices
     search::guess search::descent search::best search::entries search::mixed search::devices

@@ -91,10 +91,14 @@ class Chunks:
         return found
 
     def _total(self, stage: int, counts: Sequence[int], key: str) -> int:
-        """Returns the layers that are dealt out so; a full chunk may be passed over."""
+        """Returns the layers that are dealt out so, as many to each chunk if that is one way to.
+
+        A full chunk may be passed over.
+        """
         sizes = self.of_stage(stage)
         wanted = [min(count, size) for count, size in zip(counts, sizes, strict=True)]
-        for total in range(sum(wanted), self.vpp * max(sizes) + 1):
+        totals = range(sum(wanted), self.vpp * max(sizes) + 1)
+        for total in sorted(totals, key=lambda total: total % self.vpp > 0):
             found = zip(dealt(total, self.vpp), sizes, strict=True)
             if [min(count, size) for count, size in found] == wanted:
                 return total
