@@ -168,15 +168,24 @@ def stages(
             ),
             selection,
         )
-    return (
-        tuple(
-            Recompute("parts", count, regathers=asked.regathers and count > 0, operators=row)
-            if row != NONE or (asked.regathers and count)
-            else _block(count, chunks.vpp)
-            for row, count in zip(rows, whole, strict=True)
-        ),
-        None,
+    found = tuple(
+        Recompute("parts", count, regathers=asked.regathers and count > 0, operators=row)
+        if row != NONE or (asked.regathers and count)
+        else _block(count, chunks.vpp)
+        for row, count in zip(rows, whole, strict=True)
     )
+    return _one_of_all(found, chunks), None
+
+
+def _one_of_all(found: tuple[Recompute, ...], chunks: Chunks) -> tuple[Recompute, ...]:
+    """Returns one block for all stages where that says the same: some may have fewer layers."""
+    deepest = max((each.layers or 0 for each in found if each.granularity == "block"), default=0)
+    alike = all(
+        each.granularity == "block"
+        and (each.layers or 0) >= min(deepest, max(chunks.of_stage(stage)))
+        for stage, each in enumerate(found)
+    )
+    return (Recompute("block", deepest),) * len(found) if alike else found
 
 
 def _block(count: int, vpp: int) -> Recompute:
