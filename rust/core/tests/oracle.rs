@@ -229,6 +229,10 @@ fn tell(problem: &Problem, report: &Report, seen: &mut BTreeMap<&'static str, u6
         ),
         ("1f1b over stages", any(&|p| p.pp > 1 && p.schedule == Schedule::OneFOneB)),
         ("interleaving", any(&|p| p.schedule == Schedule::Interleaved)),
+        (
+            "an end that lacks layers of whole chunks",
+            any(&|p| p.stages.iter().any(|s| !s.layers.is_multiple_of(p.vpp as u32))),
+        ),
         ("gpipe", any(&|p| p.schedule == Schedule::GPipe)),
         ("zb-h1", any(&|p| p.schedule == Schedule::ZeroBubbleH1)),
         ("zb-v", any(&|p| p.schedule == Schedule::ZeroBubbleV)),
