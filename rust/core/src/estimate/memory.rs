@@ -239,8 +239,9 @@ pub fn items(
         let wider = (16 * bytes.parameter).saturating_sub(held.cast_sixteenths);
         let uncast = uncast + narrow * wider / 16;
         // As many of the casts that are not made as of the parameters.
-        let of_all = |here: u64, all: u64| {
-            (u128::from(here) * u128::from(all) / u128::from(count.max(1))) as u64
+        let of_all = |here: u64, all: u64| match all {
+            0 => 0,
+            _ => (u128::from(here) * u128::from(all) / u128::from(count)) as u64,
         };
         let stored = |here: u64| (here * bytes.parameter).saturating_sub(of_all(here, uncast));
         // What it was cast from is the optimizer's, whose own copy in full precision serves where there is one.
