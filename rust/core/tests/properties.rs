@@ -112,13 +112,12 @@ fn size(problem: &Problem) -> u64 {
     let below = |pp: u64, cp: u64, dp: u64, degrees: &[Option<u64>], ranks: u64| {
         // The first chunk of all may lack a layer, and the last as many as it has places for, which leaves one to each other stage.
         let most = u64::from(problem.options.uneven_layers);
-        let row = |v: u64, lead: u64, lag: u64| {
-            (layers + lead + lag) % v == 0 && { (layers + lead + lag) / v >= lag.max(1) + pp - 1 }
+        let fits = |v: u64, lead: u64, lag: u64| {
+            let places = layers + lead + lag;
+            places.is_multiple_of(v) && places / v >= lag.max(1) + pp - 1
         };
-        let ends = |v: u64| {
-            (0..=most).flat_map(move |lead| (0..=most * (v - 1)).map(move |lag| (lead, lag)))
-        };
-        let legal = |v: &u64| ends(*v).any(|(lead, lag)| row(*v, lead, lag));
+        let legal =
+            |v: &u64| (0..=most).any(|lead| (0..=most * (v - 1)).any(|lag| fits(*v, lead, lag)));
         let chunks = (2..=layers + 2).filter(legal).count() as u64;
         let schedules = if pp == 1 { 1 } else { 4 + chunks };
         let mbs = if batch % dp == 0 { divisors(batch / dp) } else { 1 };
