@@ -378,7 +378,8 @@ class Framework:
         operands_across: Operands of 8 bits that products read across the dimension that they sum
             over.
         softmax_multiple: Fused softmax needs the sequences of a micro-batch times the heads of a
-            rank to be a multiple of this; else it runs in separate operators.
+            rank to be a multiple of this, and scores in 16 bits if that is not 1; else it runs in
+            separate operators.
         softmax_longest: Keys of the longest rows of scores that fused softmax takes; longer ones
             run in separate operators. 0 for any.
         recomputes_logits: A loss in pieces makes its logits again in the backward pass.

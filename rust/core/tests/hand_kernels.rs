@@ -7,10 +7,10 @@ use autopar_core::estimate::compute::Device;
 use autopar_core::estimate::layer::Pricer;
 use autopar_core::estimate::shard::{LayerCost, Shard, Split};
 use autopar_core::spec::framework::Fp8Scaling;
-use autopar_core::spec::kernels::{NormKernel, RotaryKernel};
+use autopar_core::spec::kernels::{NormKernel, RotaryKernel, SoftmaxKernel};
 use autopar_core::spec::model::{Activation, LayerKind, Mla, Norm, Position, QkNorm, Window};
 use autopar_core::spec::problem::Problem;
-use autopar_core::spec::workload::Precision;
+use autopar_core::spec::workload::{Attention, Precision};
 use autopar_core::testing::{self, whole};
 use sums::{close, gpt_problem, layer};
 
@@ -393,4 +393,18 @@ fn a_tensor_s_maximum_is_read_before_its_cast_where_no_pass_before_nor_the_norm_
     let both_across = layer(&problem, shard).input_gradient.compute.seconds();
     close(input_across, both, 1e-9);
     close(both_across, by_rows, 1e-9);
+}
+
+#[test]
+fn a_fused_softmax_that_wants_a_multiple_takes_16_bits_alone() {
+    // 8 heads are a multiple of 4: in 16 bits its one kernel runs, in 32 what runs where there is none.
+    let forward = |softmax: SoftmaxKernel, precision: Precision| {
+        let mut problem = problem();
+        (problem.workload.attention, problem.workload.precision) = (Attention::Unfused, precision);
+        (problem.framework.fused.softmax, problem.framework.softmax_multiple) = (softmax, 4);
+        layer(&problem, whole()).forward.compute
+    };
+    let [fused, apart] = [SoftmaxKernel::Fused, SoftmaxKernel::Separate];
+    assert_eq!(forward(fused, Precision::Tf32), forward(apart, Precision::Tf32));
+    assert!(forward(fused, Precision::Bf16) < forward(apart, Precision::Bf16));
 }

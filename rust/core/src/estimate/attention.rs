@@ -488,9 +488,11 @@ impl Block<'_, '_> {
             // bigscience-workshop/Megatron-DeepSpeed calls it (megatron/model/transformer.py).
             self.core.run(d.stream(2.0 * bytes));
         }
-        let longest = p.framework.softmax_longest;
-        let takes = (s.mbs * heads).is_multiple_of(p.framework.softmax_multiple)
-            && (longest == 0 || length <= longest as f64);
+        let (multiple, longest) = (p.framework.softmax_multiple, p.framework.softmax_longest);
+        // The kernel that wants a multiple takes 16 bits alone.
+        let takes = (s.mbs * heads).is_multiple_of(multiple)
+            && (longest == 0 || length <= longest as f64)
+            && (multiple == 1 || p.width < 4.0);
         let kernel = if takes { p.framework.fused.softmax } else { SoftmaxKernel::Separate };
         let softmax = kernel.traffic();
         self.core.run_many(d.stream(softmax.forward * bytes), softmax.kernels.0);

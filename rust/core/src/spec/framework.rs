@@ -132,8 +132,8 @@ pub struct Framework {
     pub casts_by_rows: bool,
     /// Operands of 8 bits that products read across the dimension that they sum over.
     pub operands_across: OperandsAcross,
-    /// Fused softmax needs the sequences of a micro-batch times the heads of a rank to be a multiple of this; else it runs in
-    /// separate operators.
+    /// Fused softmax needs the sequences of a micro-batch times the heads of a rank to be a multiple of this, and scores in 16 bits if
+    /// that is not 1; else it runs in separate operators.
     pub softmax_multiple: u64,
     /// Keys of the longest rows of scores that fused softmax takes; longer ones run in separate operators. 0 for any.
     pub softmax_longest: u64,
