@@ -77,6 +77,21 @@ pub struct Row {
     ceilings: Answers,
 }
 
+/// A stage of a row on a kind of chip, with a choice of the list.
+#[derive(Clone, Copy)]
+pub struct Asked<'r> {
+    /// The row.
+    pub row: &'r Row,
+    /// Kind of chip.
+    pub kind: usize,
+    /// Position in the pipeline.
+    pub index: usize,
+    /// Position in the list of choices.
+    pub choice: usize,
+    /// Whether the optimizer is on the host.
+    pub optimizer_offload: bool,
+}
+
 /// Numbers that are found once, by any thread.
 struct Answers(OnceLock<Vec<AtomicU32>>);
 
@@ -140,31 +155,16 @@ impl<'a> Holds<'a> {
         self.extremes[kind].as_ref().map_or_else(|| self.tables.kind(kind), |e| &e.0)
     }
 
-    /// Layers of a chunk that stage `index` on `kind` may hold at most, wherever they lie.
-    pub fn most(
-        &self,
-        row: &Row,
-        (kind, index): (usize, usize),
-        choice: usize,
-        optimizer_offload: bool,
-    ) -> u32 {
-        let lightest = self.lightest(kind);
-        self.answer((row, &row.most), lightest, (kind, index), choice, optimizer_offload)
+    /// Layers of a chunk that a stage may hold at most, wherever they lie.
+    pub fn most(&self, of: Asked<'_>) -> u32 {
+        self.answer(&of.row.most, self.lightest(of.kind), of)
     }
 
-    /// Layers of a chunk that stage `index` on `kind` holds in any case.
-    pub fn sure(
-        &self,
-        row: &Row,
-        (kind, index): (usize, usize),
-        choice: usize,
-        optimizer_offload: bool,
-    ) -> u32 {
-        match &self.extremes[kind] {
-            None => self.most(row, (kind, index), choice, optimizer_offload),
-            Some((_, heaviest)) => {
-                self.answer((row, &row.sure), heaviest, (kind, index), choice, optimizer_offload)
-            }
+    /// Layers of a chunk that a stage holds in any case.
+    pub fn sure(&self, of: Asked<'_>) -> u32 {
+        match &self.extremes[of.kind] {
+            None => self.most(of),
+            Some((_, heaviest)) => self.answer(&of.row.sure, heaviest, of),
         }
     }
 
@@ -190,14 +190,8 @@ impl<'a> Holds<'a> {
         ((kind * 2 + usize::from(optimizer_offload)) * pp + index, 2 * self.extremes.len() * pp)
     }
 
-    fn answer(
-        &self,
-        (row, answers): (&Row, &Answers),
-        table: &Table<'a>,
-        (kind, index): (usize, usize),
-        choice: usize,
-        optimizer_offload: bool,
-    ) -> u32 {
+    fn answer(&self, answers: &Answers, table: &Table<'a>, of: Asked<'_>) -> u32 {
+        let Asked { row, kind, index, choice, optimizer_offload } = of;
         let (slot, slots) = self.slot(kind, index, optimizer_offload);
         let n = self.choices.len();
         answers.get(slot * n + choice, slots * n, || {

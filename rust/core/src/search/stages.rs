@@ -8,7 +8,7 @@
 //! estimate: so the answer is the optimum of the estimate, not of the bound.
 
 use super::bound::{Continuous, Shape, Tail, Work};
-use super::holds::{Choice, Holds, Row, NONE};
+use super::holds::{Asked, Choice, Holds, Row, NONE};
 use super::pace::{before, Pace, Passed};
 use super::report::{Counters, Cut};
 use super::watch::Watch;
@@ -220,7 +220,12 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
 
     /// Layers that stage `i` may hold at most under a choice of the list.
     pub fn most(&self, i: usize, choice: usize) -> u32 {
-        self.class.holds.most(self.row, (self.class.kinds[i], i), choice, self.optimizer_offload)
+        self.class.holds.most(self.asked(i, choice))
+    }
+
+    fn asked(&self, index: usize, choice: usize) -> Asked<'c> {
+        let (kind, optimizer_offload) = (self.class.kinds[index], self.optimizer_offload);
+        Asked { row: self.row, kind, index, choice, optimizer_offload }
     }
 
     /// Layers of a chunk that stage `i` may hold at least.
@@ -528,8 +533,7 @@ impl<'s, 'c, 'a> Solver<'s, 'c, 'a> {
                     if uniform {
                         held[i] >= cap
                     } else {
-                        let stage = (kind, start + i);
-                        holds.sure(self.row, stage, *other, self.optimizer_offload) >= cap
+                        holds.sure(self.asked(start + i, *other)) >= cap
                     }
                 };
                 holds.choices[*other].leads(choice) && caps.iter().enumerate().all(holds_as_much)
