@@ -294,13 +294,16 @@ fn disagreement(
     (!named).then(|| format!("{} legal plans, but {:?}", priced.len(), report.infeasible))
 }
 
+/// Problems of which the search once missed a plan: prices of one replica, hooks, and memory in proportion bounded what they do not.
+const ONCE_WRONG: [u64; 11] = [1077, 1351, 1691, 2482, 3043, 4078, 4720, 4825, 5364, 5533, 9036];
+
 #[test]
 fn the_search_finds_what_brute_force_finds() {
     let problems = number("AUTOPAR_ORACLE_PROBLEMS", 600);
     let first = number("AUTOPAR_ORACLE_FIRST", 0);
     let mut seen = BTreeMap::new();
     let mut wrong = Vec::new();
-    for seed in first..first + problems {
+    for seed in (first..first + problems).chain(ONCE_WRONG) {
         // A panic is a disagreement too, and the seed must be known.
         let tried = catch_unwind(AssertUnwindSafe(|| {
             let (problem, priced) = drawn(seed);
