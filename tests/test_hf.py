@@ -34,6 +34,17 @@ def test_parameters_are_those_that_transformers_counts(name: str, tmp_path: Path
     assert facts.parameters == GOLDEN[name]["parameters"]
 
 
+@pytest.mark.parametrize("name", ["deepseek-v2-lite", "deepseek-v3"])
+def test_biases_of_latent_attention_are_counted(name: str, tmp_path: Path) -> None:
+    # modeling_deepseek_v3.py: q_a_proj, kv_a_proj_with_mqa and o_proj have them, q_proj has none.
+    entry = GOLDEN[name]
+    config = {**entry["config"], "attention_bias": True}
+    latents = config["q_lora_rank"] or 0, config["kv_lora_rank"], config["qk_rope_head_dim"]
+    biases = config["num_hidden_layers"] * (sum(latents) + config["hidden_size"])
+    facts = autopar.model_facts(written(tmp_path, config))
+    assert facts.parameters == entry["parameters"] + biases
+
+
 def test_every_family_has_a_configuration_with_counts() -> None:
     families = {entry["config"]["model_type"] for entry in GOLDEN.values()}
     assert families == hf.FAMILIES.keys() - {"chatglm"}

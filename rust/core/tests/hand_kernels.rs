@@ -105,6 +105,24 @@ const LATENT: Mla =
     Mla { q_lora_rank: 0, kv_lora_rank: 512, qk_nope_dim: 128, qk_rope_dim: 64, v_dim: 128 };
 
 #[test]
+fn biases_of_latent_attention_are_those_of_its_latents() {
+    // 512 + 64 channels of keys and values, and of queries' latent of 96 if they have one.
+    let parameters = |q_lora_rank: u64, biased: bool| {
+        let mut problem = problem();
+        problem.model.mla = Some(Mla { q_lora_rank, ..LATENT });
+        problem.model.qkv_bias = biased;
+        let cost = layer(&problem, whole());
+        let all = problem.model.attention_parameters();
+        (cost.dense_parameters, all)
+    };
+    for (q_lora_rank, biases) in [(0, 576), (96, 672)] {
+        let [(priced, counted), (bare, bare_counted)] =
+            [true, false].map(|biased| parameters(q_lora_rank, biased));
+        assert_eq!((priced - bare, counted - bare_counted), (biases, biases));
+    }
+}
+
+#[test]
 fn heads_of_latent_attention_are_put_together_of_two_parts() {
     // In operators queries of 192 are read and written, of keys 128 read and 192 written, 704 numbers a head; backward 192 of
     // queries and 256 of keys and values are read and written, and 64 summed, 960. A kernel reads 256 of keys and values and
