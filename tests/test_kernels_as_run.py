@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from autopar.framework import Framework
 from autopar.runs.setups import setup
 from autopar.runs.shelf import Shelf
@@ -89,6 +91,24 @@ def test_operators_that_a_script_leaves_apart_are_read_from_words(shelf: Shelf) 
     assert said("rotary embedding in separate operators")[1] == "eager"
     assert said("activations and norms in separate operators")[::2][:2] == (False, "eager")
     assert said("softmax in one kernel; gate and up apart")[3:] == ("fused", "gate_apart")
+
+
+@pytest.mark.parametrize(
+    ("framework", "notes", "projections"),
+    [
+        ("PyTorch FSDP", "", "apart"),
+        ("PyTorch FSDP", "packed QKV", "gate_apart"),
+        ("PyTorch FSDP", "QKV projections are fused", "gate_apart"),
+        ("PyTorch FSDP", "fused QKV rope", "apart"),
+        # Lightning-AI/litgpt, litgpt/model.py: self.qkv, but fc_1 and fc_2.
+        ("LitGPT (PyTorch FSDP)", "", "gate_apart"),
+    ],
+)
+def test_packed_heads_are_read_from_words(
+    framework: str, notes: str, projections: str, shelf: Shelf
+) -> None:
+    run = run_of(framework=framework, notes=notes)
+    assert setup(run, shelf).problem.framework.projections == projections
 
 
 def test_tiles_of_grouped_products_are_read_from_words(shelf: Shelf) -> None:

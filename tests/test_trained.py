@@ -53,6 +53,44 @@ def test_a_plain_model_without_kin_is_that_of_gpt2(shelf: Shelf) -> None:
     assert known.assumed == ("vocab=50257",)
 
 
+@pytest.mark.parametrize(
+    ("model", "framework"),
+    [
+        ("nanochat d20", "PyTorch"),
+        ("GPT 9L d512", "PyTorch DDP, torch.compile (nanoGPT speedrun style)"),
+        ("autoresearch d8 (50.3M)", "PyTorch (torch.compile)"),
+    ],
+)
+def test_a_model_of_a_race_has_the_block_of_nanochat(
+    model: str, framework: str, shelf: Shelf
+) -> None:
+    # karpathy/nanochat, nanochat/gpt.py: no weight in a norm, no bias anywhere, a head of its own.
+    found = setup(run_of(model=model, framework=framework, gated_mlp="0"), shelf).problem.model
+    assert (found.norm, found.norm_weight, found.norm_bias) == ("rmsnorm", False, False)
+    assert (found.position, found.position_rows, found.qk_norm) == ("rope", 0, "head")
+    assert (found.activation, found.embedding_norm) == ("relu2", True)
+    assert (found.qkv_bias, found.o_bias, found.mlp_bias) == (False, False, False)
+    assert not found.tied_embeddings
+    tied = run_of(model=model, framework=framework, gated_mlp="0", notes="tied embeddings")
+    assert setup(tied, shelf).problem.model.tied_embeddings
+
+
+def test_a_race_s_name_elsewhere_changes_no_model(shelf: Shelf) -> None:
+    plain = run_of(model="GPT-2-124M", framework="nanoGPT", gated_mlp="0", notes="as nanochat has")
+    assert setup(plain, shelf).problem.model.position == "learned"
+    gated = run_of(model="Llama-2-7B", framework="own trainer after modded-nanoGPT")
+    assert setup(gated, shelf).problem.model == replace(
+        catalog.model("llama2-7b").model, name="Llama-2-7B", max_positions=4096
+    )
+
+
+@pytest.mark.parametrize("words", ["squared ReLU", "ReLU squared", "relu^2 MLP", "ReLU² MLP"])
+def test_a_squared_relu_is_read_of_words(words: str, shelf: Shelf) -> None:
+    found = setup(run_of(model="ours", gated_mlp="0", notes=words), shelf).problem.model
+    assert found.activation == "relu2"
+    assert setup(run_of(model="ours", notes=words), shelf).problem.model.activation == "swiglu"
+
+
 def test_latent_attention_of_a_model_without_kin_is_read_of_words(shelf: Shelf) -> None:
     def latent(notes: str) -> Mla | None:
         return setup(run_of(model="a small one", notes=notes), shelf).problem.model.mla
@@ -108,6 +146,11 @@ def test_norms_of_queries_and_keys_are_read_of_words(shelf: Shelf) -> None:
     notes = ("", "no QK norm", "QK norms", "RMS norm of queries and keys")
     known = [setup(run_of(notes=each), shelf).problem.model.qk_norm for each in notes]
     assert known == ["none", "none", "head", "head"]
+
+
+def test_norms_of_a_query_and_key_are_read_of_words(shelf: Shelf) -> None:
+    run = run_of(model="ours", notes="per-head norms of query and key")
+    assert setup(run, shelf).problem.model.qk_norm == "head"
 
 
 def test_layer_norms_in_a_llama_are_read_of_words(shelf: Shelf) -> None:

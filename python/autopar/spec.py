@@ -99,7 +99,8 @@ class Model:
         vocab: Rows of the embedding as published, before any padding.
         max_positions: Longest sequence that it was trained for.
         norm: Kind of normalisation.
-        norm_bias: Whether a norm has a bias beside its weight.
+        norm_weight: Whether a norm has a weight for each channel.
+        norm_bias: Whether it has a bias for each.
         norms_per_layer: Norms in one layer: 1 in a parallel block, 4 with sandwich norms.
         position: How positions enter.
         position_rows: Rows of a learned position table; 0 without one.
@@ -130,6 +131,7 @@ class Model:
     vocab: int
     max_positions: int
     norm: Norm = "rmsnorm"
+    norm_weight: bool = True
     norm_bias: bool = False
     norms_per_layer: int = 2
     position: Position = "rope"

@@ -154,6 +154,7 @@ def unsaid_model(problem: Problem) -> list[str]:
     biases = (model.qkv_bias, model.o_bias, model.mlp_bias)
     return when(
         (model.norm_bias != (model.norm == "layernorm"), f"{model.norm} with that bias"),
+        (not model.norm_weight, "norms without a weight"),
         (model.norms_per_layer != 2, f"{model.norms_per_layer} norms a layer"),
         (model.position in ("alibi", "relative"), f"{model.position} positions"),
         (

@@ -274,6 +274,7 @@ def _unsaid_model(problem: Problem) -> list[str]:
     model, moe = problem.model, problem.model.moe
     return when(
         (model.norm != "rmsnorm" or model.norm_bias or model.norms_per_layer != 2, "its norms"),
+        (not model.norm_weight, "norms without a weight"),
         (model.position != "rope", f"{model.position} positions"),
         (model.activation != "swiglu", f"activation {model.activation}"),
         (model.o_bias or model.mlp_bias or model.head_bias, "biases beyond those of the queries"),

@@ -111,7 +111,14 @@ UNSCALED = r"\b(?:rotary (?:embedding|positions?)|RoPE) without (?:YaRN|a factor
 # A norm of each head's queries and keys, which the model that a run is like need not have.
 HEADS_NORMED = (
     rf"{TAKEN_BACK}(?:\b(?:QK|q/k|q-k|query[-/]key)[-_ ]?(?:layer|RMS)?norms?\b"
-    r"|\bnorms? of queries and keys\b)(?! *[=:]+ *(?:false|no|off|0)\b)"
+    r"|\bnorms? of (?:queries and keys|query and key)\b)(?! *[=:]+ *(?:false|no|off|0)\b)"
+)
+# `squared ReLU`, `ReLU^2`.
+RELU_SQUARED = rf"{TAKEN_BACK}(?:\bsquared[- ]ReLU\b|\bReLU[- ]?(?:squared\b|\^ ?2(?!\d)|²|2\b))"
+# Of trainers that hold a race for one model: their names, in a model's or a framework's.
+RACED = (
+    r"(?<![a-z])(?:nanochat|autoresearch|parameter[- ]golf|modded[- ]?nanoGPT"
+    r"|nanoGPT[- ]speed-?runs?)(?![a-z])"
 )
 ORDINALS = {"third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8}
 # Layer norms where a family has root-mean-square ones: pytorch/torchtitan's norm_type of 2024.

@@ -55,7 +55,9 @@ def fused(framework: Framework, run: Run) -> Framework:
     one = _apart(_scripted(framework.name, one, run), run)
     if rx.search(ALL_APART, run.notes, re.I):
         framework = replace(framework, projections="apart")
-    elif rx.search(GATE_APART, run.notes, re.I):
+    elif rx.search(GATE_APART, run.notes, re.I) or (
+        framework.projections == "apart" and said(run, HEADS_PACKED)
+    ):
         framework = replace(framework, projections="gate_apart")
     if said(run, JOINED_GRAPH):
         one = replace(one, activation=True, rope="compiled")
@@ -162,6 +164,13 @@ ALL_APART = (
     r"|\bprojections (are |left |kept )?(apart|separate)\b"
 )
 
+
+# Lightning-AI/litgpt, litgpt/model.py: queries, keys and values are one linear layer, gate and up
+# two.
+HEADS_PACKED = (
+    r"(fused|packed|merged|combined) w?qkv\b(?!([ -]\w+)? ?(rope|rotary|norms?)\b)"
+    r"|w?qkv (projections? )?(is |are )?(packed|fused|merged)\b|lit-?gpt\b"
+)
 
 # Lumen transposes weights and the output's gradient where that has a format of its own, and nothing
 # where all are e4m3 (ZhangDanyang-AMD/Lumen, lumen/ops/quantize/linear.py: gemm_per_tensor_mixed,

@@ -30,7 +30,8 @@ LATENT_EXPERTS = r"experts?\b[^.;]{0,40}\bon a latent\b|latent[- ]?(MoE|experts)
 def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
     """Returns a run's model: its shape from the row, the rest from its kin in the catalog.
 
-    A model without kin is as GPT-2 where its MLP is plain, and as Llama where it is gated.
+    A model without kin is as GPT-2 where its MLP is plain, and as Llama where it is gated. Those
+    of races for the fastest GPT-2 have a block of their own.
 
     Args:
         run: The row.
@@ -88,8 +89,12 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
         if wide and wide.moe and ffn == wide.moe.expert_ffn:
             shape["ffn_hidden"] = wide.ffn_hidden  # The row gives the experts' width.
     tied = anatomy.tied(run.notes)
-    if like is None:
+    raced = not gated and rx.search(anatomy.RACED, f"{run.model}; {run.framework}", re.I)
+    if like is None or raced:
         block = LLAMA_BLOCK if gated else GPT_BLOCK | {"position_rows": positions}
+        if raced:
+            block = RACE_BLOCK
+            tied = bool(tied)
         block = block | {"tied_embeddings": not gated if tied is None else tied}
         model = replace(Model(**shape, **block), window=anatomy.window(run.notes, run.seq_len or 1))
         return _noted(model, run.notes)
@@ -116,6 +121,17 @@ GPT_BLOCK: dict[str, Any] = {
     "o_bias": True,
     "mlp_bias": True,
 }
+# karpathy/nanochat, nanochat/gpt.py: rotation, a norm of each head and one behind the embedding, no
+# weights in norms, no biases and a head of its own; openai/parameter-golf, train_gpt.py, alike.
+# Embeddings of values on every second layer and scales of the residual stream are left out.
+RACE_BLOCK: dict[str, Any] = {
+    "norm": "rmsnorm",
+    "norm_weight": False,
+    "position": "rope",
+    "activation": "relu2",
+    "qk_norm": "head",
+    "embedding_norm": True,
+}
 
 
 def _noted(model: Model, notes: str) -> Model:
@@ -130,6 +146,8 @@ def _noted(model: Model, notes: str) -> Model:
         model = replace(model, mla=latent)
     if model.qk_norm == "none" and rx.search(anatomy.HEADS_NORMED, notes, re.I):
         model = replace(model, qk_norm="head")
+    if model.activation in ("gelu", "relu") and rx.search(anatomy.RELU_SQUARED, notes, re.I):
+        model = replace(model, activation="relu2")
     if rx.search(anatomy.LAYER_NORMED, notes, re.I):
         model = replace(model, norm="layernorm")
     if rx.search(rf"{TAKEN_BACK}(hybrid|sandwich)( \(\w+\))?[- ]norms?\b", notes, re.I):

@@ -330,6 +330,7 @@ pub fn gpt(layers: u32, hidden: u64) -> Model {
         vocab: 51200,
         max_positions: 2048,
         norm: Norm::Layernorm,
+        norm_weight: true,
         norm_bias: true,
         norms_per_layer: 2,
         position: Position::Learned,

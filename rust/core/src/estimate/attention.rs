@@ -94,7 +94,7 @@ impl Block<'_, '_> {
         if m.qk_norm != QkNorm::None && !in_rotation {
             let passes = match (m.qk_norm, p.norm_kernel()) {
                 (QkNorm::Head, NormKernel::Tuned) => NormKernel::HEADS,
-                (_, kernel) => kernel.traffic(),
+                _ => p.norm_traffic(),
             };
             let (forward, backward) = passes.kernels;
             self.stream(qk_elements, passes.forward, passes.backward, (2 * forward, 2 * backward));
@@ -108,6 +108,7 @@ impl Block<'_, '_> {
         if m.qk_norm != QkNorm::None {
             self.kept += qk_elements * self.p.width;
             self.dense_parameters += match m.qk_norm {
+                _ if !m.norm_weight => 0.0,
                 QkNorm::Full => (q_width + kv_width / 2) as f64,
                 QkNorm::Head | QkNorm::None => 2.0 * m.head_dim as f64,
             };
@@ -117,8 +118,7 @@ impl Block<'_, '_> {
                 Some(a) => p.tokens * ((heads + 1) * a.qk_rope_dim) as f64,
                 None => qk_elements,
             };
-            let passes =
-                if in_rotation { RotaryKernel::NORMED } else { p.rotary_kernel().traffic() };
+            let passes = p.rotary_traffic();
             self.stream(rotated, passes.forward, passes.backward, passes.kernels);
             let packed = p.framework.projections != Projections::Apart;
             // A ring copies keys and values into its buffers (NVIDIA/TransformerEngine, AttnFuncWithCPAndKVP2P).

@@ -14,7 +14,7 @@ use super::pass::Pass;
 use super::shard::{self, End, LayerCost, Shard};
 use super::shortest::Shortest;
 use crate::spec::framework::{Fp8Scaling, Framework, TensorOverlap};
-use crate::spec::kernels::{GeneralNorms, NormKernel};
+use crate::spec::kernels::{GeneralNorms, NormKernel, Traffic};
 use crate::spec::model::{LayerKind, Model, Norm, Position};
 use crate::spec::problem::Problem;
 use crate::spec::tensors::Cut;
@@ -411,7 +411,7 @@ impl<'a> Pricer<'a> {
 
     /// Parameters of a norm that ZeRO leaves whole.
     fn whole_norm(&self) -> u64 {
-        self.model.norm_parameters() / self.model.hidden * self.whole(self.model.hidden)
+        self.model.norm_vectors() * self.whole(self.model.hidden)
     }
 
     /// A parameter's elements where ZeRO leaves it whole, as it is small; none of a larger one.
@@ -482,7 +482,7 @@ impl<'a> Pricer<'a> {
         let d = &self.device;
         let (general, processors) = (self.general_norms(width), d.processors());
         let passes = match general {
-            GeneralNorms::Absent => self.norm_kernel().traffic(),
+            GeneralNorms::Absent => self.norm_traffic(),
             GeneralNorms::Cuda | GeneralNorms::Hip => general.traffic(),
         };
         let waits = general.waits(tokens, width, processors);
@@ -509,6 +509,14 @@ impl<'a> Pricer<'a> {
             (NormKernel::Tuned, _) => NormKernel::Tuned,
             (_, Norm::Layernorm) => NormKernel::Fused,
             (kernel, Norm::Rmsnorm) => kernel,
+        }
+    }
+
+    /// What a norm's kernels are worth.
+    pub(super) fn norm_traffic(&self) -> Traffic {
+        match self.norm_kernel() {
+            NormKernel::Compiled if !self.model.norm_weight => NormKernel::WITHOUT_WEIGHT,
+            kernel => kernel.traffic(),
         }
     }
 

@@ -7,7 +7,7 @@
 use super::block::Block;
 use super::layer::Pricer;
 use super::pass::Pass;
-use crate::spec::kernels::{NormKernel, RotaryKernel};
+use crate::spec::kernels::{NormKernel, RotaryKernel, Traffic};
 use crate::spec::model::{Position, QkNorm};
 
 impl Block<'_, '_> {
@@ -120,7 +120,24 @@ impl Pricer<'_> {
     pub(super) fn norms_in_rotation(&self) -> bool {
         let m = self.model;
         let rotated = m.position == Position::Rope && m.mla.is_none();
-        self.framework.fused.normed_rotation && m.qk_norm == QkNorm::Head && rotated
+        let joined = self.framework.fused.normed_rotation || self.compiles_norms_of_heads();
+        joined && m.qk_norm == QkNorm::Head && rotated
+    }
+
+    /// Whether a compiler joins norms of heads with their rotation: a weight's gradient is a sum over all rows, which ends a kernel.
+    fn compiles_norms_of_heads(&self) -> bool {
+        self.norm_kernel() == NormKernel::Compiled
+            && self.framework.fused.rope == RotaryKernel::Compiled
+            && !self.model.norm_weight
+    }
+
+    /// What the kernels of rotation are worth, with those of norms that are part of it.
+    pub(super) fn rotary_traffic(&self) -> Traffic {
+        match self.norms_in_rotation() {
+            true if self.framework.fused.normed_rotation => RotaryKernel::NORMED,
+            true => RotaryKernel::COMPILED_WITH_NORMS,
+            false => self.rotary_kernel().traffic(),
+        }
     }
 
     /// The gradient of a table of so many elements, rows of which are looked up: it is as large as the table, written as zeros (1) into

@@ -94,7 +94,7 @@ impl Shard {
     /// The tensors of the embedding in the order of their making: how many are alike, and the elements of each on a rank.
     pub fn embedding_tensors(&self, model: &Model) -> impl Iterator<Item = (u64, u64)> {
         let (rows, h) = (model.vocab / self.tp, model.hidden);
-        let norms = if model.embedding_norm { norm_tensors(model) } else { 0 };
+        let norms = if model.embedding_norm { model.norm_vectors() } else { 0 };
         present([(1, rows * h), (1, model.position_rows * h), (norms, h)])
     }
 
@@ -103,7 +103,7 @@ impl Shard {
         let (rows, h) = (model.vocab / self.tp, model.hidden);
         let weights = u64::from(!model.tied_embeddings);
         let biases = u64::from(model.head_bias);
-        present([(norm_tensors(model), h), (weights, rows * h), (biases, rows)])
+        present([(model.norm_vectors(), h), (weights, rows * h), (biases, rows)])
     }
 
     /// The tensors of a layer's kinds that this rank holds of the whole model, dense ones and those of experts, with embedding,
@@ -139,11 +139,6 @@ impl Shard {
         let inner = self.sharded(replicas).size;
         Group { size: replicas.size / inner, stride: replicas.stride * inner }
     }
-}
-
-/// Tensors of a norm.
-fn norm_tensors(model: &Model) -> u64 {
-    1 + u64::from(model.norm_bias)
 }
 
 /// Of tensors, alike in number and elements, those that there are.

@@ -186,10 +186,11 @@ impl Build<'_> {
 
     fn norm(&mut self, name: &str, x: &str, shape: &[u64]) -> String {
         let model = &self.asked.model;
-        let (source, shifted) = match model.norm {
-            Norm::Rmsnorm => ("RmsNorm", model.norm_bias),
-            Norm::Layernorm => ("LayerNorm", model.norm_bias),
+        let source = match model.norm {
+            Norm::Rmsnorm => "RmsNorm",
+            Norm::Layernorm => "LayerNorm",
         };
+        let shifted = model.norm_bias;
         self.norm_over_last(name, source, x, shape, shifted)
     }
 
@@ -202,14 +203,14 @@ impl Build<'_> {
         shifted: bool,
     ) -> String {
         let last = shape.len() - 1;
-        let scale = self.weight(&format!("{name}.scale"), &shape[last..]);
-        let form = Form::Norm { axes: vec![last] };
-        if shifted {
-            let shift = self.weight(&format!("{name}.shift"), &shape[last..]);
-            self.add(name, source, form, &[x, &scale, &shift], shape)
-        } else {
-            self.add(name, source, form, &[x, &scale], shape)
+        let mut inputs = vec![x.to_owned()];
+        for (vector, there) in [("scale", self.asked.model.norm_weight), ("shift", shifted)] {
+            if there {
+                inputs.push(self.weight(&format!("{name}.{vector}"), &shape[last..]));
+            }
         }
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        self.add(name, source, Form::Norm { axes: vec![last] }, &inputs, shape)
     }
 
     fn bias(&mut self, name: &str, x: &str, shape: &[u64]) -> String {
@@ -351,7 +352,9 @@ mod tests {
         });
         let mut direct = latent.clone();
         direct.mla.iter_mut().for_each(|mla| mla.q_lora_rank = 0);
-        for model in [plain, llama, falcon, gemma, mixture, latent, direct] {
+        let mut weightless = llama.clone();
+        weightless.norm_weight = false;
+        for model in [plain, llama, falcon, gemma, mixture, latent, direct, weightless] {
             let graph = graph(&asked(model.clone())).expect("a graph");
             assert_eq!(parameters(&graph), model.parameters());
             graph.validate().expect("a valid graph");

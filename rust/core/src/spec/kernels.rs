@@ -79,6 +79,12 @@ impl NormKernel {
     /// 0.116 ms forward and 0.331 backward on an H100, of which 0.146 are the weights' gradients (tests/data/operators/te_layers.csv).
     pub const HEADS: Traffic = Traffic { forward: 2.3, backward: 6.6, kernels: (1, 2) };
 
+    /// A root-mean-square norm without a weight, in the kernel that torch.compile makes of it and the addition before it: beside what
+    /// that passes its result is written, and backward its input is read (PyTorch 2.15, reads and writes of the kernels that
+    /// torch/_inductor plans of such layers for an H100: tests/data/operators/compiled.csv). A weight's gradient is a sum over all
+    /// rows, for which it makes kernels apart.
+    pub const WITHOUT_WEIGHT: Traffic = Traffic { forward: 1.0, backward: 1.0, kernels: (0, 0) };
+
     /// Widths whose root-mean-square norm Transformer Engine has kernels of its own for (NVIDIA/TransformerEngine,
     /// normalization/rmsnorm/rmsnorm_bwd_semi_cuda_kernel.cu: REGISTER_NORM_LAUNCHER, tuned).
     pub fn is_shaped_for(width: u64) -> bool {
@@ -196,6 +202,12 @@ impl RotaryKernel {
     /// normed is read again beside the gradient (axolotl-ai-cloud/axolotl pull request 3680: fused_rms_norm_rope; AMD-AGI/Primus-Turbo,
     /// by which a step of Qwen3-30B-A3B on MI355X went from 7.35 to 6.99 s, notes of q30mi355).
     pub const NORMED: Traffic = Traffic { forward: 2.3, backward: 3.3, kernels: (2, 2) };
+
+    /// As torch.compile joins rotation and a norm without a weight behind it: what is projected is read, and its rotation and the
+    /// norm of that are written; backward the gradient and the rotation are read, and what lies between both is written and turned
+    /// back in parts (from the same plans).
+    pub const COMPILED_WITH_NORMS: Traffic =
+        Traffic { forward: 3.05, backward: 7.1, kernels: (1, 5) };
 
     /// What the kernels of queries and of keys are worth.
     pub fn traffic(self) -> Traffic {
@@ -386,6 +398,26 @@ mod tests {
         assert!((wide.forward - narrow.forward - 6.0).abs() < 1e-9);
         assert!((wide.backward - narrow.backward - 6.0).abs() < 1e-9);
         assert_eq!((wide.kernels.0 - narrow.kernels.0, wide.kernels.1 - narrow.kernels.1), (4, 4));
+    }
+
+    #[test]
+    fn what_a_compiler_joins_is_worth_what_it_plans() {
+        // Passes over the stream of 256 channels, of which a layer has two norms, and queries and keys twice as many.
+        let plans = include_str!("../../../../tests/data/operators/compiled.csv");
+        let passes = |layer: &str, column: usize| -> f64 {
+            let line = plans.lines().find(|line| line.starts_with(&format!("{layer},")));
+            line.unwrap().split(',').nth(column).unwrap().parse().unwrap()
+        };
+        let gained =
+            |more: &str, less: &str, column| (passes(more, column) - passes(less, column)) / 2.0;
+        for (column, norm, heads) in [
+            (3, NormKernel::WITHOUT_WEIGHT.forward, RotaryKernel::COMPILED_WITH_NORMS.forward),
+            (4, NormKernel::WITHOUT_WEIGHT.backward, RotaryKernel::COMPILED_WITH_NORMS.backward),
+        ] {
+            assert!((gained("norms without weight", "no norms", column) - norm).abs() < 0.02);
+            let rotated = gained("rotation and norms of heads", "norms without weight", column);
+            assert!((rotated - heads).abs() < 0.05);
+        }
     }
 
     #[test]

@@ -27,7 +27,9 @@ pub struct Model {
     pub max_positions: u64,
     /// Kind of normalisation.
     pub norm: Norm,
-    /// Whether a norm has a bias beside its weight.
+    /// Whether a norm has a weight for each channel.
+    pub norm_weight: bool,
+    /// Whether it has a bias for each.
     pub norm_bias: bool,
     /// Norms in one layer: 1 in a parallel block with a shared norm, 4 with sandwich norms.
     pub norms_per_layer: u32,
@@ -318,6 +320,7 @@ impl Model {
         }
         p += match self.qk_norm {
             QkNorm::None => 0,
+            _ if !self.norm_weight => 0,
             QkNorm::Head => 2 * d,
             QkNorm::Full => (a + k) * d,
         };
@@ -339,11 +342,12 @@ impl Model {
 
     /// Parameters of one norm over the residual stream.
     pub fn norm_parameters(&self) -> u64 {
-        if self.norm_bias {
-            2 * self.hidden
-        } else {
-            self.hidden
-        }
+        self.norm_vectors() * self.hidden
+    }
+
+    /// Its tensors: a weight, a bias, both or none.
+    pub fn norm_vectors(&self) -> u64 {
+        u64::from(self.norm_weight) + u64::from(self.norm_bias)
     }
 
     /// Parameters of the router with its bias, and of the shared experts with their gate.

@@ -81,6 +81,7 @@ impl Model {
         found.add(u64::from(self.o_bias), h, Cut::Whole);
         match self.qk_norm {
             QkNorm::None => {}
+            _ if !self.norm_weight => {}
             QkNorm::Head => found.add(2, d, Cut::Whole),
             QkNorm::Full => {
                 found.add(1, a * d, Cut::Tensor);
@@ -102,7 +103,7 @@ impl Model {
     }
 
     fn norm_tensors(&self, found: &mut Listed, norms: u64) {
-        found.add(norms * (1 + u64::from(self.norm_bias)), self.hidden, Cut::Whole);
+        found.add(norms * self.norm_vectors(), self.hidden, Cut::Whole);
     }
 }
 
@@ -140,6 +141,8 @@ mod tests {
         let mut gated = plain.clone();
         (gated.activation, gated.kv_heads, gated.qk_norm) = (Activation::Swiglu, 2, QkNorm::Head);
         gated.norm_bias = false;
+        let mut weightless = gated.clone();
+        weightless.norm_weight = false;
         let mut latent = gated.clone();
         latent.qk_norm = QkNorm::None;
         let ranks = |q_lora_rank| Mla {
@@ -166,7 +169,7 @@ mod tests {
             node_limit: 0,
             capacity_factor: 0.0,
         });
-        vec![plain, full, gated, latent, compressed, sparse]
+        vec![plain, full, gated, weightless, latent, compressed, sparse]
     }
 
     #[test]
