@@ -93,6 +93,16 @@ def test_operators_that_a_script_leaves_apart_are_read_from_words(shelf: Shelf) 
     assert said("softmax in one kernel; gate and up apart")[3:] == ("fused", "gate_apart")
 
 
+def test_heads_of_olmo_are_turned_in_32_bits(shelf: Shelf) -> None:
+    def rotation(model: str, framework: str = "PyTorch FSDP") -> str:
+        run = run_of(model=model, framework=framework)
+        return setup(run, shelf).problem.framework.fused.rope
+
+    assert rotation("OLMo-1B") == rotation("OLMo2 7B") == "widened"
+    assert rotation("Llama-2-7B") == "eager"
+    assert rotation("OLMo2 7B", "PyTorch FSDP, torch.compile") == "compiled"
+
+
 @pytest.mark.parametrize(
     ("framework", "notes", "projections"),
     [

@@ -488,6 +488,53 @@ def _phimoe(config: Config) -> Fields:
     }
 
 
+def _unclipped(config: Config) -> None:
+    if config.has("clip_qkv"):
+        raise config.refuse("clip_qkv", "must be null")
+
+
+def _olmo(config: Config) -> Fields:
+    _unclipped(config)
+    bare = {"norm": "layernorm", "norm_weight": False}
+    return {**_decoder(config), **_attention_bias(config), **bare}
+
+
+def _olmo2(config: Config) -> Fields:
+    # Norms stand behind attention and MLP in place of before them, as many.
+    return {**_decoder(config), **_attention_bias(config), "qk_norm": "full"}
+
+
+def _olmo3(config: Config) -> Fields:
+    return {**_olmo2(config), **_window(config, 4)}
+
+
+def _olmoe(config: Config) -> Fields:
+    _unclipped(config)
+    return {**_olmo2(config), "moe": _experts(config, "num_experts", ffn="intermediate_size")}
+
+
+def _gptj(config: Config) -> Fields:
+    hidden, heads = config.count("n_embd"), config.count("n_head")
+    return {
+        **_layer_norms(),
+        "qkv_bias": False,
+        "o_bias": False,
+        "layers": config.count("n_layer"),
+        "hidden": hidden,
+        "ffn_hidden": config.count("n_inner", default=4 * hidden),
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": hidden // heads,
+        "vocab": config.count("vocab_size"),
+        "max_positions": config.count("n_positions", default=2048),
+        "norms_per_layer": 1,
+        "activation": _plain(config, "activation_function", "gelu_new"),
+        "tied_embeddings": config.flag("tie_word_embeddings", False),
+        "head_bias": True,
+        "parallel_block": True,
+    }
+
+
 FAMILIES: dict[str, Callable[[Config], Fields]] = {
     "bloom": _bloom,
     "chatglm": _chatglm,
@@ -502,9 +549,14 @@ FAMILIES: dict[str, Callable[[Config], Fields]] = {
     "glm4_moe": _glm4_moe,
     "gpt2": _gpt2,
     "gpt_neox": _gpt_neox,
+    "gptj": _gptj,
     "llama": _llama,
     "mistral": _mistral,
     "mixtral": _mixtral,
+    "olmo": _olmo,
+    "olmo2": _olmo2,
+    "olmo3": _olmo3,
+    "olmoe": _olmoe,
     "opt": _opt,
     "phi": _phi,
     "phi3": _phi3,

@@ -358,8 +358,9 @@ def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
     """Returns the catalog's model that is most like a run's, and whether it is that very model.
 
     The very model bears the name and has every dimension that the row gives. Else it is one of the
-    same family, the letters that a name begins with, and kind, whether the MLP is gated and has
-    experts; most like is the one that shares most dimensions, then most of the name.
+    same family, the letters that a name begins with, or where none is the first of these letters,
+    and kind, whether the MLP is gated and has experts; most like is the one that shares most
+    dimensions, then most of the name.
 
     Raises:
         SpecError: The name is a path to a TOML file, and the file is wrong.
@@ -377,10 +378,9 @@ def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
     if not family:
         return None, False
 
-    def related(model: Model) -> bool:
+    def alike(model: Model) -> bool:
         gated = run.gated_mlp in (None, model.activation in GATED)
-        mixed = ((run.experts or 1) > 1) == (model.moe is not None)
-        return gated and mixed and _letters(plain(model.name)).startswith(family)
+        return gated and ((run.experts or 1) > 1) == (model.moe is not None)
 
     def likeness(model: Model) -> tuple[int, int]:
         alike = sum(getattr(run, key) == getattr(model, key) for key in SHAPE)
@@ -388,8 +388,13 @@ def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
         pairs = enumerate(zip(name, other, strict=False))
         return alike, next((i for i, (a, b) in pairs if a != b), min(len(name), len(other)))
 
-    models = (entry.model for entry in shelf.models)
-    return max(filter(related, models), key=likeness, default=None), False
+    kind = [entry for entry in shelf.models if alike(entry.model)]
+    families = [{_letters(plain(x)) for x in (e.model.name, *e.aliases)} for e in kind]
+    related = [e.model for e, own in zip(kind, families, strict=True) if family in own]
+    if not related:
+        names = [_letters(plain(entry.model.name)) for entry in kind]
+        related = [e.model for e, x in zip(kind, names, strict=True) if x.startswith(family)]
+    return max(related, key=likeness, default=None), False
 
 
 # What stands about a model's name and changes no shape: `meta-llama/Llama-2-7b-hf`, `(SFT)`.

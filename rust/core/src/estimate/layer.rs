@@ -148,11 +148,10 @@ impl<'a> Pricer<'a> {
         match self.norm_kernel() {
             // A stream in 32 bits is its own copy.
             NormKernel::Eager | NormKernel::Separate => elements * (4.0 + stream),
-            NormKernel::Compiled
-            | NormKernel::Fused
-            | NormKernel::Native
-            | NormKernel::Widened
-            | NormKernel::Tuned => elements * stream,
+            NormKernel::Widened => elements * stream.max(4.0),
+            NormKernel::Compiled | NormKernel::Fused | NormKernel::Native | NormKernel::Tuned => {
+                elements * stream
+            }
         }
     }
 
@@ -503,10 +502,12 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    /// Every framework has a layer norm of one kernel; what is unfused is the newer RMS norm.
+    /// Every framework has a layer norm of one kernel; what is unfused is the newer RMS norm. That without a weight is OLMo's, which
+    /// casts to 32 bits before it and back (huggingface/transformers, modeling_olmo.py: OlmoLayerNorm; in allenai/OLMo autocast does).
     pub(super) fn norm_kernel(&self) -> NormKernel {
         match (self.framework.fused.norm, self.model.norm) {
             (NormKernel::Tuned, _) => NormKernel::Tuned,
+            (NormKernel::Eager, Norm::Layernorm) if !self.model.norm_weight => NormKernel::Widened,
             (_, Norm::Layernorm) => NormKernel::Fused,
             (kernel, Norm::Rmsnorm) => kernel,
         }
