@@ -106,7 +106,7 @@ impl Block<'_, '_> {
             }
         }
         if m.qk_norm != QkNorm::None {
-            self.kept += qk_elements * self.p.width;
+            self.kept += qk_elements * p.kept_of_norm(p.width);
             self.dense_parameters += match m.qk_norm {
                 _ if !m.norm_weight => 0.0,
                 QkNorm::Full => (q_width + kv_width / 2) as f64,

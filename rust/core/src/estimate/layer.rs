@@ -144,13 +144,17 @@ impl<'a> Pricer<'a> {
     /// input in 32 bits, for the square and for the product, and the normalised copy for the product with the weight
     /// (huggingface/transformers: LlamaRMSNorm). A layer norm is one kernel in any framework.
     pub(super) fn norm_kept(&self, elements: f64) -> f64 {
-        let stream = self.residual_width();
+        elements * self.kept_of_norm(self.residual_width())
+    }
+
+    /// The same of an element of so many bytes.
+    pub(super) fn kept_of_norm(&self, width: f64) -> f64 {
         match self.norm_kernel() {
-            // A stream in 32 bits is its own copy.
-            NormKernel::Eager | NormKernel::Separate => elements * (4.0 + stream),
-            NormKernel::Widened => elements * stream.max(4.0),
+            // An input in 32 bits is its own copy.
+            NormKernel::Eager | NormKernel::Separate => 4.0 + width,
+            NormKernel::Widened => width.max(4.0),
             NormKernel::Compiled | NormKernel::Fused | NormKernel::Native | NormKernel::Tuned => {
-                elements * stream
+                width
             }
         }
     }
