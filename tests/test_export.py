@@ -75,6 +75,7 @@ def test_kubernetes_needs_an_image() -> None:
         ),
         ("megatron", ("gemma2-9b", *LLAMA[1:]), {}, "4 norms a layer"),
         ("megatron", ("falcon-40b", *LLAMA[1:]), {}, "a parallel block"),
+        ("megatron", ("olmo-7b", *LLAMA[1:]), {}, "norms without a weight"),
         ("mindformers", LLAMA, {}, "the chip h100"),
         ("mindformers", ASCEND, {"recompute": Recompute("selective")}, "selective recompute"),
         ("mindformers", ASCEND, {"recompute": Recompute("uniform", 2)}, "in groups of layers"),

@@ -54,6 +54,39 @@ def test_a_plain_model_without_kin_is_that_of_gpt2(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "parallel", "norms", "qk_norm"),
+    [
+        ("Pythia-410M", True, 2, "none"),
+        ("GPT-NeoX-6.7B", True, 2, "none"),
+        ("GPT-J-6B", True, 1, "none"),
+        # EleutherAI's GPT-Neo is a GPT-2 with windows: its letters are not those of NeoX.
+        ("GPT-Neo-2.7B", False, 2, "none"),
+        ("GPT 2.7B", False, 2, "none"),
+        ("Apertus-8B", False, 2, "head"),
+    ],
+)
+def test_a_plain_model_has_the_block_of_its_family(
+    name: str, parallel: bool, norms: int, qk_norm: str, shelf: Shelf
+) -> None:
+    model = setup(run_of(model=name, gated_mlp="0"), shelf).problem.model
+    assert (model.parallel_block, model.norms_per_layer, model.qk_norm) == (
+        parallel,
+        norms,
+        qk_norm,
+    )
+    assert (model.position == "rope") == (parallel or qk_norm == "head")
+
+
+def test_generations_of_olmo_differ_in_their_norms(shelf: Shelf) -> None:
+    def norms(name: str) -> tuple[str, bool, str]:
+        model = setup(run_of(model=name), shelf).problem.model
+        return model.norm, model.norm_weight, model.qk_norm
+
+    assert norms("OLMo-1B") == ("layernorm", False, "none")
+    assert norms("OLMo2 7B") == norms("OLMo-3-7B") == ("rmsnorm", True, "full")
+
+
+@pytest.mark.parametrize(
     ("model", "framework"),
     [
         ("nanochat d20", "PyTorch"),

@@ -309,13 +309,10 @@ def _layer_norms(bias: bool = True) -> Fields:
     }
 
 
-def _gpt2(config: Config) -> Fields:
+def _gpt_sizes(config: Config, positions: int, tied: bool) -> Fields:
+    """Returns the dimensions of GPT-2 and GPT-J, and what both say by the same keys."""
     hidden, heads = config.count("n_embd"), config.count("n_head")
-    rows = config.count("n_positions", default=1024)
-    if config.flag("add_cross_attention", False):
-        raise config.refuse("add_cross_attention", "must be false")
     return {
-        **_layer_norms(),
         "layers": config.count("n_layer"),
         "hidden": hidden,
         "ffn_hidden": config.count("n_inner", default=4 * hidden),
@@ -323,11 +320,29 @@ def _gpt2(config: Config) -> Fields:
         "kv_heads": heads,
         "head_dim": hidden // heads,
         "vocab": config.count("vocab_size"),
-        "max_positions": rows,
-        "position": "learned",
-        "position_rows": rows,
+        "max_positions": config.count("n_positions", default=positions),
         "activation": _plain(config, "activation_function", "gelu_new"),
-        "tied_embeddings": config.flag("tie_word_embeddings", True),
+        "tied_embeddings": config.flag("tie_word_embeddings", tied),
+    }
+
+
+def _gpt2(config: Config) -> Fields:
+    if config.flag("add_cross_attention", False):
+        raise config.refuse("add_cross_attention", "must be false")
+    sizes = _gpt_sizes(config, positions=1024, tied=True)
+    learned: Fields = {"position": "learned", "position_rows": sizes["max_positions"]}
+    return {**_layer_norms(), **sizes, **learned}
+
+
+def _gptj(config: Config) -> Fields:
+    return {
+        **_layer_norms(),
+        **_gpt_sizes(config, positions=2048, tied=False),
+        "qkv_bias": False,
+        "o_bias": False,
+        "norms_per_layer": 1,
+        "head_bias": True,
+        "parallel_block": True,
     }
 
 
@@ -511,28 +526,6 @@ def _olmo3(config: Config) -> Fields:
 def _olmoe(config: Config) -> Fields:
     _unclipped(config)
     return {**_olmo2(config), "moe": _experts(config, "num_experts", ffn="intermediate_size")}
-
-
-def _gptj(config: Config) -> Fields:
-    hidden, heads = config.count("n_embd"), config.count("n_head")
-    return {
-        **_layer_norms(),
-        "qkv_bias": False,
-        "o_bias": False,
-        "layers": config.count("n_layer"),
-        "hidden": hidden,
-        "ffn_hidden": config.count("n_inner", default=4 * hidden),
-        "heads": heads,
-        "kv_heads": heads,
-        "head_dim": hidden // heads,
-        "vocab": config.count("vocab_size"),
-        "max_positions": config.count("n_positions", default=2048),
-        "norms_per_layer": 1,
-        "activation": _plain(config, "activation_function", "gelu_new"),
-        "tied_embeddings": config.flag("tie_word_embeddings", False),
-        "head_bias": True,
-        "parallel_block": True,
-    }
 
 
 FAMILIES: dict[str, Callable[[Config], Fields]] = {

@@ -358,9 +358,9 @@ def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
     """Returns the catalog's model that is most like a run's, and whether it is that very model.
 
     The very model bears the name and has every dimension that the row gives. Else it is one of the
-    same family, the letters that a name begins with, or where none is the first of these letters,
-    and kind, whether the MLP is gated and has experts; most like is the one that shares most
-    dimensions, then most of the name.
+    same kind, whether the MLP is gated and has experts, and of the same family, the letters that
+    one of its names begins with; if there is none, of a family that begins with these letters.
+    Most like is the one that shares most dimensions, then most of the name.
 
     Raises:
         SpecError: The name is a path to a TOML file, and the file is wrong.
@@ -388,12 +388,13 @@ def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
         pairs = enumerate(zip(name, other, strict=False))
         return alike, next((i for i, (a, b) in pairs if a != b), min(len(name), len(other)))
 
+    def families(entry: ModelEntry) -> list[str]:
+        return [_letters(plain(name)) for name in (entry.model.name, *entry.aliases)]
+
     kind = [entry for entry in shelf.models if alike(entry.model)]
-    families = [{_letters(plain(x)) for x in (e.model.name, *e.aliases)} for e in kind]
-    related = [e.model for e, own in zip(kind, families, strict=True) if family in own]
-    if not related:
-        names = [_letters(plain(entry.model.name)) for entry in kind]
-        related = [e.model for e, x in zip(kind, names, strict=True) if x.startswith(family)]
+    related = [entry.model for entry in kind if family in families(entry)] or [
+        entry.model for entry in kind if families(entry)[0].startswith(family)
+    ]
     return max(related, key=likeness, default=None), False
 
 
