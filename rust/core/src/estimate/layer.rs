@@ -152,10 +152,13 @@ impl<'a> Pricer<'a> {
         match self.norm_kernel() {
             // An input in 32 bits is its own copy.
             NormKernel::Eager | NormKernel::Separate => 4.0 + width,
-            NormKernel::Widened => width.max(4.0),
-            NormKernel::Compiled | NormKernel::Fused | NormKernel::Native | NormKernel::Tuned => {
-                width
-            }
+            // Autograd keeps what OLMo casts; of those that a graph plans or a library casts nobody says so.
+            NormKernel::Widened if !self.model.norm_weight => width.max(4.0),
+            NormKernel::Compiled
+            | NormKernel::Fused
+            | NormKernel::Native
+            | NormKernel::Widened
+            | NormKernel::Tuned => width,
         }
     }
 
