@@ -3,13 +3,14 @@
 Layers have 256 channels with four heads of 64, 1,024 tokens and all numbers in 16 bits; what they
 keep is counted in whole tensors of the stream, as the difference that one layer more makes.
 
-`data/operators/compiled.csv` holds what PyTorch 2.15 planned: reads and writes of all kernels that
-are no product and no attention, as torch/_inductor joins them for an H100, and what its partition
-of the joint graph (min_cut_rematerialization_partition) keeps.
+`data/operators/compiled.csv` holds what PyTorch 2.15 planned, and nothing that was timed: reads and
+writes of all kernels that are no product and no attention, as the scheduler of torch/_inductor
+joins them where tensors are said to be an H100's (graphs were traced on a CPU, and its passes over
+patterns were left out), and what its partition of the joint graph
+(min_cut_rematerialization_partition) keeps.
 
-`data/operators/kept.csv` holds what autograd saved of the classes of transformers 5.24, one layer
-after another, with PyTorch's scaled_dot_product_attention and without dropout: the storages that
-torch.autograd.graph.saved_tensors_hooks is given, parameters left out.
+`data/operators/kept.csv` holds what autograd saves of the classes of transformers 5.24, as
+`benches/saved_tensors.py` prints it.
 """
 
 import csv

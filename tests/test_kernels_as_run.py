@@ -98,7 +98,7 @@ def test_heads_of_olmo_are_turned_in_32_bits(shelf: Shelf) -> None:
         run = run_of(model=model, framework=framework)
         return setup(run, shelf).problem.framework.fused.rope
 
-    assert rotation("OLMo-1B") == rotation("OLMo2 7B") == "widened"
+    assert rotation("OLMo-1B") == rotation("olmo2-7b") == "widened"
     assert rotation("Llama-2-7B") == "eager"
     assert rotation("OLMo2 7B", "PyTorch FSDP, torch.compile") == "compiled"
 

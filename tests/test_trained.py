@@ -108,6 +108,14 @@ def test_a_model_of_a_race_has_the_block_of_nanochat(
     assert setup(tied, shelf).problem.model.tied_embeddings
 
 
+def test_a_model_of_the_catalog_stays_what_it_is_in_a_racer_s_trainer(shelf: Shelf) -> None:
+    whole = catalog.model("pythia-1b").model
+    cells = {key: str(getattr(whole, key)) for key in ("layers", "hidden", "heads", "kv_heads")}
+    sizes = {"ffn_hidden": str(whole.ffn_hidden), "vocab": str(whole.vocab), "gated_mlp": "0"}
+    run = run_of(model="Pythia-1B", framework="nanochat (PyTorch)", **cells, **sizes)
+    assert setup(run, shelf).problem.model.qk_norm == "none"
+
+
 def test_a_race_s_name_elsewhere_changes_no_model(shelf: Shelf) -> None:
     plain = run_of(model="GPT-2-124M", framework="nanoGPT", gated_mlp="0", notes="as nanochat has")
     assert setup(plain, shelf).problem.model.position == "learned"

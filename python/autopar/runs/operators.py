@@ -52,7 +52,7 @@ def fused(framework: Framework, run: Run) -> Framework:
         one = replace(one, rope="widened" if run.month >= WIDE_ROTATION_SINCE else "eager")
     elif titan and one.rope == "compiled" and not halves:
         one = replace(one, rope="complex")
-    elif one.rope == "eager" and rx.search(r"\bOLMo", run.model):
+    elif one.rope == "eager" and rx.search(r"\bOLMo", run.model, re.I):
         # allenai/OLMo, olmo/model.py (rope_full_precision) and Hugging Face's modeling_olmo.py cast
         # queries and keys to 32 bits and back.
         one = replace(one, rope="widened")

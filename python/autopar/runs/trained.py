@@ -89,7 +89,8 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
         if wide and wide.moe and ffn == wide.moe.expert_ffn:
             shape["ffn_hidden"] = wide.ffn_hidden  # The row gives the experts' width.
     tied = anatomy.tied(run.notes)
-    raced = not gated and rx.search(anatomy.RACED, f"{run.model}; {run.framework}", re.I)
+    named = rx.search(anatomy.RACED, f"{run.model}; {run.framework}", re.I)
+    raced = named and not (gated or exact)
     if like is None or raced:
         block = LLAMA_BLOCK if gated else GPT_BLOCK | {"position_rows": positions}
         if raced:

@@ -94,7 +94,7 @@ impl Block<'_, '_> {
         if m.qk_norm != QkNorm::None && !in_rotation {
             let passes = match (m.qk_norm, p.norm_kernel()) {
                 (QkNorm::Head, NormKernel::Tuned) => NormKernel::HEADS,
-                _ => p.norm_traffic(),
+                (_, kernel) => kernel.traffic(),
             };
             let (forward, backward) = passes.kernels;
             self.stream(qk_elements, passes.forward, passes.backward, (2 * forward, 2 * backward));

@@ -152,13 +152,11 @@ impl<'a> Pricer<'a> {
         match self.norm_kernel() {
             // An input in 32 bits is its own copy.
             NormKernel::Eager | NormKernel::Separate => 4.0 + width,
-            // Autograd keeps what OLMo casts; of those that a graph plans or a library casts nobody says so.
-            NormKernel::Widened if !self.model.norm_weight => width.max(4.0),
-            NormKernel::Compiled
-            | NormKernel::Fused
-            | NormKernel::Native
-            | NormKernel::Widened
-            | NormKernel::Tuned => width,
+            // The kernel keeps what the cast before it made.
+            NormKernel::Widened => width.max(4.0),
+            NormKernel::Compiled | NormKernel::Fused | NormKernel::Native | NormKernel::Tuned => {
+                width
+            }
         }
     }
 
@@ -520,8 +518,8 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    /// What a norm's kernels are worth.
-    pub(super) fn norm_traffic(&self) -> Traffic {
+    /// What the kernels of a norm of the stream are worth.
+    fn norm_traffic(&self) -> Traffic {
         match self.norm_kernel() {
             NormKernel::Compiled if !self.model.norm_weight => NormKernel::WITHOUT_WEIGHT,
             kernel => kernel.traffic(),

@@ -34,12 +34,15 @@ impl Block<'_, '_> {
         self.repeats.each[Operator::Attention as usize].0.kernels -= self.exchanged;
     }
 
-    /// The norm that ran since `before`: of its own it keeps its input. Where its result is kept gathered, gathering is an
-    /// operator by itself.
+    /// The norm that ran since `before`: of its own it keeps its input, as a cast before it made that if one did. Where its result is
+    /// kept gathered, gathering is an operator by itself.
     pub(super) fn norm_may_repeat(&mut self, before: Pass) {
         let p = self.p;
         let width = p.model.hidden as f64;
-        let own = p.norm_kept(p.residual_tokens * width) - p.residual_bytes();
+        let own = match p.norm_kernel() {
+            NormKernel::Widened => 0.0,
+            _ => p.norm_kept(p.residual_tokens * width) - p.residual_bytes(),
+        };
         let result = p.column_input(width);
         if !(p.framework.held.gathered_inputs && p.shard.sp) {
             self.may_repeat(Operator::Norm, before, own + result);
