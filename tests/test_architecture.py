@@ -71,7 +71,9 @@ PYTHON_ORDER = """
     runs.operators
     runs.losses runs.stored runs.orthogonal runs.as_run runs.checkpoints runs.recompute
     runs.stages runs.shards
-    frontends frontends.apss frontends.hf_config frontends.hf
+    frontends frontends.apss
+    frontends.hf.config frontends.hf.parts frontends.hf.llamas frontends.hf.mixtures
+    frontends.hf.gpts frontends.hf
     frontends.shell_words frontends.shell frontends.places frontends.launch
     frontends.mindformers_operators frontends.mindformers_recompute
     frontends.megatron_arguments frontends.megatron_model
