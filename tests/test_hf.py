@@ -98,13 +98,26 @@ def test_windows_come_from_the_kinds_of_the_layers(tmp_path: Path) -> None:
         planner.model_of(irregular)
 
 
+def test_a_pattern_of_letters_says_what_a_number_does(tmp_path: Path) -> None:
+    letters = {**GOLDEN["exaone4-32b"]["config"], "sliding_window_pattern": "LLLG"}
+    model = planner.model_of(written(tmp_path, letters)).model
+    assert model.window == Window(size=4096, global_every=4)
+
+
+def test_layers_with_experts_may_be_named_one_by_one(tmp_path: Path) -> None:
+    named = {**GOLDEN["llama4-maverick"]["config"], "moe_layers": list(range(1, 48, 2))}
+    named.pop("interleave_moe_layer_step")
+    model = planner.model_of(written(tmp_path, named)).model
+    assert model.moe == catalog.model("llama4-maverick").model.moe
+
+
 LLAMA = GOLDEN["llama2-7b"]["config"]
 
 
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({**LLAMA, "model_type": "mamba"}, 'model_type: no family "mamba". Known: bloom, '),
+        ({**LLAMA, "model_type": "mamba"}, 'model_type: no family "mamba". Known: arcee, '),
         ({"hidden_size": 1}, "model_type: missing key"),
         ({k: v for k, v in LLAMA.items() if k != "hidden_size"}, "hidden_size: missing key"),
         (
@@ -122,6 +135,19 @@ LLAMA = GOLDEN["llama2-7b"]["config"]
         (
             {**GOLDEN["qwen2-57b-a14b"]["config"], "mlp_only_layers": [3]},
             "mlp_only_layers: must be",
+        ),
+        (
+            {**GOLDEN["mpt-7b"]["config"], "attn_config": {"alibi": False}},
+            "attn_config: must have alibi and multihead_attention, found",
+        ),
+        ({**GOLDEN["mpt-7b"]["config"], "attn_config": 3}, "attn_config: must be a table, found 3"),
+        (
+            {**GOLDEN["llama4-scout"]["config"], "moe_layers": ["0"]},
+            "moe_layers: must be every n-th layer",
+        ),
+        (
+            {**GOLDEN["exaone4-32b"]["config"], "sliding_window_pattern": "LGLG"},
+            "sliding_window_pattern: must be whole attention in every n-th layer",
         ),
         (
             {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}},

@@ -2,10 +2,12 @@
 
 from autopar.frontends.hf.config import Config, Fields
 from autopar.frontends.hf.parts import (
+    attention_bias,
     decoder,
     gpt_sizes,
     layer_norms,
     plain,
+    window,
 )
 
 
@@ -137,4 +139,66 @@ def phi(config: Config) -> Fields:
         "norms_per_layer": 1,
         "head_bias": True,
         "parallel_block": True,
+    }
+
+
+def gpt_bigcode(config: Config) -> Fields:
+    one = config.flag("multi_query", True)
+    return {**gpt2(config), **({"kv_heads": 1} if one else {})}
+
+
+def mpt(config: Config) -> Fields:
+    attention = config.table.get("attn_config", {})
+    if not isinstance(attention, dict):
+        raise config.refuse("attn_config", "must be a table")
+    for key in ("clip_qkv", "qk_ln", "prefix_lm"):
+        if attention.get(key):
+            raise config.refuse("attn_config", f"{key} must not be set")
+    if not attention.get("alibi", True) or attention.get("attn_type", MANY) != MANY:
+        raise config.refuse("attn_config", f"must have alibi and {MANY}")
+    if not config.flag("no_bias", True):
+        raise config.refuse("no_bias", "must be true")
+    hidden, heads = config.count("d_model"), config.count("n_heads")
+    return {
+        "layers": config.count("n_layers"),
+        "hidden": hidden,
+        "ffn_hidden": config.count("expansion_ratio", default=4) * hidden,
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": hidden // heads,
+        "vocab": config.count("vocab_size"),
+        "max_positions": config.count("max_seq_len", default=2048),
+        "norm": "layernorm",
+        "position": "alibi",
+        "activation": "gelu",
+        "tied_embeddings": config.flag("tie_word_embeddings", True),
+    }
+
+
+MANY = "multihead_attention"
+
+
+def starcoder2(config: Config) -> Fields:
+    activation = plain(config, "hidden_act", "gelu_pytorch_tanh")
+    return {
+        **decoder(config, tied=True, activation=activation),
+        **window(config),
+        **layer_norms(config.flag("use_bias", True)),
+    }
+
+
+def nemotron(config: Config) -> Fields:
+    return {
+        **decoder(config, activation=plain(config, "hidden_act", "relu2")),
+        **layer_norms(False),
+        **attention_bias(config),
+        "mlp_bias": config.flag("mlp_bias", False),
+    }
+
+
+def arcee(config: Config) -> Fields:
+    return {
+        **decoder(config, activation=plain(config, "hidden_act", "relu2")),
+        **attention_bias(config),
+        "mlp_bias": config.flag("mlp_bias", False),
     }

@@ -3,6 +3,7 @@
 from autopar.frontends.hf.config import Config, Fields
 from autopar.frontends.hf.parts import (
     attention_bias,
+    biases,
     decoder,
     qwen_window,
     unclipped,
@@ -92,6 +93,87 @@ def olmo2(config: Config) -> Fields:
 
 def olmo3(config: Config) -> Fields:
     return {**olmo2(config), **window(config, 4)}
+
+
+def smollm3(config: Config) -> Fields:
+    if config.flag("use_sliding_window", False):
+        raise config.refuse("use_sliding_window", "must be false")
+    bias = config.flag("mlp_bias", False)
+    return {**decoder(config, tied=True), **attention_bias(config), "mlp_bias": bias}
+
+
+def seed_oss(config: Config) -> Fields:
+    return {
+        **decoder(config),
+        "head_dim": config.count("head_dim", default=128),
+        "qkv_bias": config.flag("attention_bias", True),
+        "o_bias": config.flag("attention_out_bias", False),
+        "mlp_bias": config.flag("mlp_bias", False),
+    }
+
+
+def helium(config: Config) -> Fields:
+    # Its class takes no bias behind attention.
+    return {
+        **decoder(config),
+        "head_dim": config.count("head_dim", default=128),
+        "qkv_bias": config.flag("attention_bias", False),
+        "mlp_bias": config.flag("mlp_bias", False),
+    }
+
+
+def ernie4_5(config: Config) -> Fields:
+    return {
+        **decoder(config, tied=True),
+        "head_dim": config.count("head_dim", default=128),
+        **biases(config.flag("use_bias", False)),
+    }
+
+
+def hunyuan_v1_dense(config: Config) -> Fields:
+    return {**decoder(config), **attention_bias(config), "qk_norm": "head"}
+
+
+def exaone4(config: Config) -> Fields:
+    # Norms stand behind attention and MLP in place of before them, as many.
+    pattern = config.table.get("sliding_window_pattern", 4)
+    if isinstance(pattern, str):
+        if not pattern.endswith("G") or "G" in pattern[:-1]:
+            what = "must be whole attention in every n-th layer"
+            raise config.refuse("sliding_window_pattern", what)
+        every = len(pattern)
+    else:
+        every = config.count("sliding_window_pattern", default=4, least=0)
+    return {**decoder(config), **window(config, every), "qk_norm": "head"}
+
+
+def cohere(config: Config) -> Fields:
+    return {
+        **decoder(config, tied=True),
+        **attention_bias(config),
+        "norm": "layernorm",
+        "norms_per_layer": 1,
+        "qk_norm": "full" if config.flag("use_qk_norm", False) else "none",
+        "parallel_block": True,
+    }
+
+
+def cohere2(config: Config) -> Fields:
+    pattern = config.count("sliding_window_pattern", default=4, least=0)
+    return {**cohere(config), **window(config.beside({"sliding_window": 4096}), pattern)}
+
+
+def stablelm(config: Config) -> Fields:
+    parallel = config.flag("use_parallel_residual", False)
+    return {
+        **decoder(config),
+        "norm": "layernorm",
+        "norm_bias": True,
+        "norms_per_layer": 1 if parallel else 2,
+        "qkv_bias": config.flag("use_qkv_bias", False),
+        "qk_norm": "full" if config.flag("qk_layernorm", False) else "none",
+        "parallel_block": parallel,
+    }
 
 
 # What its class takes where a file gives nothing; the text parts of models that see give little.

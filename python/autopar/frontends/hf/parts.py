@@ -48,6 +48,11 @@ def attention_bias(config: Config) -> Fields:
     return {"qkv_bias": bias, "o_bias": bias}
 
 
+def biases(bias: bool) -> Fields:
+    """Returns biases of every projection of a layer, or none."""
+    return {"qkv_bias": bias, "o_bias": bias, "mlp_bias": bias}
+
+
 def window(config: Config, pattern: int = 0) -> Fields:
     """Returns the sliding window, from the kinds of the layers or every how many one is whole."""
     size = config.count("sliding_window", default=0, least=0)
@@ -142,9 +147,7 @@ def layer_norms(bias: bool = True) -> Fields:
     return {
         "norm": "layernorm",
         "norm_bias": True,
-        "qkv_bias": bias,
-        "o_bias": bias,
-        "mlp_bias": bias,
+        **biases(bias),
     }
 
 
