@@ -15,7 +15,7 @@ GeneralNorms: TypeAlias = Literal["absent", "cuda", "hip"]
 RotaryKernel: TypeAlias = Literal[
     "separate", "eager", "unfused", "widened", "complex", "compiled", "fused", "by_token"
 ]
-SoftmaxKernel: TypeAlias = Literal["separate", "compiled", "fused"]
+SoftmaxKernel: TypeAlias = Literal["separate", "compiled", "narrow", "fused"]
 AdamKernel: TypeAlias = Literal["separate", "by_tensor", "native", "fused", "compiled"]
 TensorOverlap: TypeAlias = Literal["none", "backward", "pipelined", "pipelined_products"]
 Projections: TypeAlias = Literal["packed", "gate_apart", "apart"]
@@ -52,8 +52,8 @@ class Fused:
             as Megatron-Core has them, `widened` to 32 bits or as `complex` numbers, `compiled`, or
             `fused`, that `by_token` as Apex and Transformer Engine have it.
         normed_rotation: Norms of each head's queries and keys are part of the rotation's kernel.
-        softmax: Scale, mask and softmax of unfused attention: `separate` operators, as XLA
-            `compiled` them, or `fused`.
+        softmax: Scale, mask and softmax of unfused attention: `separate` operators, the same in
+            16 bits of a graph that casts nothing (`narrow`), as XLA `compiled` them, or `fused`.
         residual: Bias, dropout and residual addition.
         cross_entropy: Cross-entropy.
         compiled_loss: The cast of logits to 32 bits is part of the head's product, and what is
@@ -107,8 +107,9 @@ class Overlap:
     Attributes:
         gradient_reduce: Gradient reduction behind the last backward pass.
         reduce_from_stage: Of these, those from this ZeRO stage on alone.
-        gradient_scatter: Of these, what every pass scatters (ZeRO stage 3): behind the rest of the
-            backward pass, else in the open, by the cores that compute (XLA on TensorCores).
+        gradient_scatter: Of these, what every pass scatters (ZeRO stage 3), and where all devices
+            are in one domain what is summed once a step: behind the rest of the backward pass, else
+            in the open, by the cores that compute (XLA on TensorCores).
         parameter_gather: Parameter all-gather behind the first forward pass.
         step_gather: Of these, what is gathered once a step (ZeRO stages 1 and 2); else no pass
             begins before it (DeepSpeed).
@@ -383,6 +384,9 @@ class Framework:
         softmax_longest: Keys of the longest rows of scores that fused softmax takes; longer ones
             run in separate operators. 0 for any.
         recomputes_logits: A loss in pieces makes its logits again in the backward pass.
+        piece_sum_bytes: Bytes a weight of the head with which each piece of a loss adds its
+            gradient to that of the pieces before; 0 where the product adds it up itself.
+        clips_gradients: Gradients are clipped by their norm before the update.
         loss_in_16_bits: The loss reads and writes logits in 16 bits; else it casts them to 32.
         sums_in_fp32: Activations are summed over the tensor-parallel group in 32 bits.
         attention_layouts: How often queries, keys and values are laid out anew before fused
@@ -442,6 +446,9 @@ class Framework:
         keeps_biased_products: Where it is of single operators, products with a bias are all kept
             and none is counted among the others; else all are computed again.
         keeps_grouped_products: So are experts' grouped products.
+        reruns_attention: Where it is of single operators, the attention kernels whose results are
+            not kept and which run again.
+        reruns_exchange: There, what experts exchange is not kept either but sent again.
         keeps_attention_inputs: Where it is of single operators, queries and keys are kept with what
             attention makes of them: its compiled kernel returns what its backward pass reads.
         context_gib: Memory of one process outside the allocator beside communicators: device
@@ -525,6 +532,8 @@ class Framework:
     softmax_multiple: int = 1
     softmax_longest: int = 0
     recomputes_logits: bool = False
+    piece_sum_bytes: int = 0
+    clips_gradients: bool = True
     loss_in_16_bits: bool = False
     sums_in_fp32: bool = False
     attention_layouts: int = 0
@@ -553,6 +562,8 @@ class Framework:
     named: Named = Named()
     keeps_biased_products: bool = False
     keeps_grouped_products: bool = False
+    reruns_attention: tuple[str, ...] = ()
+    reruns_exchange: bool = False
     keeps_attention_inputs: bool = False
     context_gib: float
     held: Held = field(default_factory=Held)

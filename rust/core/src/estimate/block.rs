@@ -14,11 +14,8 @@ use crate::units::Bytes;
 /// Prices one layer, whose passes wait for the rank with most tokens; what adds up over layers is kept of as many as the mean.
 pub fn price(pricer: &Pricer<'_>, kind: LayerKind) -> Layer {
     let (fullest, uneven) = price_of(pricer, kind, false);
-    if uneven {
-        fullest.beside(&price_of(pricer, kind, true).0)
-    } else {
-        fullest
-    }
+    let mean = uneven.then(|| price_of(pricer, kind, true).0);
+    mean.map_or(fullest, |mean| fullest.beside(&mean))
 }
 
 /// The layer on the rank with most tokens, or if `mean` on one with as many as the mean; and whether these differ.
@@ -79,8 +76,9 @@ pub(super) struct Block<'p, 'a> {
     /// Forward seconds of gathers over the tensor-parallel group.
     pub(super) gathered: f64,
     /// Launches of the forward pass that selective recompute does not repeat: sums over the tensor-parallel group with the exchanges
-    /// of experts, and the exchange of context parallel.
+    /// of experts, of these the latter, and the exchange of context parallel.
     pub(super) summed: u32,
+    pub(super) sent: u32,
     pub(super) exchanged: u32,
     /// What recompute of single operators saves of the products' outputs.
     pub(super) saved: SavedOutputs,
@@ -127,6 +125,7 @@ impl<'p, 'a> Block<'p, 'a> {
             products: Products::default(),
             gathered: 0.0,
             summed: 0,
+            sent: 0,
             exchanged: 0,
             saved: SavedOutputs::default(),
             keys: 0.0,

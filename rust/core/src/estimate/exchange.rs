@@ -47,6 +47,7 @@ impl Block<'_, '_> {
         self.forward.expert += there + back;
         self.forward.kernels += launches;
         self.summed += launches;
+        self.sent += launches;
         if group.size > 1 {
             // Of a token that travels once a rank has one copy, and who sent it has the sum of its results.
             let (arrive, leave) = match p.framework.expert_dispatch {

@@ -22,6 +22,11 @@ impl Device<'_> {
         !self.attention.is_empty()
     }
 
+    /// Which of the named kernels it has, if it has any.
+    pub fn attention_is_of(&self, kernels: &[String]) -> bool {
+        self.attention.first().is_some_and(|rate| kernels.contains(&rate.kernel))
+    }
+
     /// Seconds of the forward pass of fused attention.
     pub fn attention_forward(&self, a: FusedAttention) -> f64 {
         let flops = 2.0 * a.pairs * (a.qk_dim + a.v_dim) as f64;

@@ -32,6 +32,7 @@ pub(super) struct Launched {
     weight: u32,
     core: u32,
     summed: u32,
+    sent: u32,
     exchanged: u32,
     repeated: [u32; 9],
 }
@@ -45,6 +46,7 @@ impl Block<'_, '_> {
             weight: self.weight.kernels,
             core: self.core.kernels,
             summed: self.summed,
+            sent: self.sent,
             exchanged: self.exchanged,
             repeated: self.repeats.kernels(),
         }
@@ -57,7 +59,8 @@ impl Block<'_, '_> {
         self.input.kernels = before.input + replay;
         self.weight.kernels = before.weight;
         self.core.kernels = before.core;
-        (self.summed, self.exchanged) = (before.summed, before.exchanged);
+        (self.summed, self.sent) = (before.summed, before.sent);
+        self.exchanged = before.exchanged;
         self.repeats.set_kernels(before.repeated);
     }
 

@@ -328,6 +328,11 @@ impl<'a> Pricer<'a> {
         if self.framework.recomputes_logits && self.framework.held.loss_pieces > 1 {
             input.run(self.device.plain(logits));
         }
+        let pieces = self.framework.held.loss_pieces;
+        if pieces > 1 && self.framework.piece_sum_bytes > 0 {
+            let each = (rows * h * self.framework.piece_sum_bytes) as f64;
+            weight.run_many(self.device.stream(each * pieces as f64), pieces as u32);
+        }
         // Tensor-parallel vocabulary: gather the input, and sum the maxima, the targets and the exponentials or gather the logits.
         forward.tensor += self.tensor_gather(self.tokens * h as f64 * self.width);
         let mut elements = self.tokens * rows as f64;

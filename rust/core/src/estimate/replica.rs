@@ -131,6 +131,8 @@ impl Rates {
         let sent = framework.bytes.gradient_sent as f64;
         let pair = Group { size: 2, stride: shard.devices() };
         let casts = cast_rate(framework, precision, chip);
+        let all = Group { size: problem.cluster.devices, stride: 1 };
+        let beside = framework.overlap.gradient_scatter || fabric.leaves(all);
         Rates {
             reduce: in_turn(
                 problem,
@@ -144,7 +146,8 @@ impl Rates {
                 fabric,
                 groups.map(|g| gather(shard, framework, precision, fabric, g)),
             ),
-            reduced_beside: framework.overlap.reduces(shard.zero)
+            reduced_beside: beside
+                && framework.overlap.reduces(shard.zero)
                 && !(framework.overlap.replicas_alone && (shard.tp > 1 || shard.pipelined))
                 && !(framework.overlap.unsharded_alone && shard.zero > 0),
             processor_share: chip.link.processor_share,
@@ -399,7 +402,8 @@ fn update_rate(
         Gradients::Kept => 1.0,
         Gradients::Passing | Gradients::Replace => 0.0,
     };
-    let gradients = (zeroed + 3.0 * mine) * bytes.gradient as f64 / device;
+    let clipped = if framework.clips_gradients { 3.0 * mine } else { 0.0 };
+    let gradients = (zeroed + clipped) * bytes.gradient as f64 / device;
     // The optimizer's weights and both moments; without a copy of them the weights are the parameters, of 32 bits at most: casts
     // of these that lie beside them are the passes'.
     let (copied, state) = if bytes.updates_a_copy() {

@@ -87,7 +87,9 @@ impl Pricer<'_> {
     /// cast is part of its kernel as wide as products read. In separate operators it passes 32 bits whatever the stream.
     pub(super) fn norm_width(&self) -> f64 {
         match self.norm_kernel() {
-            NormKernel::Eager | NormKernel::Separate | NormKernel::Widened => self.width,
+            // Operators cast to 32 bits and back: of numbers that have these none is wider.
+            NormKernel::Eager | NormKernel::Separate => self.width.min(2.0),
+            NormKernel::Widened => self.width,
             NormKernel::Fused | NormKernel::Native | NormKernel::Tuned | NormKernel::Compiled => {
                 let made = if self.is_joined() { self.width } else { self.residual_width() };
                 (self.residual_width() + made) / 2.0

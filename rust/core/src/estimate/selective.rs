@@ -107,11 +107,17 @@ impl Block<'_, '_> {
                 // functorch/partitioners.py: get_default_op_list, and pytorch/torchtitan 0.3.0): all run again.
                 let known = p.workload.precision != Precision::Fp4;
                 let spared = if known { self.products.spared } else { (0.0, 0) };
+                let attends = p.fused_attention
+                    && p.device.attention_is_of(&p.framework.reruns_attention);
+                let core = if attends { Pass::default() } else { self.core };
+                let sends = p.framework.reruns_exchange;
+                let sent = if sends { self.sent } else { 0 };
                 let again = Pass {
-                    compute: self.forward.compute - self.core.compute - spared.0,
+                    compute: self.forward.compute - core.compute - spared.0,
                     tensor: self.gathered,
+                    expert: if sends { self.forward.expert } else { 0.0 },
                     kernels: self.forward.kernels.saturating_sub(
-                        self.core.kernels + spared.1 + self.summed + self.exchanged,
+                        core.kernels + spared.1 + self.summed - sent + self.exchanged,
                     ),
                     apart: self.forward.apart,
                     ..Pass::default()
@@ -123,8 +129,10 @@ impl Block<'_, '_> {
                 let products = if known { self.saved.kept(compiled) } else { 0.0 };
                 let inputs = if p.framework.keeps_attention_inputs { self.scored } else { 0.0 };
                 let outputs = (products + inputs) * p.width;
-                let kept = p.residual_bytes() + outputs + self.attention_output;
-                (again, (kept + sums + self.dispatched).min(self.kept))
+                let attended = if attends { 0.0 } else { self.attention_output };
+                let brought = if sends { 0.0 } else { self.dispatched };
+                let kept = p.residual_bytes() + outputs + attended;
+                (again, (kept + sums + brought).min(self.kept))
             }
         }
     }

@@ -159,6 +159,11 @@ pub struct Framework {
     /// A loss in pieces keeps the logits of none of them, and its backward pass makes them again (AI-Hypercomputer/maxtext,
     /// `num_vocab_tiling`; openxla/tokamax, linear_softmax_cross_entropy_loss).
     pub recomputes_logits: bool,
+    /// Bytes a weight of the head with which each piece of a loss adds its gradient to that of the pieces before; 0 where the product
+    /// adds it up itself, or pieces share no weight.
+    pub piece_sum_bytes: u64,
+    /// Gradients are clipped by their norm before the update.
+    pub clips_gradients: bool,
     /// The loss reads and writes logits in 16 bits; else it casts them to 32 first.
     pub loss_in_16_bits: bool,
     /// Activations are summed over the tensor-parallel group in 32 bits, whatever they are computed in.
@@ -212,6 +217,10 @@ pub struct Framework {
     pub keeps_biased_products: bool,
     /// So does it of experts' grouped products; else these run again.
     pub keeps_grouped_products: bool,
+    /// Where it is of single operators, the attention kernels whose results are not kept and which run again.
+    pub reruns_attention: Vec<String>,
+    /// There, what experts exchange is not kept either but sent again.
+    pub reruns_exchange: bool,
     /// Where it is of single operators, queries and keys are kept with what attention makes of them: its compiled kernel returns
     /// what its backward pass reads.
     pub keeps_attention_inputs: bool,
@@ -478,6 +487,7 @@ impl Framework {
             (self.attention_padding, "attention_padding", 1 << 16),
             (self.attention_block, "attention_block", 1 << 20),
             (self.metric_bytes, "metric_bytes", 1 << 10),
+            (self.piece_sum_bytes, "piece_sum_bytes", 1 << 10),
             (u64::from(self.fetching_operators), "fetching_operators", 1 << 16),
         ] {
             require(

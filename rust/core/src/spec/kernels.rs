@@ -292,6 +292,8 @@ pub enum SoftmaxKernel {
     /// Scale (2), mask (2.5), cast to 32 bits (3), softmax (4), cast back (3). Runs whose softmax casts nothing take as long
     /// (tests/published: sailor, cailight, fairseq13b); why is not known.
     Separate,
+    /// Scale (2), mask (2.5) and softmax (2) of 16-bit scores in a compiled graph, which leaves out casts to what they are already.
+    Narrow,
 }
 
 impl SoftmaxKernel {
@@ -301,6 +303,7 @@ impl SoftmaxKernel {
             SoftmaxKernel::Fused => Traffic { forward: 1.5, backward: 2.0, kernels: (1, 1) },
             SoftmaxKernel::Compiled => Traffic { forward: 2.8, backward: 5.6, kernels: (2, 2) },
             SoftmaxKernel::Separate => Traffic { forward: 14.5, backward: 16.0, kernels: (5, 5) },
+            SoftmaxKernel::Narrow => Traffic { forward: 6.5, backward: 5.0, kernels: (3, 3) },
         }
     }
 }

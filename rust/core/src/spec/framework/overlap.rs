@@ -11,8 +11,8 @@ pub struct Overlap {
     /// Only from this ZeRO stage on (microsoft/DeepSpeed, runtime/engine.py: `overlap_comm` is ignored under stage 1, and without
     /// ZeRO gradients are summed after the pass).
     pub reduce_from_stage: u8,
-    /// Of these, what every pass scatters (ZeRO stage 3): behind the rest of the backward pass, else in the open, by the cores that
-    /// compute (XLA on TensorCores).
+    /// Of these, what every pass scatters (ZeRO stage 3), and where all devices are in one domain what is summed once a step: behind
+    /// the rest of the backward pass, else in the open, by the cores that compute (XLA on TensorCores).
     pub gradient_scatter: bool,
     /// Parameter all-gather behind the first forward pass.
     pub parameter_gather: bool,
