@@ -160,3 +160,17 @@ def test_an_overlap_that_was_off_hides_nothing(shelf: Shelf, notes: str) -> None
     for framework, date in (("Megatron-LM", "2026-03"), ("Megatron-Bridge", "2026-07")):
         run = run_of(framework=framework, date=date, notes=f"MXFP8; {notes}")
         assert not setup(run, shelf).problem.framework.overlap.expert
+
+
+def test_an_optimizer_that_scatters_in_each_pass_hides_it_by_several_queues(shelf: Shelf) -> None:
+    def scatters(notes: str) -> tuple[int, str, bool]:
+        row = {"framework": "Megatron-LLaMA", "date": "2023-09", "zero": "1", "notes": notes}
+        found = setup(run_of(**row), shelf)
+        framework = found.problem.framework
+        return found.plan.zero, framework.gathers, framework.overlap.gradient_reduce
+
+    own = "overlapped distributed optimizer"
+    assert scatters(own) == (2, "micro_batch", False)
+    assert scatters(f"{own}; CUDA_DEVICE_MAX_CONNECTIONS unset") == (2, "micro_batch", True)
+    assert scatters(f"{own}; CUDA_DEVICE_MAX_CONNECTIONS=1") == (2, "micro_batch", False)
+    assert scatters("")[0] == 1

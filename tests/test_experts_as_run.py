@@ -237,3 +237,23 @@ def test_paged_stashes_and_joined_experts_are_read_in_a_script_s_words(shelf: Sh
     assert used(told) == (True, False)
     assert used(f"{told}; fusions: permute, router, grouped MLP (CuTe DSL)") == (True, True)
     assert used("fused Transformer Engine ops") == (False, True)
+
+
+def test_an_expert_s_tensor_parallel_ranks_have_several_names(shelf: Shelf) -> None:
+    def cut(notes: str) -> int:
+        row = {"experts": "8", "topk": "2", "tp": "2", "ep": "2", "notes": notes}
+        return setup(run_of(**row), shelf).plan.etp
+
+    assert (
+        cut("expert tensor parallel 1") == cut("etp=1") == cut("expert-tensor-parallel-size 1") == 1
+    )
+    assert cut("expert tensor parallelism 2") == 2
+
+
+def test_deepep_takes_nothing_that_is_padded_to_a_capacity(shelf: Shelf) -> None:
+    def profile(notes: str) -> str:
+        row = {"framework": "Megatron-Bridge", "experts": "8", "topk": "2", "notes": notes}
+        return setup(run_of(**row, date="2026-05"), shelf).problem.framework.name
+
+    assert profile("expert capacity factor 1.25") == "megatron-bridge-capacity"
+    assert profile("DeepEP, expert capacity factor 1.25") != "megatron-bridge-capacity"

@@ -410,3 +410,77 @@ def test_maxtext_embeds_by_a_product_where_its_script_says_so(shelf: Shelf) -> N
     assert by_product("synthetic data; use_iota_embed (its script)")
     assert not by_product("synthetic data")
     assert not by_product("no use_iota_embed")
+
+
+def test_each_piece_of_liger_s_loss_adds_its_gradient_of_the_head(shelf: Shelf) -> None:
+    def sums(
+        date: str, notes: str = "Liger kernels, fused linear cross-entropy"
+    ) -> tuple[int, int]:
+        row = {"framework": "FSDP", "vocab": "262208", "mbs": "2", "date": date, "notes": notes}
+        used = setup(run_of(**row), shelf).problem.framework
+        return used.held.loss_pieces, used.piece_sum_bytes
+
+    # Of 8,192 tokens, 65 times as wide a vocabulary: pieces of 126 tokens and so of 128.
+    assert sums("2026-08") == (64, 16)
+    assert sums("2025-12") == (64, 4)
+    # Another one's head and loss in one.
+    assert sums("2026-08", "fused linear cross-entropy of the framework")[1] == 0
+
+
+def test_softmax_of_16_bit_scores_has_no_casts_in_mindformers_graph(shelf: Shelf) -> None:
+    def softmax(framework: str, notes: str) -> tuple[str, bool]:
+        row = {"framework": framework, "chip": "910B", "notes": f"no flash attention; {notes}"}
+        used = setup(run_of(**row), shelf).problem.framework
+        return used.fused.softmax, used.softmax_in_fp32
+
+    assert softmax("MindFormers", "softmax in fp16") == ("narrow", False)
+    assert softmax("MindFormers", "") == ("separate", True)
+    assert softmax("MindSpeed", "softmax in fp16")[0] != "narrow"
+
+
+def test_pytorch_s_math_kernel_casts_nothing(shelf: Shelf) -> None:
+    run = run_of(framework="FSDP", attention="SDPA math", chip="H100-80GB")
+    found = setup(run, shelf)
+    assert found.problem.workload.attention == "unfused"
+    assert not found.problem.framework.softmax_in_fp32
+
+
+def test_local_layers_have_pytorch_s_norms_and_rotation(shelf: Shelf) -> None:
+    def parts(framework: str, date: str) -> tuple[str, str]:
+        used = setup(run_of(framework=framework, date=date), shelf).problem.framework.fused
+        return used.norm, used.rope
+
+    assert parts("Megatron Core 0.15 (local layers)", "2026-03") == ("native", "unfused")
+    assert parts("Megatron Core 0.12 (local layers)", "2025-03") == ("eager", "unfused")
+    assert parts("Megatron Core 0.15", "2026-03") == ("tuned", "by_token")
+
+
+def test_rotation_by_complex_numbers_is_read(shelf: Shelf) -> None:
+    def rope(notes: str) -> str:
+        return setup(
+            run_of(framework="PyTorch DDP", notes=notes), shelf
+        ).problem.framework.fused.rope
+
+    assert rope("complex rotary embedding") == rope("RoPE as complex numbers") == "complex"
+    assert rope("rotary embedding") == "eager"
+
+
+def test_weights_under_amp_o1_are_cast_in_each_pass(shelf: Shelf) -> None:
+    def casts(notes: str) -> tuple[bool, int]:
+        used = setup(run_of(framework="NeMo 24.07", notes=notes), shelf).problem.framework
+        return used.casts_weights, used.bytes.parameter
+
+    assert casts("megatron_amp_O2 False") == casts("AMP O1") == (True, 6)
+    assert casts("") == (False, 2)
+
+
+def test_grug_s_flash_attention_is_a_fork_of_the_fourth(shelf: Shelf) -> None:
+    def kernels(framework: str, chip: str) -> str:
+        row = {"framework": framework, "chip": chip, "notes": "FlashAttention-4 (CuTe)"}
+        found = setup(run_of(**row), shelf).problem
+        timed = {rate.kernel for rate in found.cluster.groups[0].chip.attention}
+        return next(k for k in found.framework.attention_kernels if k in timed)
+
+    assert kernels("Levanter Grug (JAX)", "B200") == "grug-fa4"
+    assert kernels("Levanter Grug (JAX)", "H100-80GB") == "fa2"
+    assert kernels("torchtitan", "B200") == "cudnn"

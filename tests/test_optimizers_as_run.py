@@ -5,6 +5,7 @@ import pytest
 from autopar.framework import Orthogonal
 from autopar.runs.setups import setup
 from autopar.runs.shelf import Shelf
+from autopar.validate import check
 from stated import run_of
 
 
@@ -72,3 +73,39 @@ def test_weights_under_blocks_of_scales_stay_in_16_bits_by_megatron_bridge(shelf
     assert narrow("fp8 current scaling") == (True, True)
     assert narrow("fp8 blockwise recipe") == (False, False)
     assert narrow("fp8 blockwise recipe", "NeMo", date="2024-12") == (True, True)
+
+
+def test_gradients_are_clipped_unless_a_row_says_that_they_are_not(shelf: Shelf) -> None:
+    def clips(notes: str) -> bool:
+        return setup(run_of(notes=notes), shelf).problem.framework.clips_gradients
+
+    assert all(map(clips, ("", "gradient clipping 1.0", "AdamW with clipping at 1.0")))
+    none = ("no gradient clipping", "gradient clipping off", "clip_grad_norm=0.0", "clip grad: 0")
+    assert not any(map(clips, none))
+
+
+def test_clipping_reads_gradients_twice_and_writes_them_once() -> None:
+    row = {"framework": "PyTorch DDP", "zero": "0", "tp": "1", "dp": "1", "gpus": "1"}
+    row |= {"gbs": "1", "mbs": "1", "chip": "H100-80GB", "precision": "bf16"}
+    (clipped,), (bare,) = (
+        list(check([run_of(**row, notes=notes)])) for notes in ("", "no gradient clipping")
+    )
+    assert clipped.estimate
+    assert bare.estimate
+    assert clipped.setup
+    problem = clipped.setup.problem
+    chip = problem.cluster.groups[0].chip
+    rate = chip.memory_bandwidth_gb_per_s * chip.memory_efficiency * 1e9
+    # Llama-2-7B, whose gradients are as wide as the framework has them.
+    passed = 3 * 6_738_415_616 * problem.framework.bytes.gradient
+    less = (clipped.estimate.step_s or 0) - (bare.estimate.step_s or 0)
+    assert less == pytest.approx(passed / rate, rel=0.01)
+
+
+def test_adam_is_called_fused_or_not_in_more_ways_than_one(shelf: Shelf) -> None:
+    def kernel(notes: str, framework: str = "PyTorch DDP") -> str:
+        row = {"framework": framework, "zero": "0", "notes": notes}
+        return setup(run_of(**row), shelf).problem.framework.fused.optimizer
+
+    assert kernel("fused torch AdamW") == kernel("fused AdamW") == "native"
+    assert kernel("unfused AdamW", "PyTorch DDP, torch.compile") == "separate"

@@ -1,7 +1,10 @@
 """What PyTorch's own stacks did of a row, by its model, month and words."""
 
+import pytest
+
 from autopar.runs.setups import setup
 from autopar.runs.shelf import Shelf
+from autopar.validate import check
 from stated import run_of
 
 
@@ -206,3 +209,46 @@ def test_llm_c_computes_gelu_again_unless_a_row_says_otherwise(shelf: Shelf) -> 
     # Its trainer in Python is PyTorch's.
     python = run_of(framework="PyTorch DDP, torch.compile (llm.c trainer)", **degrees)
     assert setup(python, shelf).problem.framework.name == "ddp-compiled"
+
+
+def test_what_torchtitan_s_list_of_operators_kept_has_dates(shelf: Shelf) -> None:
+    def again(date: str, model: str = "Llama-3-8B") -> tuple[tuple[str, ...], bool]:
+        used = setup(run_of(framework="torchtitan", model=model, date=date), shelf)
+        framework = used.problem.framework
+        return framework.reruns_attention, framework.reruns_exchange
+
+    assert again("2025-12") == ((), False)
+    assert again("2025-11") == (("cudnn",), False)
+    assert again("2025-08") == (("cudnn",), True)
+    # Of Qwen3 the exchange of experts came into the list with the one list for all models.
+    assert again("2026-01", "Qwen3-30B-A3B") == ((), True)
+    assert again("2026-02", "Qwen3-30B-A3B") == ((), False)
+
+
+def test_attention_that_no_list_keeps_runs_again(shelf: Shelf) -> None:
+    row = {"framework": "torchtitan, torch.compile", "chip": "B200", "precision": "bf16"}
+    row |= {"recompute": "selective, op", "tp": "1", "dp": "8", "zero": "fsdp", "mbs": "2"}
+    (kept,), (dropped,) = (
+        list(check([run_of(**row, date=date)])) for date in ("2025-12", "2025-11")
+    )
+    assert kept.estimate
+    assert dropped.estimate
+    assert kept.setup
+    model = kept.setup.problem.model
+    # Half of the pairs of 4,096 tokens, two products, at the rate that cuDNN has for that length.
+    pairs = kept.setup.plan.mbs * 4096**2 / 2
+    [rate] = [
+        rate.tflops[rate.sequence.index(4096)]
+        for rate in kept.setup.problem.cluster.groups[0].chip.attention
+        if (rate.kernel, rate.pass_, rate.head_dim, rate.causal) == ("cudnn", "forward", 128, True)
+    ]
+    passes = kept.setup.problem.workload.global_batch_size // 8 // kept.setup.plan.mbs
+    flops = 4 * pairs * model.heads * model.head_dim * model.layers * passes
+    more = (dropped.estimate.step_s or 0) - (kept.estimate.step_s or 0)
+    assert more == pytest.approx(flops / (rate * 1e12), rel=0.1)
+    # What is kept no more are its results, of two bytes.
+    less = (
+        kept.estimate.stages[0].memory.activations - dropped.estimate.stages[0].memory.activations
+    )
+    tokens = kept.setup.plan.mbs * 4096
+    assert less == pytest.approx(2 * tokens * model.heads * model.head_dim * model.layers, rel=0.05)

@@ -507,3 +507,36 @@ def test_accumulation_tells_the_micro_batch(notes: str, mbs: int, shelf: Shelf) 
 )
 def test_number_formats_have_other_names(text: str, precision: str, shelf: Shelf) -> None:
     assert setup(run_of(precision=text), shelf).problem.workload.precision == precision
+
+
+@pytest.mark.parametrize(
+    ("row", "again"),
+    [
+        ({"framework": "MaxText", "chip": "TPUv5p"}, "uniform"),
+        ({"framework": "Levanter; MaxText is faster", "chip": "TPUv5p"}, "none"),
+        ({"framework": "MaxText", "chip": "H100-80GB"}, "none"),
+        ({"framework": "neuronx-nemo-megatron", "chip": "Trainium1"}, "uniform"),
+        (
+            {"framework": "neuronx-nemo-megatron", "chip": "Trainium1", "model": "GPT-3 23B"},
+            "selective",
+        ),
+    ],
+)
+def test_what_scripts_compute_again_where_a_row_does_not_say(
+    row: dict[str, str], again: str, shelf: Shelf
+) -> None:
+    cells = {"recompute": "", "gpus": "64", "dp": "16", "tp": "4", "mbs": "1", "gbs": "64", **row}
+    assert setup(run_of(**cells), shelf).plan.stages[0].recompute.granularity == again
+
+
+def test_hugging_face_s_gpt_2_and_opt_have_dropout_unless_a_row_says_none(shelf: Shelf) -> None:
+    def dropped(model: str, notes: str = "") -> bool:
+        row = {"framework": "HF Trainer, DDP", "model": model, "gated_mlp": "0", "notes": notes}
+        return setup(run_of(**row), shelf).problem.workload.dropout
+
+    assert dropped("GPT-2 XL")
+    assert dropped("OPT-1.3B")
+    assert not dropped("GPT-2 XL", "no dropout")
+    assert not dropped("Pythia-1B")
+    plain = run_of(framework="PyTorch DDP", model="GPT-2 XL", gated_mlp="0")
+    assert not setup(plain, shelf).problem.workload.dropout

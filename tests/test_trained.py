@@ -327,3 +327,24 @@ def test_a_model_that_got_experts_may_have_the_name_of_what_it_was(shelf: Shelf)
     mixture = setup(run, shelf).problem.model.moe
     assert mixture is not None
     assert (mixture.expert_ffn, mixture.every) == (8192, 2)
+
+
+def test_grok_of_nvidia_s_recipes_is_a_mixtral(shelf: Shelf) -> None:
+    def block(framework: str) -> tuple[int, bool, str, int]:
+        row = {"model": "Grok-1", "layers": "64", "hidden": "6144", "heads": "48", "kv_heads": "8"}
+        row |= {"ffn_hidden": "32768", "experts": "8", "topk": "2", "ep": "2", "vocab": ""}
+        model = setup(run_of(**row, framework=framework), shelf).problem.model
+        return model.norms_per_layer, model.tied_embeddings, model.activation, model.vocab
+
+    assert block("NeMo 25.02") == (2, False, "swiglu", 128_256)
+    assert block("MaxText") == (4, True, "geglu", 131_072)
+
+
+def test_short_windows_of_nanochat_are_a_quarter_since_march_2026(shelf: Shelf) -> None:
+    def size(date: str) -> Window | None:
+        row = {"framework": "nanochat", "model": "d20", "gated_mlp": "0", "seq_len": "2048"}
+        run = run_of(**row, notes="windows SSSL", date=date)
+        return setup(run, shelf).problem.model.window
+
+    assert size("2026-02") == Window(size=1024, global_every=4)
+    assert size("2026-03") == Window(size=512, global_every=4)

@@ -143,6 +143,8 @@ HALF_WINDOW = (
     r"\bSSSL\b|\bwindows? of half (?:of )?the (?:length|sequence|context)\b"
     r"|\b(?:sees?|attends? to) half (?:of )?the (?:length|sequence|context)\b"
 )
+# The same, pull request 809: a short window is a quarter of the sequence.
+QUARTER_SINCE = "2026-03"
 FULL_EVERY_NTH = (
     r"\b(?:full|global)(?: attention)?(?: in| on| at)? (?:every|each) "
     rf"(?:(\d+)(?:st|nd|rd|th)?|({'|'.join(ORDINALS)})) layers?\b"
@@ -158,16 +160,18 @@ FULL_EVERY = {
 }
 
 
-def window(notes: str, seq_len: int) -> Window | None:
+def window(notes: str, seq_len: int, month: str) -> Window | None:
     """Returns the sliding window that notes tell, in all layers but those that they leave out.
 
-    Which those are stands in the clause of the window, or in one behind it that goes on with it.
+    Which layers those are stands in the clause of the window, or in one behind it that goes on with
+    it. The short windows of nanochat's letters are as of a month.
     """
     clauses = rx.split(r"[;,](?!\d{3}\b)", notes)
     for place, clause in enumerate(clauses):
         half = rx.search(HALF_WINDOW, clause, re.I)
         if (found := rx.search(WINDOW, clause, re.I)) or half:
-            size = seq_len // 2
+            quarter = month >= QUARTER_SINCE and half and "SSSL" in half[0].upper()
+            size = seq_len // 4 if quarter else seq_len // 2
             if found:
                 figures = (found[1] or found[3] or found[4]).replace(",", "")
                 size = int(figures) * (1024 if found[2] else 1)

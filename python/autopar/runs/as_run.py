@@ -107,6 +107,9 @@ ACCUMULATES_FIRST = r"gradient_sync_after_accumulate\b"
 
 def _overlapped(framework: Framework, run: Run) -> Framework:
     """What a script says: gradients and parameters behind or after passes, context by heads."""
+    if said(run, SCATTERS_EACH_PASS):
+        overlap = replace(framework.overlap, gradient_reduce=bool(said(run, SEVERAL_QUEUES)))
+        return replace(framework, gathers="micro_batch", overlap=overlap)
     if told := rx.search(BESIDE_THE_PASSES, run.notes, re.I):
         beside = not told[1]
         gathered = framework.overlap.parameter_gather if told[2] else beside
@@ -179,10 +182,14 @@ REDUCED_IN_THE_OPEN = (
     rf"|\bno (?:\w+ )?overlap for (?:the )?{_REDUCTION}\b"
     rf"|\bnothing (?:to )?(?:overlaps?|hides?) (?:(?:the|a|bare) )*{_REDUCTION}\b"
 )
+# alibaba/Megatron-LLaMA, megatron/optimizer/overlapped_dist_optimizer.py: each micro-batch scatters
+# its gradients, beside the passes unless the device has one queue (its issues 26 and 43), as
+# scripts of Megatron-LM ask for.
+SCATTERS_EACH_PASS = r"overlapped[- ]distributed[- ]optimizer\b"
+SEVERAL_QUEUES = r"CUDA_DEVICE_MAX_CONNECTIONS ?(unset|=? ?([02-9]|1\d))"
 BESIDE_THE_PASSES = (
     r"\b((?:no|without|neither) )?(?:overlap of gradients (?:(alone)|(?:or|and|nor) parameters)"
-    r"|grad[- _]reduc\w+ (?:n?or|and) param\w*[- _]gather\w* overlap"
-    r"|overlapped distributed optimizer)\b"
+    r"|grad[- _]reduc\w+ (?:n?or|and) param\w*[- _]gather\w* overlap)\b"
 )
 
 
@@ -377,6 +384,9 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
     hugging_face = run.month < STOPS_EARLY_SINCE and own
     if run.month >= STOPS_EARLY_SINCE and said(run, HF):
         framework = replace(framework, recompute_stops_early=True)
+    if not framework.keeps_biased_products and rx.search(r"Qwen-?3", run.model, re.I):
+        # Until that pull request the list of its models had no exchange.
+        framework = replace(framework, reruns_exchange=framework.name.startswith("torchtitan"))
     if framework.keeps_biased_products and not framework.fused.residual and by_flex_attention(run):
         framework = replace(framework, keeps_attention_inputs=True)
     if hugging_face or said(run, r"(?<!non-)reentrant checkpoints?\b"):
@@ -425,6 +435,9 @@ def _mixed(framework: Framework, run: Run) -> Framework:
         held = replace(framework.held, fp32_residual=True, bucket_copies=True)
         framework = replace(framework, casts_weights=True, bytes=narrow, held=held)
         framework = replace(framework, hooks_replicas=False)
+    if said(run, AMP_O1) and framework.name.startswith(("nemo", "megatron")):
+        narrow = NumberBytes(parameter=6, gradient=4, gradient_sent=4, optimizer=8)
+        framework = replace(framework, casts_weights=True, bytes=narrow)
     by_script = framework.name in ("pytorch-ddp", "ddp-compiled") and not said(run, HF)
     named = replace(run, notes=f"{run.model}; {run.notes}")
     if said(named, NARROW_STREAM) or (by_script and said(run, NARROW_EMBEDDING)):
@@ -432,11 +445,15 @@ def _mixed(framework: Framework, run: Run) -> Framework:
     return framework
 
 
+# NVIDIA/NeMo, examples/nlp/language_modeling/conf/megatron_gpt_config.yaml: megatron_amp_O2 is off,
+# so that weights of 32 bits are cast in each pass; its recipes set it.
+AMP_O1 = r"AMP O1\b|megatron_amp_O2[ =:]*false\b"
 AUTOCAST_SINCE = "2025-06"
 REPLICATES_SINCE = "2026-04"
-# karpathy/nanochat, nanochat/gpt.py: transformer.wte.to(dtype=torch.bfloat16), and autoresearch.
+# karpathy/nanochat, nanochat/gpt.py: transformer.wte.to(dtype=torch.bfloat16), and autoresearch;
+# openai/parameter-golf, train_gpt.py: all but its linear layers are.
 NARROW_STREAM = (
-    r"nanochat|autoresearch"
+    r"nanochat|autoresearch|parameter[- ]golf"
     r"|residual( stream)? ((is|was) )?((kept|held|stays) )?(in )?(bf16|16 bits)\b"
 )
 # Of a script that is nobody else's, not of positions.

@@ -120,6 +120,7 @@ WITHOUT_FLASH = (
     r"|(?:not|won't|doesn't|didn't|cannot|can't|does not|did not|will not|refuses? to|refuses)"
     r" (?:use|run|support|take|enable))"
     rf"(?:[- ]|--|the |a |any |yet |TPU )*{FLASH}(?![-_ ]?(?:attention|attn)?[-_ ]?v?[34]\b)"
+    rf"|\bno (?:option|flag|switch|argument) for {FLASH}"
     r"|\bwon't use it\b[^;]*\bplain attention\b"
     rf"|(?<![a-z]){FLASH}(?: flag| option| kernel| support)?[ =:\"']*(?:is |was |are |were )?"
     r"(?:(?:turned |switched )?off\b|disabled\b"

@@ -11,12 +11,20 @@ from autopar.runs.formats import NARROW, WIDE
 from autopar.runs.rows import Run
 from autopar.runs.said import HF, on, said
 
+# PyTorch's own attention without its kernels (aten/src/ATen/native/transformers/attention.cpp,
+# _scaled_dot_product_attention_math).
+MATH_KERNEL = r"\bmath (SDPA|kernel|attention|backend)\b|\bSDPA[- (]+math\b"
 NARROW_SOFTMAX = r"softmax in (fp16|bf16|16 bits)\b"
 
 
 def softmax(framework: Framework, run: Run) -> Framework:
     """Softmax in separate operators: as wide as what it reads where nothing casts it."""
-    if _casts_nothing(framework, run) or said(run, NARROW_SOFTMAX):
+    if framework.name.startswith("mindformers") and said(run, NARROW_SOFTMAX):
+        # Whose graph has no cast to what scores are already.
+        fused = replace(framework.fused, softmax="narrow")
+        return replace(framework, fused=fused, softmax_in_fp32=False)
+    by_math = rx.search(MATH_KERNEL, f"{run.attention}; {run.notes}", re.I)
+    if _casts_nothing(framework, run) or said(run, NARROW_SOFTMAX) or by_math:
         return replace(framework, softmax_in_fp32=False)
     return framework
 
@@ -149,6 +157,9 @@ def pieces(framework: Framework, run: Run) -> Framework:
         held = replace(held, loss_pieces=1)
     elif said(run, IN_PIECES) or _by_liger(run):
         held = replace(held, loss_pieces=_pieces(run))
+        if on(f"{run.framework}; {run.notes}", LIGER):
+            sums = 16 if run.month >= LIGER_WIDENS_SINCE else 4
+            framework = replace(framework, piece_sum_bytes=sums)
     if held.planned and (layers := said(run, MTP)):
         # Each predicts by the head, and its logits wait for the backward pass as the others do.
         several = 1 + (int(layers["layers"]) if layers["layers"].isdigit() else 1)
@@ -167,9 +178,9 @@ MTP = (
 def _pieces(run: Run) -> int:
     """In how many pieces a loss is computed where a row says only that it is.
 
-    As many as the vocabulary is wider than the model in Liger-Kernel
-    (fused_linear_cross_entropy.py), of 256 tokens each in TRL (huggingface/trl pull request 5575),
-    and eight where nobody says (torchtune, torchtitan).
+    In Liger-Kernel pieces have a power of two of tokens, and are about as many as the vocabulary is
+    wider than the model (fused_linear_cross_entropy.py); they have 256 tokens each in TRL
+    (huggingface/trl pull request 5575), and are eight where nobody says (torchtune, torchtitan).
     """
     words = f"{run.framework} {run.notes}"
     if pieces := noted(
@@ -181,7 +192,9 @@ def _pieces(run: Run) -> int:
     if rows := noted(r"loss in blocks of (\d+) of the vocabulary", words):
         return -(-(run.vocab or 0) // rows) or 8
     if _by_liger(run):
-        return -(-(run.vocab or 0) // (run.hidden or 1)) or 8
+        tokens = (run.mbs or 1) * (run.seq_len or 1) // (run.cp or 1)
+        wider = -(-(run.vocab or 0) // (run.hidden or 1)) or 8
+        return -(-tokens // (1 << (-(-tokens // wider) - 1).bit_length()))
     if said(run, r"TRL\b"):
         return max((run.mbs or 1) * (run.seq_len or 0) // ((run.cp or 1) * 256), 1)
     return 8
@@ -208,6 +221,10 @@ def _by_liger(run: Run) -> bool | None:
     return not listed or bool(rx.search(rf"{CROSS_ENTROPY}|loss|\ball\b|etc", listed[0], re.I))
 
 
+# linkedin/Liger-Kernel, ops/fused_linear_cross_entropy.py: each piece's product is written (2), is
+# cast to 32 bits (6) and added (8; issue 1232; pull request 1270: 28 % of the pass). Before its
+# release 0.7 the product itself added its result to the sum (4).
+LIGER_WIDENS_SINCE = "2026-02"
 LIGER = r"(?<![a-z])liger"
 FUSED_LINEAR = r"fused[-_ ]linear[-_ ]cross[-_ ]?entropy|F?LCE\b|fused[-_ ]linear[-_ ]CE\b"
 LIGER_WITHOUT_LOSS = r"liger kernels but not its loss"

@@ -44,6 +44,13 @@ def fused(framework: Framework, run: Run) -> Framework:
     if joined(run, "rope"):
         apex = framework.name.startswith(("megatron", "nemo"))
         one = replace(one, rope="by_token" if apex else "fused")
+    if one.rope in ("eager", "separate", "compiled") and said(run, COMPLEX_ROTATION):
+        one = replace(one, rope="complex")
+    if framework.name.startswith("megatron-core") and rx.search(
+        LOCAL_LAYERS, f"{run.framework}; {run.notes}", re.I
+    ):
+        one = replace(one, norm="native" if run.month >= NATIVE_NORM_SINCE else "eager")
+        one = replace(one, rope="unfused")
     if said(run, NORMED_ROTATION):
         one = replace(one, normed_rotation=True)
     titan = framework.name.startswith("torchtitan")
@@ -73,6 +80,8 @@ def fused(framework: Framework, run: Run) -> Framework:
         one = replace(one, optimizer="separate")
     if rx.search(ADAM_BY_TENSOR, run.notes, re.I):
         one = replace(one, optimizer="by_tensor")
+    if rx.search(UNCLIPPED, run.notes, re.I):
+        framework = replace(framework, clips_gradients=False)
     if said(run, COMPILED_STEP):
         one = replace(one, optimizer="compiled")
     if said(run, GROUPED):
@@ -131,16 +140,27 @@ def _layers_of_transformer_engine(run: Run) -> bool:
 ADDED_APART = r"\bgradients not added by (the )?products\b"
 ENGINE = r"(TE|Transformer[- ]?Engine)\b"
 LAYERS = r"(transformer[- ]?)?(layers?|modules?|blocks?)\b"
+COMPLEX_ROTATION = r"complex (rotary|RoPE|rotations?)\b|(rotary|RoPE)\b[^;.]{0,25}\bcomplex\b"
+# NVIDIA/Megatron-LM, gpt_layer_specs.py: without Transformer Engine or Apex, whose kernels join
+# norms and rotations, norms are torch.nn's; that is one kernel since PyTorch 2.9.
+LOCAL_LAYERS = r"\blocal (\([^)]*\) )?(layers|spec)\b|transformer[-_ ]impl[ =:]*local\b"
+NATIVE_NORM_SINCE = "2025-10"
 FUSED_ADAM = (
-    r"fused[-_ ]?(adamw?|optimi[sz]er)\b"
+    r"fused[-_ ]?((torch|pytorch|apex) )?(adamw?|optimi[sz]er)\b"
     r"|adamw?[-_a-z]*( states| moments| m/v)?[ ,]?\(?(is |was )?(fused|fused=true)\b(?!=)"
     r"|adamw?[ (:]+fused ?= ?true|fused ?= ?true,? adamw?|adamw?_torch_fused|adamw?_is_fused: true"
     r"|8-?bit adam"
 )
 SEPARATE_ADAM = (
-    r"\b(no|not|without|non)[- ]fused ?(adamw?|optimi[sz]er)\b"
+    r"\b(no|not|without|non)[- ]fused ?(adamw?|optimi[sz]er)\b|\bunfused (adamw?|optimi[sz]er)\b"
     r"|\b(adamw?|optimi[sz]er)( (is|was|steps?))*[ (:]*(not fused|unfused|in separate operators)"
     r"|\badamw?[^;.]{0,12}\bfused ?[=:] ?false\b"
+)
+CLIPPING = r"(gradient|grad)[- _]?(norm[- _]?)?clip(ping)?|clip[-_ ]?grad(ients?)?([-_ ]norm_?)?"
+UNCLIPPED = (
+    rf"\b(no|without|lacks?|never) ({CLIPPING})\b"
+    rf"|\b({CLIPPING})[ =:]*((is|was|are|were|set|turned|to) )*"
+    r"(off|none|disabled|commented out|not (used|applied|set)|0(\.0*)?(?![\d.]*\d))(?!\w)"
 )
 ADAM_BY_TENSOR = (
     r"\b(for-?loop|foreach ?= ?false|single-tensor) adamw?\b"
@@ -431,7 +451,8 @@ FUSED_ADAM_SINCE = "2025-08"
 def attended(framework: Framework, run: Run, attention: Attention) -> Framework:
     """The kernels of attention that a row names, else of its time under a profile of none."""
     kernels = framework.attention_kernels
-    if release := rx.search(FLASH_RELEASE, f"{run.framework} {run.attention} {run.notes}", re.I):
+    words = "" if "grug-fa4" in kernels else f"{run.framework} {run.attention} {run.notes}"
+    if release := rx.search(FLASH_RELEASE, words, re.I):
         kernels = KERNELS[next(filter(None, release.groups()))] + kernels
     if rx.search(WITHOUT_CUDNN, run.notes, re.I):
         kernels = tuple(one for one in kernels if not one.startswith("cudnn"))

@@ -1,5 +1,6 @@
 """What a measured run computed again in the backward pass, by the words of its row."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
@@ -10,7 +11,9 @@ from autopar.runs import rx
 from autopar.runs.as_run import ACTIVATIONS, AGAIN, FILLERS, NORMS, PROJECTIONS
 from autopar.runs.remat import NOTHING, kept
 from autopar.runs.rows import Run
+from autopar.runs.said import said
 from autopar.runs.shelf import words_of
+from autopar.runs.stored import offloads_checkpoints
 
 # kwai/Megatron-Kwai (Yuan et al., USENIX ATC 2024): what is cheap to compute again.
 PART_OF_EACH_LAYER = "layer-partial"
@@ -55,6 +58,25 @@ def recompute_said(run: Run, entry: FrameworkEntry) -> str:
         what = f"no estimate for {shown(run.recompute)}, of which {whole[0]} is a whole module"
         raise SpecError("recompute", what, "Leave the row out, or name the parts: `mlp alone`.")
     return text
+
+
+def usual_recompute(run: Run, entry: FrameworkEntry) -> str:
+    """Returns what a run recomputed whose row does not say: all of what waits on the host, else as
+    its framework has it, whose profile may stand for others too.
+
+    AI-Hypercomputer/maxtext, configs/base.yml: remat_policy is full; on GPUs it is run by recipes.
+    aws-neuron/neuronx-nemo-megatron, nemo/examples/nlp/language_modeling: test.sh, test_llama.sh
+    and gpt_46b.sh recompute layers in full, gpt_23b.sh and gpt_175b.sh the core of attention.
+    """
+    if offloads_checkpoints(run):
+        return "full"
+    name = entry.framework.name
+    if name in ("maxtext", "maxtext-sparsecore") and rx.search(r"\bMaxText\b", run.framework, re.I):
+        return "full"
+    if name.startswith("neuronx") and said(run, r"(neuronx-)?nemo[- ]megatron\b"):
+        core = rx.search(r"gpt.*\b(23|175)B\b", run.model, re.I)
+        return "selective" if core else "full"
+    return entry.run.recompute
 
 
 def recompute_of(text: str, notes: str, entry: FrameworkEntry, chunk: int) -> Recompute:

@@ -66,7 +66,7 @@ OFF = re.compile(
 UNTOLD = re.compile(r"\b(whether|(unclear|unknown|not \w+) if)\s[^.;,]{0,25}$", re.I)
 UNTOLD_BEHIND = re.compile(
     r"\w*\s*(\w+\s+){0,2}(not|\w+n't)\s(stated|told|said|printed|given|specified|reported"
-    r"|known|clear)"
+    r"|named|noted|known|clear)"
     r"|[\w-]*(\s*[/&]\s*[\w-]+( [\w-]+)?)*(\s(status|state|setting))?"
     r"[\s=:]*((is|are|was)\s)?"
     r"(n/?s|n/a|unstated|untold|unknown|unclear|unspecified|undisclosed|unreported)\b",

@@ -18,7 +18,7 @@ from autopar.errors import SpecError, shown
 from autopar.report import Convention, Counted, Plan, Rate, Recompute, Stage, Work
 from autopar.runs import checkpoints, rx, shards
 from autopar.runs.anatomy import noted
-from autopar.runs.as_run import as_run
+from autopar.runs.as_run import SCATTERS_EACH_PASS, as_run
 from autopar.runs.attention import attention_said, kernel_words
 from autopar.runs.loads import load_variation
 from autopar.runs.recompute import (
@@ -26,6 +26,7 @@ from autopar.runs.recompute import (
     possible_recomputes,
     recompute_of,
     recompute_said,
+    usual_recompute,
     within,
 )
 from autopar.runs.remat import NOTHING, kept
@@ -34,7 +35,7 @@ from autopar.runs.said import HF, in_full, on, said
 from autopar.runs.shards import KEPT_WHOLE, shard_group
 from autopar.runs.shelf import Shelf, by_xla, devices, framework, words_of
 from autopar.runs.stages import schedule_of, stage_chips, stage_chunks, stage_layers
-from autopar.runs.stored import narrow_states, offloads_checkpoints, optimizer_on_host
+from autopar.runs.stored import narrow_states, optimizer_on_host
 from autopar.runs.trained import trained
 from autopar.spec import Attention, Model, Precision, Problem
 
@@ -247,6 +248,8 @@ def _dropout(run: Run, entry: FrameworkEntry) -> bool:
         return True
     name = rx.sub(r"[^a-z0-9]", "", run.model.lower())
     usual = entry.run.dropout or any(model in name for model in entry.run.dropout_of)
+    # huggingface/transformers, models/gpt2 and models/opt: their configurations have 0.1.
+    usual |= bool(said(run, HF) and rx.search(r"gpt-?2\b|\bopt\b", run.model, re.I))
     return usual and not rx.search(NO_DROPOUT, words, re.I)
 
 
@@ -285,7 +288,7 @@ def _sharding(
         zero = 0  # One rank shards nothing, but its stage says what crosses to the host.
     etp = 1
     if model.moe and tp > 1:
-        etp = run.etp or noted(r"(?:expert[ -]tp|\betp)[ =]*(\d+)", run.notes) or 0
+        etp = run.etp or noted(EXPERTS_CUT, run.notes) or 0
         if not etp and not rx.search(r"expert[ -]tp *= *tp", run.notes, re.I):
             # Where experts lie on all ranks, none are left to cut one over. Recipes cut no expert
             # that is narrower than the model (Megatron-LM's and Pai-Megatron-Patch's for Qwen3)
@@ -304,9 +307,14 @@ def _sharding(
     }
 
 
+EXPERTS_CUT = r"(?:\bexperts?[-_ ](?:tp|tensor[-_ ]parallel(?:ism|[-_ ]size)?)|\betp)[ =]*(\d+)"
+
+
 def _zero(run: Run, entry: FrameworkEntry, assumed: list[str]) -> int:
     """Returns the stage of ZeRO: DeepSpeed's bf16 optimizer shards its states where none is set."""
     text = run.zero.lower()
+    if said(run, SCATTERS_EACH_PASS):
+        return 2
     if not text:
         assumed.append(f"zero={entry.run.zero}")
         return entry.run.zero
@@ -385,7 +393,7 @@ def _plan(
     vpps, said = stage_chunks(run, entry, schedule, layers)
     mbs = (run.mbs,) if run.mbs else _micro_batches(run, degrees, entry)
     stated = is_stated(run.recompute) or kept(run) is not None
-    usual = "full" if offloads_checkpoints(run) else entry.run.recompute
+    usual = usual_recompute(run, entry)
     habit = recompute_said(run, entry) if stated else "" if run.recompute else usual
 
     def plans(mbs: int, vpp: int) -> Iterator[Plan]:

@@ -157,6 +157,9 @@ def framework(run: Run, shelf: Shelf) -> tuple[FrameworkEntry, bool]:
         named = _first(shelf, _places_of(shelf, OF_PYTORCH[maker]))
     sharded = f"zero {run.zero}" if rx.search(r"[123]", run.zero) else ""
     words = f"{run.framework}; {run.model}; {run.chip}; {run.precision}; {sharded}; {run.notes}"
+    if rx.search(r"\b(DeepEP|HybridEP)\b", words, re.I):
+        # Which take nothing that is padded to a capacity (NVIDIA/Megatron-LM, token_dispatcher.py).
+        words = rx.sub(r"\b(expert )?capacity( factor)?\b", "", words, flags=re.I)
     compiled = is_compiled(run)
 
     def likeness(entry: FrameworkEntry) -> tuple[bool, bool, bool, int, str]:

@@ -49,6 +49,8 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
         raise SpecError("notes", "no estimate for experts of a latent width", "Leave the row out.")
     run = replace(run, notes=anatomy.figures(run.notes))
     like, exact = kin(run, shelf)
+    if like and like.name == "grok-1" and rx.search(r"NeMo\b|Bridge\b", run.framework, re.I):
+        like = replace(like, **GROK_OF_NEMO)
     if like and exact:
         run = _completed(run, like)
     layers, hidden, heads = run.layers or 0, run.hidden or 0, run.heads or 0
@@ -97,12 +99,16 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
             block = RACE_BLOCK
             tied = bool(tied)
         block = block | {"tied_embeddings": not gated if tied is None else tied}
-        model = replace(Model(**shape, **block), window=anatomy.window(run.notes, run.seq_len or 1))
+        model = replace(
+            Model(**shape, **block), window=anatomy.window(run.notes, run.seq_len or 1, run.month)
+        )
         return _noted(model, run.notes)
     tied = like.tied_embeddings if tied is None else tied
     model = replace(like, **shape, tied_embeddings=tied)
     if not wide:
-        model = replace(model, mla=None, window=anatomy.window(run.notes, run.seq_len or 1))
+        model = replace(
+            model, mla=None, window=anatomy.window(run.notes, run.seq_len or 1, run.month)
+        )
     if model.position == "learned":
         model = replace(model, position_rows=positions)
     if document := anatomy.documents(run.notes, positions):
@@ -111,6 +117,14 @@ def trained(run: Run, shelf: Shelf, assumed: list[str]) -> Model:
     return _noted(model, run.notes)
 
 
+# NVIDIA/NeMo, scripts/performance/llm/pretrain_grok1_314b.py: Mixtral's configuration, resized, and
+# Llama 3's vocabulary.
+GROK_OF_NEMO: dict[str, Any] = {
+    "norms_per_layer": 2,
+    "tied_embeddings": False,
+    "activation": "swiglu",
+    "vocab": 128256,
+}
 LLAMA_BLOCK: dict[str, Any] = {"norm": "rmsnorm", "position": "rope", "activation": "swiglu"}
 GPT_BLOCK: dict[str, Any] = {
     "norm": "layernorm",
