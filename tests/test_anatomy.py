@@ -100,7 +100,7 @@ def test_latent_attention_without_its_widths_is_not_read() -> None:
     ],
 )
 def test_windows_are_read_of_words(notes: str, size: int, every: int) -> None:
-    assert anatomy.window(notes, 4096) == Window(size=size, global_every=every)
+    assert anatomy.window(notes, 4096, "2026-01") == Window(size=size, global_every=every)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_windows_are_read_of_words(notes: str, size: int, every: int) -> None:
     ],
 )
 def test_windows_that_are_off_or_of_no_size_are_none(notes: str) -> None:
-    assert anatomy.window(notes, 4096) is None
+    assert anatomy.window(notes, 4096, "2026-01") is None
 
 
 @pytest.mark.parametrize(

@@ -286,8 +286,26 @@ def test_a_framework_may_be_another_before_a_month(tmp_path: Path) -> None:
         '[before."2024-02"]\nlaunch_us = 9.0\n[before."2023-01".held]\nlogit_bytes = 3\n'
     )
     mine = catalog.framework(str(file))
-    months = ["2023-01", "2024-02", "2024-07", "2024-10", "2025-03", "2025-04", "2025-08"]
-    newest = ["2025-10", "2025-11", "2026-02", "2026-03", "2026-04", "2026-05", "2026-07"]
+    months = [
+        "2023-01",
+        "2024-02",
+        "2024-07",
+        "2024-10",
+        "2025-03",
+        "2025-04",
+        "2025-08",
+        "2025-09",
+    ]
+    newest = [
+        "2025-10",
+        "2025-11",
+        "2025-12",
+        "2026-02",
+        "2026-03",
+        "2026-04",
+        "2026-05",
+        "2026-07",
+    ]
     assert list(mine.before) == [*months, *newest, "2026-10"]
     early, later, last, *_ = mine.before.values()
     # What changed at a later month had not changed before an earlier one either.
