@@ -390,6 +390,8 @@ MEASURED_NETWORKS: dict[str, tuple[float, float | None]] = {
     # all-reduces over eight and two: without that plugin NCCL falls back to sockets (the same,
     # nccl_2_18).
     r"Slingshot\b.*\bsockets?\b": (0.17, None),
+    # Sockets of other cards of 200 Gbit/s: as much a card as of those.
+    r"^(?!.*Slingshot)(?=.*\b\d ?x ?200 ?G).*\bsockets?\b": (0.17, None),
     # Sockets of NCCL on Ethernet faster than one of its threads: 41 and 38 of 100 Gbit/s between
     # nodes of eight V100 (NVIDIA/nccl issues 209 and 398).
     r"^(?!.*\b(RoCE|RDMA|EFA))(?=.*(Ethernet|\dG(b|\b)E?))"

@@ -14,7 +14,7 @@ from autopar.runs.said import HF, on, said
 # PyTorch's own attention without its kernels (aten/src/ATen/native/transformers/attention.cpp,
 # _scaled_dot_product_attention_math).
 MATH_KERNEL = r"\bmath (SDPA|kernel|attention|backend)\b|\bSDPA[- (]+math\b"
-NARROW_SOFTMAX = r"softmax in (fp16|bf16|16 bits)\b"
+NARROW_SOFTMAX = r"softmax in (fp16|bf16|16 bits)\b|(fp16|bf16|16-bit) softmax\b"
 
 
 def softmax(framework: Framework, run: Run) -> Framework:

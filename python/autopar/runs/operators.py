@@ -71,7 +71,7 @@ def fused(framework: Framework, run: Run) -> Framework:
     ):
         framework = replace(framework, projections="gate_apart")
     if said(run, JOINED_GRAPH):
-        one = replace(one, activation=True, rope="compiled")
+        one = replace(one, activation=True, rope="compiled", optimizer="compiled")
     by_default = run.month >= FUSED_ADAM_SINCE and said(run, r"(HF|Hugging ?Face) Trainer|TRL\b")
     if by_default or said(run, FUSED_ADAM):
         apart = one.optimizer in ("separate", "by_tensor")
@@ -154,7 +154,6 @@ FUSED_ADAM = (
 SEPARATE_ADAM = (
     r"\b(no|not|without|non)[- ]fused ?(adamw?|optimi[sz]er)\b|\bunfused (adamw?|optimi[sz]er)\b"
     r"|\b(adamw?|optimi[sz]er)( (is|was|steps?))*[ (:]*(not fused|unfused|in separate operators)"
-    r"|\badamw?[^;.]{0,12}\bfused ?[=:] ?false\b"
 )
 CLIPPING = r"(gradient|grad)[- _]?(norm[- _]?)?clip(ping)?|clip[-_ ]?grad(ients?)?([-_ ]norm_?)?"
 UNCLIPPED = (
@@ -162,9 +161,11 @@ UNCLIPPED = (
     rf"|\b({CLIPPING})[ =:]*((is|was|are|were|set|turned|to) )*"
     r"(off|none|disabled|commented out|not (used|applied|set)|0(\.0*)?(?![\d.]*\d))(?!\w)"
 )
+# pytorch/pytorch, torch/optim/adamw.py: only if neither fused nor foreach is given does it choose.
 ADAM_BY_TENSOR = (
     r"\b(for-?loop|foreach ?= ?false|single-tensor) adamw?\b"
     r"|\badamw?\b[^;.]{0,40}\b(foreach ?= ?false|(parameter|tensor) by (parameter|tensor))\b"
+    r"|\badamw?[^;.]{0,12}\bfused ?[=:] ?false\b"
 )
 # A whole step under a compiler, the optimizer's with the passes.
 COMPILED_STEP = (

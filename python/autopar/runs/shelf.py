@@ -363,7 +363,8 @@ def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
     The very model bears the name and has every dimension that the row gives. Else it is one of the
     same kind, whether the MLP is gated and has experts, and of the same family, the letters that
     one of its names begins with; if there is none, of a family that begins with these letters.
-    Most like is the one that shares most dimensions, then most of the name.
+    Most like is one of the nearest generation, the first where a name tells none; of these the one
+    that shares most dimensions, then most of the name.
 
     Raises:
         SpecError: The name is a path to a TOML file, and the file is wrong.
@@ -385,11 +386,14 @@ def kin(run: Run, shelf: Shelf) -> tuple[Model | None, bool]:
         gated = run.gated_mlp in (None, model.activation in GATED)
         return gated and ((run.experts or 1) > 1) == (model.moe is not None)
 
-    def likeness(model: Model) -> tuple[int, int]:
+    own = _generation(run.model)
+
+    def likeness(model: Model) -> tuple[float, int, int]:
+        apart = abs(_generation(model.name) - own)
         alike = sum(getattr(run, key) == getattr(model, key) for key in SHAPE)
         other = plain(model.name)
         pairs = enumerate(zip(name, other, strict=False))
-        return alike, next((i for i, (a, b) in pairs if a != b), min(len(name), len(other)))
+        return -apart, alike, next((i for i, (a, b) in pairs if a != b), min(len(name), len(other)))
 
     def families(entry: ModelEntry) -> list[str]:
         return [_letters(plain(name)) for name in (entry.model.name, *entry.aliases)]
@@ -417,6 +421,12 @@ def plain(name: str) -> str:
         'llama3.18b'
     """
     return rx.sub(r"[^a-z0-9.]", "", name.lower())
+
+
+def _generation(name: str) -> float:
+    """Returns the number behind a family's letters that is not a size: 2.5 of `Qwen2.5-7B`."""
+    found = rx.match(r"[a-z]+[-_ ]?v?(\d{1,2}(?:\.\d{1,2})?)(?=$|[-_ ])", name, re.I)
+    return float(found[1]) if found else 1.0
 
 
 def _letters(name: str) -> str:

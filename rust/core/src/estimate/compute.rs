@@ -326,7 +326,11 @@ impl<'a> Device<'a> {
         // products asks for is that of tensor cores (docs.nvidia.com/deeplearning/performance, table 1).
         if self.in_units {
             let slowdown = |width: u64| curve.slowdown(width as f64 * each);
-            arithmetic *= slowdown(g.stored[0]).max(slowdown(g.stored[1]));
+            let unaligned = slowdown(g.stored[0]).max(slowdown(g.stored[1]));
+            // No batch of such products has a kernel on matrix units: pairs of steps of BLOOM on A100 that differ in their heads' width
+            // alone, 144 and 108 numbers, tell 10 to 14 times as long (bigscience-workshop/bigscience, experiments of the 176B model).
+            let batched = self.vector.filter(|_| g.batch > 1 && unaligned > 1.0);
+            arithmetic *= batched.map_or(unaligned, |vector| unaligned.max(self.matrix / vector));
         }
         arithmetic *= g.whole;
         if let (Some([one, both]), true) = (curve.fp8_across_slowdowns, format.bytes == 1.0) {
@@ -388,6 +392,18 @@ mod tests {
         assert!((slow / usual - 2.0).abs() < 1e-6, "{slow} after {usual}");
         // Other scales are as fast as before.
         assert_eq!(Device::new(&chip, Precision::Fp8, &[], 1).linear(large), usual);
+    }
+
+    #[test]
+    fn a_batch_of_unaligned_products_runs_on_vector_units() {
+        let chip = a100();
+        let d = Device::new(&chip, Precision::Bf16, &[], 1);
+        let [aligned, unaligned] =
+            [144, 108].map(|k| d.plain(Gemm::batched(64, 2048, 2048, k)) - 3e-6);
+        let arithmetic = 64.0 * 2.0 * 2048.0 * 2048.0 * (108.0 + chip.gemm.half_k);
+        let vector = chip.peak_tflops.fp32.unwrap() * 1e12 * chip.gemm.efficiency;
+        assert!((unaligned / (arithmetic / vector) - 1.0).abs() < 0.1, "{unaligned}");
+        assert!(unaligned > 5.0 * aligned, "{unaligned} after {aligned}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl Torus {
         let sides = boxed(devices.min(pod), axes).map(|devices| Side {
             devices,
             closes: if axes == 2 {
-                devices == longest
+                devices == longest && longest >= POD
             } else {
                 cubes && devices.is_multiple_of(CUBE)
             },
@@ -100,6 +100,9 @@ impl Cover {
 
 /// Axes of a box; what has two of them has a third of one device.
 const AXES: usize = 3;
+/// Devices a side of the smallest pod of two axes, those of TPU v2, v5e and v6e: a slice that is a part of one closes none, though a
+/// job may have nothing else.
+const POD: u64 = 16;
 /// Devices a side of the smallest box of three axes that closes.
 const CUBE: u64 = 4;
 const POINT: Side = Side { devices: 1, closes: false };
@@ -141,6 +144,8 @@ mod tests {
             cover.gathers()
         });
         assert_eq!(covers, [2.0, 1.0, 1.5]);
+        // 2 x 4, all that a job has.
+        assert_eq!(Torus::new(Topology::Torus2d, 8, 8).unwrap().cover(8).gathers(), 1.0);
     }
 
     #[test]
