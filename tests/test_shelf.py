@@ -248,6 +248,7 @@ def test_megatron_keeps_gradients_in_16_bits_where_it_computes_in_fp16() -> None
     [
         ("4x200Gb Slingshot 11 (Alps)", "gh200", 0.73, 105),
         ("2x200Gb Slingshot 11 by sockets (Polaris)", "a100_40", 0.17, 14),
+        ("8x200Gb/s Ethernet, NCCL over TCP sockets (a3-megagpu-8g)", "h100", 0.17, 14),
         ("8x200Gb Slingshot", "max1550", 0.73, 105),
     ],
 )

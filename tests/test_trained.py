@@ -348,3 +348,14 @@ def test_short_windows_of_nanochat_are_a_quarter_since_march_2026(shelf: Shelf) 
 
     assert size("2026-02") == Window(size=1024, global_every=4)
     assert size("2026-03") == Window(size=512, global_every=4)
+
+
+def test_a_model_is_like_the_nearest_generation_of_its_family(shelf: Shelf) -> None:
+    def block(model: str) -> tuple[str, bool, bool]:
+        # The shape of Qwen-7B, which Qwen3-8B shares but for its layers and key heads.
+        row = {"layers": "30", "hidden": "4096", "heads": "32", "kv_heads": "32", "vocab": ""}
+        found = setup(run_of(model=model, **row), shelf).problem.model
+        return found.qk_norm, found.qkv_bias, found.tied_embeddings
+
+    assert block("Qwen-6B") == block("Qwen1.5-6B") == ("none", True, False)
+    assert block("Qwen3-6B") == ("head", False, False)

@@ -246,7 +246,7 @@ def test_who_adds_weight_gradients_is_read_from_words(
         ("FusedAdamW", "native"),
         ("--optim adamw_torch_fused", "native"),
         ("AdamW not fused", "separate"),
-        ("AdamW(fused=False)", "separate"),
+        ("AdamW(fused=False)", "by_tensor"),
         ("for-loop AdamW (not fused/foreach)", "by_tensor"),
         ("gradients and AdamW states (fused)", "native"),
         ("AdamW(foreach=False)", "by_tensor"),
