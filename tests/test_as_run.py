@@ -166,6 +166,18 @@ def test_what_a_script_leaves_open_is_read_from_words(shelf: Shelf) -> None:
     assert not said("all-to-all overlapped with computation (moe-alltoall-overlap-comm)")[4]
 
 
+def test_megatron_llamas_optimizer_scatters_gradients_each_pass(shelf: Shelf) -> None:
+    def said(notes: str) -> tuple[str, bool]:
+        run = run_of(framework="Megatron-LLaMA", notes=notes, date="2022-09")
+        used = setup(run, shelf).problem.framework
+        return used.gathers, used.overlap.gradient_reduce
+
+    overlapped = "overlapped distributed optimizer"
+    assert said(overlapped) == ("micro_batch", False)
+    assert said(f"{overlapped}, CUDA_DEVICE_MAX_CONNECTIONS unset") == ("micro_batch", True)
+    assert said("") == ("step", False)
+
+
 def test_parameters_that_stay_gathered_in_8_bits_lie_so(shelf: Shelf) -> None:
     def said(notes: str, zero: str = "2") -> tuple[bool, int, int]:
         run = run_of(framework="FSDP2 compiled", precision="fp8", notes=notes, zero=zero)

@@ -185,11 +185,12 @@ REDUCED_IN_THE_OPEN = (
 # alibaba/Megatron-LLaMA, megatron/optimizer/overlapped_dist_optimizer.py: each micro-batch scatters
 # its gradients, beside the passes unless the device has one queue (its issues 26 and 43), as
 # scripts of Megatron-LM ask for.
-SCATTERS_EACH_PASS = r"overlapped[- ]distributed[- ]optimizer\b"
+SCATTERS_EACH_PASS = r"megatron-llama\b.*\boverlapped[- ]distributed[- ]optimizer\b"
 SEVERAL_QUEUES = r"CUDA_DEVICE_MAX_CONNECTIONS ?(unset|=? ?([02-9]|1\d))"
 BESIDE_THE_PASSES = (
     r"\b((?:no|without|neither) )?(?:overlap of gradients (?:(alone)|(?:or|and|nor) parameters)"
-    r"|grad[- _]reduc\w+ (?:n?or|and) param\w*[- _]gather\w* overlap)\b"
+    r"|grad[- _]reduc\w+ (?:n?or|and) param\w*[- _]gather\w* overlap"
+    r"|overlapped distributed optimizer)\b"
 )
 
 
