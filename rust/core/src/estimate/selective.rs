@@ -107,8 +107,8 @@ impl Block<'_, '_> {
                 // functorch/partitioners.py: get_default_op_list, and pytorch/torchtitan 0.3.0): all run again.
                 let known = p.workload.precision != Precision::Fp4;
                 let spared = if known { self.products.spared } else { (0.0, 0) };
-                let attends = p.fused_attention
-                    && p.device.attention_is_of(&p.framework.reruns_attention);
+                let attends =
+                    p.fused_attention && p.device.attention_is_of(&p.framework.reruns_attention);
                 let core = if attends { Pass::default() } else { self.core };
                 let sends = p.framework.reruns_exchange;
                 let sent = if sends { self.sent } else { 0 };
