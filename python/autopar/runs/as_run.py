@@ -385,9 +385,10 @@ def _recomputed(framework: Framework, run: Run) -> Framework:
     hugging_face = run.month < STOPS_EARLY_SINCE and own
     if run.month >= STOPS_EARLY_SINCE and said(run, HF):
         framework = replace(framework, recompute_stops_early=True)
-    if not framework.keeps_biased_products and rx.search(r"Qwen-?3", run.model, re.I):
+    titan = framework.name.startswith("torchtitan") and not framework.keeps_biased_products
+    if titan and rx.search(r"Qwen-?3", run.model, re.I):
         # Until that pull request the list of its models had no exchange.
-        framework = replace(framework, reruns_exchange=framework.name.startswith("torchtitan"))
+        framework = replace(framework, reruns_exchange=True)
     if framework.keeps_biased_products and not framework.fused.residual and by_flex_attention(run):
         framework = replace(framework, keeps_attention_inputs=True)
     if hugging_face or said(run, r"(?<!non-)reentrant checkpoints?\b"):

@@ -8,7 +8,7 @@ use autopar_core::estimate::shard::Shard;
 use autopar_core::plan::Plan;
 use autopar_core::spec::cluster::Group;
 use autopar_core::spec::framework::{Gathers, Gradients};
-use autopar_core::testing::whole;
+use autopar_core::testing::{self, whole};
 use sums::{close, gpt_problem, layer, replicas};
 
 #[test]
@@ -71,4 +71,20 @@ fn stages_below_the_first_that_overlaps_reduce_in_the_open() {
     };
     assert_eq!(data(1, true), data(1, false));
     assert!(data(2, true) < data(2, false));
+}
+
+#[test]
+fn sums_within_one_domain_show_where_the_cores_that_compute_make_them() {
+    // Eight devices of one domain sum as if nothing hid it; sixteen leave it, and what does hides as before.
+    let shown = |devices: u64, scatters: bool, hidden: bool| {
+        let model = testing::gpt(4, 1024);
+        let cluster = testing::cluster(testing::a100(), devices);
+        let mut problem = testing::problem(model, cluster, devices, 512);
+        problem.framework.overlap.gradient_scatter = scatters;
+        problem.framework.overlap.gradient_reduce = hidden;
+        replicas(&problem, devices).1.time.data_ps
+    };
+    assert_eq!(shown(8, false, true), shown(8, true, false));
+    assert!(shown(8, true, true) < shown(8, true, false));
+    assert_eq!(shown(16, false, true), shown(16, true, true));
 }

@@ -426,3 +426,19 @@ fn a_fused_softmax_that_wants_a_multiple_takes_16_bits_alone() {
     assert_eq!(forward(fused, Precision::Tf32), forward(apart, Precision::Tf32));
     assert!(forward(fused, Precision::Bf16) < forward(apart, Precision::Bf16));
 }
+
+#[test]
+fn pieces_of_a_loss_add_their_gradients_of_the_head() {
+    // 51,200 rows of 1,024 channels, ten bytes a weight for each of eight pieces; a loss in one piece adds nothing.
+    let mut problem = problem();
+    let weight = |problem: &Problem| {
+        Pricer::new(problem, 0, whole()).head().cost.weight_gradient.compute.seconds()
+    };
+    let whole_loss = weight(&problem);
+    problem.framework.piece_sum_bytes = 10;
+    assert_eq!(weight(&problem), whole_loss);
+    problem.framework.held.loss_pieces = 8;
+    let added = weight(&problem);
+    problem.framework.piece_sum_bytes = 0;
+    close(added - weight(&problem), passes(&problem, 8.0 * 10.0 * 51_200.0 * 1024.0), 1e-6);
+}

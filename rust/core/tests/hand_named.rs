@@ -297,3 +297,35 @@ fn single_operators_may_keep_grouped_products_too() {
     let compute = |cost: LayerCost| cost.recompute_selective.compute.seconds();
     assert!(compute(kept) < compute(again));
 }
+
+#[test]
+fn single_operators_may_run_attention_and_exchanges_again() {
+    // A kernel that the list does not name drops its result of h in 2 bytes and runs once more. Its 32-bit sums of queries, a
+    // sixty-fourth of that, count neither way.
+    let mut problem = llama(named());
+    problem.framework.selective = Selective::Operators;
+    let kept = layer(&problem, whole());
+    problem.framework.reruns_attention = vec!["another".into()];
+    assert_eq!(layer(&problem, whole()), kept);
+    problem.framework.reruns_attention = problem.framework.attention_kernels.clone();
+    let again = layer(&problem, whole());
+    assert_eq!(kept.kept_selective - again.kept_selective, Bytes(SH * 2));
+    let compute = |cost: LayerCost| cost.recompute_selective.compute.seconds();
+    // Scores and their product with the values, half of each under a causal mask, at 133 TFLOP/s, and a kernel's gap.
+    close(compute(again) - compute(kept), (2 * S * S * H) as f64 / 133e12 + 3e-6, 1e-6);
+
+    // Two experts on as many ranks: 512 tokens that visit both are sent and come back again, and the copies of 1,024 channels in 2
+    // bytes are not kept.
+    let mut problem = gpt_problem(1024, 512);
+    problem.model.moe = Some(testing::moe(2, 2, 1024));
+    problem.framework.selective = Selective::Operators;
+    let kind = LayerKind { moe: true, windowed: false };
+    let shard = Shard { dp: 2, ep: 2, ..whole() };
+    let priced = |problem: &Problem| block::price(&Pricer::new(problem, 0, shard), kind).cost;
+    let kept = priced(&problem);
+    assert_eq!(kept.recompute_selective.expert, Time::ZERO);
+    problem.framework.reruns_exchange = true;
+    let again = priced(&problem);
+    assert_eq!(again.recompute_selective.expert, again.forward.expert);
+    assert!(again.forward.expert > Time::ZERO && again.kept_selective < kept.kept_selective);
+}
